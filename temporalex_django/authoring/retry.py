@@ -1,0 +1,67 @@
+"""When a failed attempt is tried again: a pure policy; the attempts themselves are rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalex_django.core.durations import seconds
+from temporalex_django.errors import WorkflowDefinitionError
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and when an activity is tried again.
+
+    ``max_attempts`` 0 or None means without limit. The wait before attempt n + 1 is ``initial_interval * backoff ** (n - 1)``,
+    at most ``max_interval``. ``non_retryable`` holds exception classes or class names that end the retries at once.
+    Durations are timedeltas or seconds. Raises ``WorkflowDefinitionError`` for values that make no sense.
+    """
+
+    max_attempts: int | None = None
+    initial_interval: timedelta | float = 1.0
+    backoff: float = 2.0
+    max_interval: timedelta | float = 100.0
+    non_retryable: Sequence[str | type[BaseException]] = ()
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.max_attempts is not None and (type(self.max_attempts) is not int or self.max_attempts < 0):
+            wrong.append(f"max_attempts={self.max_attempts!r} is not a whole number of 0 or more")
+        for name in ("initial_interval", "max_interval"):
+            try:
+                if seconds(getattr(self, name), what=name) < 0:
+                    wrong.append(f"{name}={getattr(self, name)!r} is negative")
+            except (TypeError, ValueError) as exc:
+                wrong.append(str(exc))
+        if isinstance(self.backoff, bool) or not isinstance(self.backoff, (int, float)) or not 1 <= self.backoff < math.inf:
+            wrong.append(f"backoff={self.backoff!r} is not a number of 1 or more")
+        if isinstance(self.non_retryable, (str, type)):
+            wrong.append("non_retryable must be a list of exception classes or names")
+        if wrong:
+            raise WorkflowDefinitionError("RetryPolicy: " + "; ".join(wrong))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "max_attempts": self.max_attempts or 0,
+            "initial_interval": seconds(self.initial_interval),
+            "backoff": float(self.backoff),
+            "max_interval": seconds(self.max_interval),
+            "non_retryable": [n if isinstance(n, str) else n.__name__ for n in self.non_retryable],
+        }
+
+
+def next_delay(policy: dict[str, Any], attempt: int, error_types: Sequence[str]) -> float | None:
+    """Seconds until the attempt after ``attempt`` (counted from 1), or None when there is none.
+
+    ``policy`` is ``RetryPolicy.as_dict()``; ``error_types`` are the class names of the exception and its bases.
+    """
+    if policy["max_attempts"] and attempt >= policy["max_attempts"]:
+        return None
+    if not set(policy["non_retryable"]).isdisjoint(error_types):
+        return None
+    # the exponent is capped: attempt 5000 of an unlimited policy must not overflow a float
+    return float(min(policy["initial_interval"] * policy["backoff"] ** min(attempt - 1, 64), policy["max_interval"]))

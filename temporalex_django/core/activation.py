@@ -1,0 +1,77 @@
+"""The border of the core: an activation goes in, a completion comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from temporalex_django.core.commands import Command
+from temporalex_django.core.events import Job
+from temporalex_django.errors import TemporalexError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What the executor needs of a workflow class.
+
+    ``entry(args)`` gives the coroutine of a new run; ``args_type`` is the annotation that ``args`` is decoded to.
+    """
+
+    name: str
+    version: int
+    entry: Callable[[Any], Awaitable[Any]]
+    args_type: Any = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """Facts of a run that never change while it is open."""
+
+    workflow: str
+    id: str
+    run_id: str
+    version: int
+    attempt: int = 1
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """Delivered together, answered together.
+
+    ``now`` is the stamp that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``. ``jobs``
+    are in delivery order: resolutions, a cancel request, messages. ``seed`` replaces the generator (after a reset).
+    """
+
+    now: datetime
+    jobs: tuple[Job, ...] = ()
+    start: dict[str, Any] | None = None
+    history_length: int = 0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """An update that was refused: nothing of it is written to the history."""
+
+    update_id: str
+    error: TemporalexError
+
+
+@dataclass(slots=True)
+class Completion:
+    """The answer to an activation.
+
+    ``pending`` holds ``(update id, after)`` of updates that wait behind a busy handler: the host delivers them again, with
+    that ``after``, in each later activation until they are judged. ``changed`` is False when nothing needs writing.
+    ``carried`` are the signals that a continue-as-new takes along.
+    """
+
+    commands: list[Command] = field(default_factory=list)
+    rejected: list[Rejection] = field(default_factory=list)
+    pending: list[tuple[str, int]] = field(default_factory=list)
+    carried: list[dict[str, Any]] = field(default_factory=list)
+    closed: str | None = None
+    changed: bool = False

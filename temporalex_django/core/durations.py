@@ -1,0 +1,31 @@
+"""Durations: a ``timedelta`` or a number of seconds, everywhere."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+#: About a hundred years: beyond that it is a mistake, and date arithmetic overflows.
+LONGEST = 100 * 366 * 86400.0
+
+
+def seconds(value: Any, *, what: str = "duration") -> float:
+    """``value`` in seconds. Raises ``TypeError`` for what is no duration and ``ValueError`` for what no clock can wait for."""
+    if isinstance(value, timedelta):
+        number = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        number = float(value)
+    else:
+        raise TypeError(f"{what} must be a timedelta or a number of seconds, not {value!r}")
+    if not math.isfinite(number) or number > LONGEST:
+        raise ValueError(f"{what} of {value!r} is longer than 100 years")
+    return number
+
+
+def wait_seconds(value: Any, *, what: str) -> float:
+    """The same for something to wait for: negative raises ``ValueError``."""
+    number = seconds(value, what=what)
+    if number < 0:
+        raise ValueError(f"{what} must not be negative: {value!r}")
+    return number

@@ -1,0 +1,83 @@
+"""History events, and the jobs that become them.
+
+The history of a run is the list of its events in order of ``seq`` (1, 2, …). It falls into activations: each begins with
+``ActivationStarted`` (the first one has ``WorkflowStarted`` before that), then what was delivered (``INPUTS``), then what the
+workflow answered with (``OUTPUTS``). A job is an input that has not been written yet, so the two share names and attributes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+#: Bumped when the engine's own behaviour on replay changes; each run records the one it was started with.
+ENGINE_VERSION: Final = 1
+#: Format of the stored events.
+FORMAT: Final = 1
+
+RESOLUTIONS: Final = frozenset(
+    {
+        "ActivityCompleted",
+        "ActivityFailed",
+        "ActivityTimedOut",
+        "TimerFired",
+        "ChildCompleted",
+        "ChildFailed",
+        "ExternalFailed",
+    }
+)
+INPUTS: Final = RESOLUTIONS | {"WorkflowStarted", "ActivationStarted", "CancelRequested", "SignalReceived"}
+#: Closing events that no command produces: somebody outside closed the run.
+CLOSED_FROM_OUTSIDE: Final = frozenset({"WorkflowTerminated", "WorkflowTimedOut"})
+OUTPUT_OF: Final = {
+    "ScheduleActivity": "ActivityScheduled",
+    "CancelActivity": "ActivityCancelled",
+    "StartTimer": "TimerStarted",
+    "CancelTimer": "TimerCancelled",
+    "SetPatchMarker": "PatchMarked",
+    "AcceptUpdate": "UpdateAccepted",
+    "CompleteUpdate": "UpdateCompleted",
+    "FailUpdate": "UpdateFailed",
+    "StartChild": "ChildStarted",
+    "SignalExternal": "ExternalSignalSent",
+    "CancelExternal": "ExternalCancelSent",
+    "CompleteWorkflow": "WorkflowCompleted",
+    "FailWorkflow": "WorkflowFailed",
+    "CancelWorkflow": "WorkflowCancelled",
+    "ContinueAsNew": "WorkflowContinuedAsNew",
+}
+#: Status of a run after the closing event of that kind.
+CLOSING: Final = {
+    "WorkflowCompleted": "completed",
+    "WorkflowFailed": "failed",
+    "WorkflowCancelled": "cancelled",
+    "WorkflowTerminated": "terminated",
+    "WorkflowTimedOut": "timed_out",
+    "WorkflowContinuedAsNew": "continued_as_new",
+}
+CLOSED_STATUSES: Final = frozenset(CLOSING.values())
+
+
+class Job(NamedTuple):
+    """One thing delivered by an activation.
+
+    ``kind`` is the history kind that it becomes, or ``UpdateRequested`` (becomes ``UpdateAccepted`` only when accepted).
+    Attributes by kind: ``SignalReceived`` name, payload · ``UpdateRequested`` id, name, args, after (None when new) ·
+    ``ActivityCompleted`` seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts, timeout ·
+    ``TimerFired`` seq · ``CancelRequested`` reason.
+    """
+
+    kind: str
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEvent:
+    """One row of a history. ``attributes`` is plain JSON data; ``at`` the (aware) stamp of its activation."""
+
+    seq: int
+    activation: int
+    kind: str
+    at: datetime
+    attributes: dict[str, Any]

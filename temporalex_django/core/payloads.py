@@ -1,0 +1,150 @@
+"""Payloads: what may cross the border of a workflow, and how it is written down.
+
+Every value that enters or leaves workflow code (arguments, results, messages, published state) goes through ``plain``
+on its *first* delivery, so that live code sees exactly what a replay will see (D-20): JSON data, with keys and sets in
+sorted order so that bytes do not depend on the hash seed. Annotated receivers get it back through ``fit``.
+
+``PayloadCodec`` is how history and inbox rows are written. It may encrypt; it never decides what a value looks like.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from temporalex_django.errors import PayloadError
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder()
+
+MAX_BYTES = 2_000_000
+
+
+class PayloadCodec(Protocol):
+    """Turns plain JSON data into bytes and back; both raise ``PayloadError``. Must be total on what ``plain`` gives."""
+
+    def encode(self, value: Any) -> bytes: ...
+
+    def decode(self, data: bytes) -> Any: ...
+
+
+class JsonCodec:
+    """The default codec: deterministic JSON."""
+
+    def encode(self, value: Any) -> bytes:
+        return encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return _decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise PayloadError(f"a stored payload is not JSON: {exc}") from exc
+
+
+def encode(value: Any, *, what: str = "payload") -> bytes:
+    """JSON bytes of ``value``; raises ``PayloadError`` with the path of what cannot be encoded."""
+    try:
+        data = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        try:
+            data = _encoder.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise PayloadError(f"{what} cannot be encoded{_where(value)}: {exc}") from exc
+    if b"null" in data:  # JSON writes NaN as null: the value would change without a word
+        path = _find(value, lambda v: isinstance(v, float) and not math.isfinite(v))
+        if path is not None:
+            raise PayloadError(f"{what} cannot be encoded at `{path}`: NaN and infinity are not JSON")
+    return data
+
+
+def plain(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> Any:
+    """``value`` as it will be read back from the history: JSON data, a copy, at most ``limit`` bytes."""
+    if value is None or value is True or value is False or type(value) is int:
+        return value
+    if type(value) is str and len(value) < 1024 and value.isascii():
+        return value
+    data = encode(value, what=what)
+    if len(data) > limit:
+        raise PayloadError(f"{what} is {len(data):,} bytes, more than the {limit:,} allowed: store it and pass its key")
+    return _decoder.decode(data)
+
+
+def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
+    """Decode plain data to ``annotation``; raises ``PayloadError`` with the path of the field that does not fit."""
+    if annotation is Any or annotation is None or annotation is object:
+        return value
+    try:
+        return msgspec.convert(value, annotation, str_keys=True)
+    except msgspec.ValidationError as exc:
+        raise PayloadError(f"{what} does not fit {_name(annotation)}: {exc}") from exc
+    except TypeError as exc:
+        raise PayloadError(f"{what} cannot be decoded to {_name(annotation)}: {exc}") from exc
+
+
+def hints(fn: Any) -> dict[str, Any]:
+    """Annotations of ``fn``, each resolved by itself; what cannot be resolved is left out (stays plain JSON)."""
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except Exception:  # noqa: BLE001 - an annotation is arbitrary user code
+        pass
+    target = fn if isinstance(fn, types.FunctionType) else getattr(fn, "__func__", getattr(fn, "__call__", fn))
+    found: dict[str, Any] = {}
+    for name, annotation in getattr(target, "__annotations__", {}).items():
+        probe = types.SimpleNamespace(__annotations__={name: annotation}, __globals__=getattr(target, "__globals__", {}))
+        try:
+            scope = dict(probe.__globals__)
+            found[name] = typing.get_type_hints(probe, scope, _closure(target), include_extras=True)[name]
+        except Exception:  # noqa: BLE001, PERF203, S112 - see above
+            continue
+    return found
+
+
+def _closure(fn: Any) -> dict[str, Any]:
+    code, cells = getattr(fn, "__code__", None), getattr(fn, "__closure__", None) or ()
+    values = {}
+    for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:  # the enclosing function has not assigned it yet
+            continue
+    return values
+
+
+def _name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _where(value: Any) -> str:
+    def bad(v: Any) -> bool:
+        if isinstance(v, (dict, list, tuple, set, frozenset)) or hasattr(type(v), "__dataclass_fields__"):
+            return False
+        try:
+            _encoder.encode(v)
+        except Exception:  # noqa: BLE001 - whatever the reason, this is the one
+            return True
+        return False
+
+    path = _find(value, bad)
+    return f" at `{path}`" if path and path != "$" else ""
+
+
+def _find(value: Any, bad: Any, path: str = "$", depth: int = 0) -> str | None:
+    """The path of the first part of ``value`` for which ``bad`` is true."""
+    if depth > 64:
+        return path
+    if bad(value):
+        return path
+    if isinstance(value, Mapping):
+        parts: Any = ((f"{path}.{k}", v) for k, v in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = ((f"{path}[{i}]", v) for i, v in enumerate(value))
+    elif fields := getattr(type(value), "__dataclass_fields__", None) or getattr(type(value), "__struct_fields__", None):
+        parts = ((f"{path}.{name}", getattr(value, name, None)) for name in fields)
+    else:
+        return None
+    return next((hit for p, v in parts if (hit := _find(v, bad, p, depth + 1)) is not None), None)

@@ -1,0 +1,234 @@
+"""The contract between a turn and the place where runs live. Memory and Django fulfil it; nothing here imports Django.
+
+A turn is one transaction: ``claim`` locks runs, ``inbox``/``facts``/``histories`` read what it needs, ``write`` stores all that it
+produced. Values that cross are plain JSON data and aware datetimes; how they are encoded is the storage's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from temporalex_django.core.events import HistoryEvent
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """A claimed (locked) chain and its current run; all of it is on the chain's row."""
+
+    chain_id: UUID
+    run_id: UUID
+    queue: str
+    head: int | None  # token of the last writing activation; None before the first
+    length: int  # events in the history
+    activations: int
+    stamp: datetime | None  # of the last activation: time never goes back
+    due_at: datetime | None
+    deadline: datetime | None
+    attempt: int = 0  # failed tries in a row of the present activation
+    closed: bool = False
+    paused: bool = False
+    atomic_open: int = 0  # atomic activities scheduled and not resolved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the row of the run says; read only for runs that are not in the cache."""
+
+    run_id: UUID
+    workflow_id: str
+    workflow: str
+    version: int
+    args: Any
+    seed: int
+    carried: Sequence[dict[str, Any]] = ()  # signals that came along from the run before: {"name", "payload"}
+    attempt: int = 1
+    parent: str | None = None
+    parent_chain: UUID | None = None
+    parent_seq: int | None = None
+    parent_run: UUID | None = None
+    started_at: datetime | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class InboxMessage:
+    """An unsettled message of a chain, oldest first.
+
+    ``kind``: ``signal`` (name, body payload) · ``update`` (name, body args, dedupe = update id) · ``cancel`` (body reason) ·
+    ``activity`` (body: the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child`` and ``external`` likewise.
+    ``after`` is set when an earlier turn left this update waiting behind a busy handler.
+    """
+
+    id: int
+    kind: str
+    name: str
+    body: Any
+    dedupe: str | None = None
+    run_id: UUID | None = None  # only for results: the run that asked
+    after: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class NewEvent:
+    seq: int
+    activation: int
+    kind: str
+    at: datetime
+    attributes: dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class NewTask:
+    """An activity to run. ``options``: see ``authoring.activity.Options.as_dict`` (durations in seconds)."""
+
+    run_id: UUID
+    chain_id: UUID
+    workflow_id: str
+    workflow: str
+    seq: int
+    activity: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    queue: str
+    atomic: bool
+    scheduled_at: datetime
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What became of an update: ``status`` accepted | completed | failed | rejected, ``value`` the response or
+    ``{"code", "message", "type"}``."""
+
+    status: str
+    value: Any = None
+
+
+@dataclass(slots=True, kw_only=True)
+class NewMessage:
+    """To another chain (``chain_id``), or to the newest open run of ``workflow_id`` when the chain is not known."""
+
+    kind: str
+    name: str
+    body: Any
+    chain_id: UUID | None = None
+    workflow_id: str | None = None
+    run_id: UUID | None = None
+    dedupe: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class NewRun:
+    """The next run of a chain after continue-as-new."""
+
+    run_id: UUID
+    args: Any
+    seed: int
+    carried: Sequence[dict[str, Any]] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class RunWrite:
+    """All that a turn stores for one run. ``state`` keys present are columns to change, absent ones stay.
+
+    ``instance``: status, published (plain value), accepts, waiting_for, started_at, closed_at, result, failure, blocked.
+    """
+
+    run: RunState  # with head, length, activations, stamp, due_at … already as they are after the turn
+    events: list[NewEvent] = field(default_factory=list)
+    tasks: list[NewTask] = field(default_factory=list)
+    cancelled_tasks: list[int] = field(default_factory=list)  # command numbers of this run
+    drop_tasks: bool = False  # the run closed: no activity of it may start any more
+    consumed: list[int] = field(default_factory=list)  # message ids that are in the history now: deleted
+    settled: dict[int, Outcome] = field(default_factory=dict)  # message ids kept with their outcome
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by update id, for messages settled in an earlier turn
+    waiting: dict[int, int] = field(default_factory=dict)  # message id -> ``after``; no longer fresh, not settled
+    parked: list[int] = field(default_factory=list)  # message ids: no longer fresh (paused or blocked run)
+    messages: list[NewMessage] = field(default_factory=list)
+    instance: dict[str, Any] = field(default_factory=dict)
+    next_run: NewRun | None = None
+
+
+class Storage(Protocol):
+    """Where runs live. ``claim`` to ``write`` are called inside ``transaction()``."""
+
+    def transaction(self) -> AbstractContextManager[None]: ...
+
+    def savepoint(self) -> AbstractContextManager[None]: ...
+
+    def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
+        """Lock up to ``limit`` runs that are due or have fresh messages, skipping locked ones; with ``chains`` exactly these."""
+
+    def inbox(self, chains: Collection[UUID]) -> dict[UUID, list[InboxMessage]]: ...
+
+    def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]: ...
+
+    def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
+        """Events of each run with ``seq`` greater than the given one, in order."""
+
+    def now(self) -> datetime:
+        """The storage's clock (after the locks are held)."""
+
+    def new_token(self) -> int:
+        """A ``head`` token, never drawn twice."""
+
+    def write(self, writes: Sequence[RunWrite]) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskState:
+    """A claimed external activity, or an atomic one of a locked run. ``attempt`` counts this one."""
+
+    id: int
+    chain_id: UUID
+    run_id: UUID
+    workflow_id: str
+    workflow: str
+    seq: int
+    activity: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    queue: str
+    atomic: bool
+    attempt: int
+    scheduled_at: datetime
+    due_at: datetime
+    started_at: datetime | None = None  # of this attempt; None while nobody has it
+    beat_at: datetime | None = None  # last heartbeat of this attempt
+    heartbeat_details: Any = None
+    owner: int | None = None  # epoch of the worker that has it
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskResult:
+    """The end of one attempt: ``outcome`` is ``(history kind, attributes)`` when it was the last, else it is due again at
+    ``retry_at``. Fenced by ``attempt`` and ``owner``: a late one changes nothing. ``count`` False gives the attempt back."""
+
+    task: TaskState
+    outcome: tuple[str, dict[str, Any]] | None = None
+    retry_at: datetime | None = None
+    count: bool = True
+
+
+class TaskStorage(Protocol):
+    """Where scheduled activities live. Each call is one transaction of its own unless it is called inside one."""
+
+    def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int) -> list[TaskState]:
+        """Take due, unowned external activities, oldest due first; the attempt is counted here."""
+
+    def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
+        """Store ends of attempts: the ids of those that were still valid. A final one becomes a message of its chain."""
+
+    def expired_tasks(self, *, limit: int) -> list[TaskState]:
+        """Activities one of whose timeouts has passed (``expires_at``)."""
+
+    def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
+        """Due atomic activities of a locked chain, in order of ``seq``."""
+
+    def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
+        """Store details by ``(task id, attempt, owner)``; gives those that are still valid (the others: cancelled)."""

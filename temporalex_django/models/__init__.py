@@ -1,0 +1,21 @@
+"""The tables. Rows are the truth; only ``runtime`` and ``actions`` write them."""
+
+from temporalex_django.models.activity import ActivityTask
+from temporalex_django.models.audit import OperatorAction
+from temporalex_django.models.chain import Chain
+from temporalex_django.models.history import HistoryEvent
+from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
+from temporalex_django.models.message import Message
+from temporalex_django.models.worker import Worker
+
+__all__ = [
+    "ActivityTask",
+    "Chain",
+    "HistoryEvent",
+    "Instance",
+    "InstanceQuerySet",
+    "Message",
+    "OperatorAction",
+    "Status",
+    "Worker",
+]

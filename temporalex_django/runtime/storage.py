@@ -6,13 +6,14 @@ produced. Values that cross are plain JSON data and aware datetimes; how they ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from temporalex_django.core.commands import Command
 from temporalex_django.core.events import HistoryEvent
 
 
@@ -30,9 +31,10 @@ class RunState:
     due_at: datetime | None
     deadline: datetime | None
     attempt: int = 0  # failed tries in a row of the present activation
+    crashes: int = 0  # workers in a row that died while activating it: such a run comes alone; a write sets it back to 0
     closed: bool = False
     paused: bool = False
-    atomic_open: int = 0  # atomic activities scheduled and not resolved
+    atomic_due: datetime | None = None  # when the next atomic activity of the run is to run; None: there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class NewTask:
     queue: str
     atomic: bool
     scheduled_at: datetime
+    attempt: int = 0  # tries so far
+    due_at: datetime | None = None  # None: at once
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,13 +139,15 @@ class NewRun:
 class RunWrite:
     """All that a turn stores for one run. ``state`` keys present are columns to change, absent ones stay.
 
-    ``instance``: status, published (plain value), accepts, waiting_for, started_at, closed_at, result, failure, blocked.
+    ``instance``: status, published (plain value), accepts, waiting_for, started_at, closed_at, closing (attributes of the
+    closing event), blocked.
     """
 
     run: RunState  # with head, length, activations, stamp, due_at … already as they are after the turn
     events: list[NewEvent] = field(default_factory=list)
     tasks: list[NewTask] = field(default_factory=list)
-    cancelled_tasks: list[int] = field(default_factory=list)  # command numbers of this run
+    cancelled_tasks: list[int] = field(default_factory=list)  # command numbers of this run: cancelled, or atomic and done
+    retried_tasks: dict[int, tuple[int, datetime]] = field(default_factory=dict)  # atomic ones: number -> (attempt, due)
     drop_tasks: bool = False  # the run closed: no activity of it may start any more
     consumed: list[int] = field(default_factory=list)  # message ids that are in the history now: deleted
     settled: dict[int, Outcome] = field(default_factory=dict)  # message ids kept with their outcome
@@ -151,6 +157,8 @@ class RunWrite:
     messages: list[NewMessage] = field(default_factory=list)
     instance: dict[str, Any] = field(default_factory=dict)
     next_run: NewRun | None = None
+    commands: Sequence[Command] | None = None  # of a recorded activation, for whoever watches; the storage has its events
+    closing: Outcome | None = None  # the chain closed: the answer for its updates that are accepted and unfinished
 
 
 class Storage(Protocol):
@@ -159,6 +167,9 @@ class Storage(Protocol):
     def transaction(self) -> AbstractContextManager[None]: ...
 
     def savepoint(self) -> AbstractContextManager[None]: ...
+
+    def transient(self, error: BaseException) -> bool:
+        """Whether ``error`` is about the transaction (deadlock, lock timeout, lost connection), not about what was done in it."""
 
     def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
         """Lock up to ``limit`` runs that are due or have fresh messages, skipping locked ones; with ``chains`` exactly these."""
@@ -177,6 +188,18 @@ class Storage(Protocol):
         """A ``head`` token, never drawn twice."""
 
     def write(self, writes: Sequence[RunWrite]) -> None: ...
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Call it after the commit of the outermost open transaction, never after a rollback; what it raises is logged."""
+
+    def transient(self, exc: BaseException) -> bool:
+        """Whether the same work may succeed on another try (lock timeout, deadlock, serialization failure)."""
+
+    def decline(self, chains: Iterable[UUID]) -> None:
+        """Leave these runs to other workers for some seconds (D-32); nothing is written."""
+
+    def live_workers_with(self, workflows: Collection[str]) -> set[str]:
+        """Those of ``workflows`` that some live worker has registered."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,8 +241,11 @@ class TaskResult:
 class TaskStorage(Protocol):
     """Where scheduled activities live. Each call is one transaction of its own unless it is called inside one."""
 
-    def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int) -> list[TaskState]:
-        """Take due, unowned external activities, oldest due first; the attempt is counted here."""
+    def claim_tasks(
+        self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False
+    ) -> list[TaskState]:
+        """Take due, unowned external activities, oldest due first; the attempt is counted here. ``atomic``: those as well
+        (environments run them like any other)."""
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
         """Store ends of attempts: the ids of those that were still valid. A final one becomes a message of its chain."""
@@ -228,7 +254,7 @@ class TaskStorage(Protocol):
         """Activities one of whose timeouts has passed (``expires_at``)."""
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
-        """Due atomic activities of a locked chain, in order of ``seq``."""
+        """Due atomic activities of a locked chain, in order of ``seq``. ``attempt`` counts the one to come; nothing is written."""
 
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store details by ``(task id, attempt, owner)``; gives those that are still valid (the others: cancelled)."""

@@ -1,0 +1,21 @@
+"""Test kit: workflows in memory with a virtual clock, the same on the database, and ``drain``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from temporalex_django.testing.database import DjangoEnvironment, drain
+    from temporalex_django.testing.memory import WorkflowEnvironment
+
+__all__ = ["DjangoEnvironment", "WorkflowEnvironment", "drain"]
+
+_HOME = {"WorkflowEnvironment": "memory", "DjangoEnvironment": "database", "drain": "database"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'temporalex_django.testing' has no attribute {name!r}")
+    import importlib  # noqa: PLC0415 - the database half needs Django, the other must not
+
+    return getattr(importlib.import_module(f"temporalex_django.testing.{_HOME[name]}"), name)

@@ -1,0 +1,1 @@
+"""A shop that runs on temporalex_django: carts, onboarding, inventory, event collector, batch."""

@@ -1,0 +1,1 @@
+"""A payment provider: a process of its own with a ledger of its own, unreliable in a reproducible way."""

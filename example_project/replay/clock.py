@@ -1,0 +1,47 @@
+"""The day's time, run faster."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+class Stopped(Exception):
+    """The play was called off."""
+
+
+class Clock:
+    """Day time from ``begins`` on, ``speed`` times as fast as ours."""
+
+    def __init__(self, *, begins: datetime, speed: float) -> None:
+        self.begins = begins
+        self.speed = speed
+        self._origin = time.monotonic()
+        self._stop = threading.Event()
+
+    @property
+    def elapsed(self) -> float:
+        """Our seconds since the day began."""
+        return time.monotonic() - self._origin
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the play was called off."""
+        return self._stop.is_set()
+
+    def wait_until(self, moment: datetime) -> None:
+        """Sleep until a moment of the day; at once when it is past. Raises Stopped."""
+        self.sleep((moment - self.begins).total_seconds() / self.speed - self.elapsed)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep our seconds. Raises Stopped."""
+        if self._stop.wait(max(seconds, 0)):
+            raise Stopped
+
+    def stop(self) -> None:
+        """Call the play off: whoever sleeps wakes up."""
+        self._stop.set()

@@ -1,0 +1,52 @@
+"""Options that `replay_day` and `demo` share."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.core.management.base import CommandParser
+
+PLAY_OPTIONS = ("speed", "chaos", "json", "confirm_within", "patience")
+
+
+def positive(text: str) -> float:
+    """Read a number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        message = f"{text} is not above 0"
+        raise ArgumentTypeError(message)
+    return value
+
+
+def count(text: str) -> int:
+    """Read a whole number of 0 or more."""
+    value = int(text)
+    if value < 0:
+        message = f"{text} is below 0"
+        raise ArgumentTypeError(message)
+    return value
+
+
+def add_play_options(parser: CommandParser) -> None:
+    """Add how a day is played, and on how many workers."""
+    parser.add_argument("--workers", type=count, default=2, metavar="N", help="worker processes of the cluster")
+    parser.add_argument("--speed", type=positive, help="seconds of the day in one of ours (default: about 60 s in all)")
+    parser.add_argument("--chaos", type=count, default=0, metavar="N", help="SIGKILL N workers with work in hand")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the report here as well")
+    parser.add_argument("--confirm-within", type=positive, default=10.0, help="seconds until the timeout confirms")
+    parser.add_argument("--patience", type=positive, default=120.0, help="seconds until a customer gives up")
+    parser.add_argument("--seed", type=int, default=0, help="of the payment provider")
+
+
+def forwarded(options: dict[str, Any]) -> Iterator[str]:
+    """Give the play's options as another command's arguments."""
+    for name in PLAY_OPTIONS:
+        if (value := options[name]) is not None:
+            # The other command may run in another folder.
+            text = str(value.resolve()) if isinstance(value, Path) else str(value)
+            yield from (f"--{name.replace('_', '-')}", text)

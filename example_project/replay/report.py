@@ -1,0 +1,158 @@
+"""The report: figures, differences, problems; as text and as JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from example_project.shop.money import amount, cents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from example_project.replay.books import Check
+    from example_project.replay.chaos import Kill
+    from example_project.replay.customer import Visit
+    from example_project.replay.day import Day
+
+RECONCILED, DIFFERENT, MALFORMED = 0, 1, 2
+SHOWN = 20
+SHOWN_IN_LINE = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One played day."""
+
+    day: Day
+    visits: Sequence[Visit] = ()
+    checks: Sequence[Check] = ()
+    provider: dict[str, Any] | None = None
+    seconds: float = 0.0
+    speed: float = 1.0
+    kills: Sequence[Kill] = ()
+    kills_wanted: int = 0
+    chaos_problem: str = ""
+
+    @property
+    def code(self) -> int:
+        """What the command exits with: a difference outranks malformed lines."""
+        troubled = any(visit.problem for visit in self.visits)
+        if troubled or not all(check.ok for check in self.checks) or len(self.kills) < self.kills_wanted:
+            return DIFFERENT
+        return MALFORMED if self.day.problems else RECONCILED
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for machines."""
+        results = [visit.result for visit in self.visits if visit.result is not None]
+        waits = sorted(wait for visit in self.visits for wait in visit.waits)
+        return {
+            "file": str(self.day.file),
+            "code": self.code,
+            "baskets": len(self.day.baskets),
+            "completed": len(results),
+            "charged": sum(1 for result in results if result["charge"]),
+            "lines": sum(result["lines"] for result in results),
+            "units": sum(result["units"] for result in results),
+            "sales": amount(sum(cents(result["total"]) for result in results)),
+            "provider": self.provider,
+            "confirmed": {
+                by: sum(1 for result in results if result["confirmed_by"] == by) for by in ("customer", "timeout")
+            },
+            "update_seconds": {"p50": _quantile(waits, 0.50), "p99": _quantile(waits, 0.99)},
+            "sent_again": sum(visit.resent for visit in self.visits),
+            "seconds": round(self.seconds, 3),
+            "speed": round(self.speed, 3),
+            "runs_per_second": round(len(results) / self.seconds, 3) if self.seconds else 0.0,
+            "checks": [{**asdict(check), "ok": check.ok} for check in self.checks],
+            "malformed": [asdict(problem) for problem in self.day.problems],
+            "skipped": self.day.skipped,
+            "troubled": [
+                {"basket": visit.basket.id, "problem": visit.problem} for visit in self.visits if visit.problem
+            ],
+            "kills": [asdict(kill) for kill in self.kills],
+            "kills_wanted": self.kills_wanted,
+            "retried_charges": sum(1 for result in results if result["charge"] and result["charge"]["attempt"] > 1),
+        }
+
+    def text(self) -> str:
+        """Return the report for people."""
+        return "\n".join([*self._figures(), *self._chaos(), *self._differences(), *self._problems(), self._verdict()])
+
+    def _figures(self) -> Iterator[str]:
+        facts = self.as_dict()
+        provider = facts["provider"] or {}
+        outcomes = ", ".join(f"{number} {name}" for name, number in provider.get("outcomes", {}).items())
+        update = facts["update_seconds"]
+        rows = [
+            ("baskets completed", f"{facts['completed']:,} of {facts['baskets']:,}"),
+            ("baskets charged", f"{facts['charged']:,}"),
+            ("lines", f"{facts['lines']:,}"),
+            ("units", f"{facts['units']:,}"),
+            ("sum of sales", f"{Decimal(facts['sales']):,}"),
+            ("provider calls", f"{provider.get('calls', 0):,} ({outcomes})"),
+            (
+                "provider repeats",
+                f"{provider.get('repeats', 0):,}, charges that took several attempts: {facts['retried_charges']}",
+            ),
+            ("provider charges", f"{provider.get('charges', 0):,}, {provider.get('doubles', 0)} double"),
+            ("confirmed by", f"customer {facts['confirmed']['customer']:,}, timeout {facts['confirmed']['timeout']:,}"),
+            ("sent again", f"{facts['sent_again']:,} requests, with the same ids"),
+            ("update", f"p50 {update['p50'] * 1000:.1f} ms, p99 {update['p99'] * 1000:.1f} ms"),
+            (
+                "time",
+                f"{facts['seconds']:.1f} s, {facts['runs_per_second']:.1f} runs/s, the day {facts['speed']:,.0f} times as fast",
+            ),
+        ]
+        yield f"The day in {self.day.file}"
+        yield from (f"  {name:<18} {text}" for name, text in rows)
+
+    def _chaos(self) -> Iterator[str]:
+        for kill in self.kills:
+            yield f"Killed worker process {kill.pid} (epoch {kill.epoch}) at {kill.at:.1f} s. It had in hand:"
+            for held in kill.held:
+                again = f"done again as attempt {held.again}" if held.again else "not seen again"
+                yield f"  {held.activity} of {held.run}, attempt {held.attempt}: {again}"
+        if len(self.kills) < self.kills_wanted:
+            yield f"DIFFERENCE: {len(self.kills)} kills instead of {self.kills_wanted}. {self.chaos_problem}".rstrip()
+
+    def _differences(self) -> Iterator[str]:
+        for check in self.checks:
+            if not check.ok:
+                yield f"DIFFERENCE: {check.name}: {_short(check.seen)}; by the file {_short(check.expected)}"
+        troubled = [visit for visit in self.visits if visit.problem]
+        for visit in troubled[:SHOWN]:
+            yield f"TROUBLE: basket {visit.basket.id}: {visit.problem}"
+        if len(troubled) > SHOWN:
+            yield f"TROUBLE: and {len(troubled) - SHOWN} more baskets"
+
+    def _problems(self) -> Iterator[str]:
+        for problem in self.day.problems:
+            basket = f"; basket {problem.basket} was not started" if problem.basket else ""
+            yield f"MALFORMED: {self.day.file}:{problem.line}: {problem.reason}{basket}"
+
+    def _verdict(self) -> str:
+        match self.code:
+            case 0:
+                return f"All {len(self.checks)} figures equal the file's."
+            case 2:
+                return f"{len(self.day.problems)} malformed lines; all {len(self.checks)} figures equal those of the other baskets."
+            case _:
+                return "The day does not reconcile."
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the smallest value that is at least as large as ``share`` of all."""
+    return round(ordered[max(math.ceil(share * len(ordered)) - 1, 0)], 6) if ordered else 0.0
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return (
+            f"{len(value)} ({', '.join(map(str, value[:SHOWN_IN_LINE]))}{' …' if len(value) > SHOWN_IN_LINE else ''})"
+            if value
+            else "none"
+        )
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,103 @@
+"""A customer's connection to the shop's REST API: the standard library, one kept-alive connection a thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+TIMEOUT = 20.0
+AGAIN = {HTTPStatus.ACCEPTED, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+
+
+class LostAnswer(Exception):
+    """The request may or may not have been heard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Status and decoded body."""
+
+    status: int
+    body: Any
+
+    @property
+    def ok(self) -> bool:
+        """Whether the shop did it."""
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES and self.status != HTTPStatus.ACCEPTED
+
+    @property
+    def again(self) -> bool:
+        """Whether asking again makes sense: not done yet, or the shop had a bad moment."""
+        return self.status in AGAIN or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+    @property
+    def reason(self) -> str:
+        """Why not, in the words of the shop."""
+        if isinstance(self.body, dict):
+            return f"{self.status} {self.body.get('code', '')} {self.body.get('detail') or self.body.get('title') or ''}".strip()
+        return f"{self.status} {self.body!r}"[:300]
+
+
+class Shop:
+    """The REST API of one web process."""
+
+    def __init__(self, base_url: str, *, token: str) -> None:
+        parts = urlsplit(base_url)
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._root = parts.path.rstrip("/") + "/api/instances/"
+        self._headers = {"Authorization": f"Token {token}", "Accept": "application/json"}
+        self._local = threading.local()
+
+    def start(self, run_id: str, *, workflow: str, args: dict[str, Any]) -> Answer:
+        """Start a run with this id."""
+        return self._send("POST", "", body={"workflow": workflow, "id": run_id, "args": args})
+
+    def update(self, run_id: str, name: str, *, args: Any, update_id: str, wait: float = 5) -> Answer:
+        """Send an update and wait for its outcome; sending it again with the same id is safe."""
+        return self._send("POST", f"{run_id}/updates/{name}/?wait={wait:g}", body={"args": args, "id": update_id})
+
+    def query(self, run_id: str, name: str) -> Answer:
+        """Ask a query."""
+        return self._send("POST", f"{run_id}/queries/{name}/", body={})
+
+    def signal(self, run_id: str, name: str) -> Answer:
+        """Send a signal."""
+        return self._send("POST", f"{run_id}/signals/{name}/", body={})
+
+    def describe(self, run_id: str) -> Answer:
+        """Read the run's row."""
+        return self._send("GET", f"{run_id}/")
+
+    def result(self, run_id: str) -> Answer:
+        """Read the result."""
+        return self._send("GET", f"{run_id}/result/")
+
+    def _send(self, method: str, path: str, *, body: Any = None) -> Answer:
+        connection: HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT)
+        content = None if body is None else json.dumps(body).encode()
+        headers = self._headers if content is None else {**self._headers, "Content-Type": "application/json"}
+        try:
+            connection.request(method, self._root + quote(path, safe="/?=.&-_"), body=content, headers=headers)
+            response = connection.getresponse()
+            status, raw = response.status, response.read()
+        except (OSError, HTTPException) as error:
+            connection.close()  # the next request opens it again
+            message = f"{method} {path}: {type(error).__name__} {error}"
+            raise LostAnswer(message) from error
+        try:
+            decoded = json.loads(raw) if raw else None
+        except ValueError:
+            decoded = raw[:300].decode(errors="replace")
+        return Answer(status=status, body=decoded)
+
+
+def value(body: Any) -> Any:
+    """Take the value of a query, update or result out of its envelope."""
+    return body["result"] if isinstance(body, dict) and "result" in body else body

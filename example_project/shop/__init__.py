@@ -1,0 +1,1 @@
+"""The shop: products, stock, carts, and the six worked examples as workflows."""

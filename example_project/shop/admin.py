@@ -1,0 +1,65 @@
+"""The shop's tables in the admin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+
+from example_project.shop.models import Cart, CollectedEvent, Notice, Product, Stock, StockMovement
+
+if TYPE_CHECKING:
+    # Generic in the stubs only.
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+
+@admin.register(Product)
+class ProductAdmin(ModelAdmin):
+    """Products."""
+
+    list_display = ("id", "name", "department", "category", "package_size", "price")
+    search_fields = ("id", "kind", "category")
+    list_filter = ("department",)
+
+
+@admin.register(Stock)
+class StockAdmin(ModelAdmin):
+    """Units on hand."""
+
+    list_display = ("product_id", "on_hand", "booked")
+    search_fields = ("product_id",)
+
+
+@admin.register(StockMovement)
+class StockMovementAdmin(ModelAdmin):
+    """Bookings."""
+
+    list_display = ("at", "cart_id", "kind", "product_id", "quantity")
+    search_fields = ("cart_id", "product_id")
+    list_filter = ("kind",)
+
+
+@admin.register(Cart)
+class CartAdmin(ModelAdmin):
+    """Carts of the web shop."""
+
+    list_display = ("id", "user", "created_at", "closed_at")
+    search_fields = ("id", "user__username")
+
+
+@admin.register(Notice)
+class NoticeAdmin(ModelAdmin):
+    """Messages to customers."""
+
+    list_display = ("at", "recipient", "subject")
+    search_fields = ("recipient", "subject")
+
+
+@admin.register(CollectedEvent)
+class CollectedEventAdmin(ModelAdmin):
+    """Stored events."""
+
+    list_display = ("collector", "generation", "position", "payload")
+    search_fields = ("collector",)

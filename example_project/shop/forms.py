@@ -1,0 +1,30 @@
+"""What a customer may send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from example_project.shop.models import Product
+from example_project.shop.money import amount, cents
+
+
+class AddForm(forms.Form):
+    """A product into the cart. ``request_id`` is the update's id: a form that is sent twice counts once."""
+
+    product = forms.ModelChoiceField(queryset=Product.objects.exclude(price=None))
+    quantity = forms.IntegerField(min_value=1, max_value=999)
+    request_id = forms.UUIDField()
+
+    def line(self) -> dict[str, Any]:
+        """Return the payload of the update."""
+        product, quantity = self.cleaned_data["product"], self.cleaned_data["quantity"]
+        total = amount(cents(f"{product.price:.2f}") * quantity)
+        return {"product_id": product.pk, "quantity": quantity, "amount": total}
+
+
+class AnswerForm(forms.Form):
+    """Confirm or cancel."""
+
+    answer = forms.ChoiceField(choices=[("confirm", "Confirm"), ("cancel", "Cancel")])

@@ -1,0 +1,162 @@
+"""manage.py demo: the whole shop on this machine, a day played on it, and then it is yours."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from example_project.database import private_folder
+from example_project.replay.options import add_play_options, forwarded
+from example_project.replay.processes import NotStarted, Shop
+from example_project.shop.preparation import DEMO_DAY, DEMO_USER
+
+
+class Command(BaseCommand):
+    """Start provider, web server and worker cluster, play the day, print the report, stay until Ctrl-C.
+
+    This process touches no database: which one is used is decided here, and told to the children by DATABASE_URL.
+    Environment: DATABASE_URL, or DEMO_DB=postgres for an embedded server, else SQLite; DAY for another file.
+    """
+
+    help = "Start the shop, play a day on it, print the report, stay up."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Read what and how."""
+        parser.add_argument("--check", action="store_true", help="do not stay up; exit with the code of the play")
+        parser.add_argument("--port", type=int, default=0, help="of the web server (default: a free one)")
+        add_play_options(parser)
+        parser.add_argument(
+            "--day", type=Path, default=Path(os.environ.get("DAY") or DEMO_DAY), help="another basket_lines.csv"
+        )
+        parser.add_argument("--no-play", action="store_true", help="start the shop only")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the demo; SIGTERM ends it like Ctrl-C, and nothing that was started stays behind."""
+        signal.signal(signal.SIGTERM, _interrupt)
+        day = options["day"].resolve()
+        if not day.is_file():
+            message = f"{day}: no such file"
+            raise CommandError(message)
+        code = 0
+        try:
+            with ExitStack() as stack:
+                code = self._run(stack, day=day, options=options)
+        except NotStarted as error:
+            raise CommandError(str(error)) from error
+        except KeyboardInterrupt:
+            code = 130 if options["check"] else 0
+            self.stderr.write("Stopped.")
+        if code:
+            sys.exit(code)
+
+    def _run(self, stack: ExitStack, *, day: Path, options: dict[str, Any]) -> int:
+        var = _folder(stack, check=options["check"])
+        env = {"DATABASE_URL": self._database(stack, var=var), "SHOP_CACHE": str(var / "cache")}
+        password = secrets.token_urlsafe(9)
+        self._manage("prepare_demo", "--day", str(day), env={**env, "DEMO_PASSWORD": password}, quiet=True)
+        shop = Shop(
+            root=settings.BASE_DIR,
+            var=var,
+            env=env,
+            workers=options["workers"],
+            port=options["port"],
+            provider_options=("--seed", str(options["seed"])),
+        )
+        stack.enter_context(shop)
+        self.stdout.write(self._welcome(shop, password=password))
+        code = 0
+        if not options["no_play"]:
+            running = (
+                "--base-url",
+                shop.base_url,
+                "--provider-url",
+                shop.provider_url,
+                "--cluster-pid",
+                str(shop.cluster_pid),
+            )
+            code = self._manage("replay_day", str(day), *running, *forwarded(options), env=env)
+        if not options["check"]:
+            self.stdout.write(self._welcome(shop, password=password))
+            self.stdout.write("The shop stays open. Ctrl-C ends it.")
+            shop.wait()
+        return code
+
+    def _database(self, stack: ExitStack, *, var: Path) -> str:
+        if url := os.environ.get("DATABASE_URL"):
+            return url
+        kind = os.environ.get("DEMO_DB", "")
+        if kind in {"", "sqlite"}:
+            return f"sqlite://{var / 'demo.sqlite3'}"
+        if kind != "postgres":
+            message = f"DEMO_DB={kind}: it is postgres or sqlite"
+            raise CommandError(message)
+        from scripts.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresError  # noqa: PLC0415 - an extra, by choice
+
+        try:
+            server = EmbeddedPostgres(var / "postgres").start()
+        except EmbeddedPostgresError as error:
+            raise CommandError(str(error)) from error
+        stack.callback(server.remove if var != settings.VAR_DIR else server.stop)
+        return server.url()
+
+    def _manage(self, *command: str, env: dict[str, str], quiet: bool = False) -> int:
+        """Run another command on the database of the demo, and return its code."""
+        output = subprocess.PIPE if quiet else None
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", *command],
+            cwd=settings.BASE_DIR,
+            env={**os.environ, "DEBUG": "0", **env},
+            stdout=output,
+            text=True,
+            start_new_session=True,  # Ctrl-C comes to this process, which ends all others in order
+        )
+        try:
+            said, _ = process.communicate()
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+        if quiet and process.returncode:
+            message = f"{command[0]} failed with code {process.returncode}"
+            raise CommandError(message)
+        if quiet and (ended := json.loads(said.splitlines()[-1])["ended"]):
+            self.stdout.write(f"Ended {ended} baskets that an interrupted play had left open.")
+        return process.returncode
+
+    @staticmethod
+    def _welcome(shop: Shop, *, password: str) -> str:
+        rows = [
+            ("shop", f"{shop.base_url}/"),
+            ("admin", f"{shop.base_url}/admin/"),
+            ("REST", f"{shop.base_url}/api/instances/"),
+            ("provider", f"{shop.provider_url}/report"),
+            ("login", f"{DEMO_USER} / {password}"),
+        ]
+        return "\n".join(f"  {name:<9} {text}" for name, text in rows)
+
+
+def _folder(stack: ExitStack, *, check: bool) -> Path:
+    """Return where the demo keeps its files; a check has its own, so that a demo beside it is not disturbed."""
+    var: Path = private_folder(settings.VAR_DIR)
+    if not check:
+        return var
+    fresh = Path(tempfile.mkdtemp(prefix="check-", dir=var))
+    stack.callback(shutil.rmtree, fresh, ignore_errors=True)
+    return fresh
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

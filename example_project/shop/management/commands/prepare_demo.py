@@ -1,0 +1,32 @@
+"""manage.py prepare_demo: tables, products, a login."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from example_project.replay.day import read_day
+from example_project.shop.preparation import DEMO_DAY, load_products, make_login, migrate, take_over
+
+
+class Command(BaseCommand):
+    """Prepare the database. Safe to repeat."""
+
+    help = "Migrate, load the products, make the demo login. Prints it as JSON."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Read the file of the day."""
+        parser.add_argument("--day", type=Path, default=DEMO_DAY)
+
+    def handle(self, *args: Any, day: Path, **options: Any) -> None:
+        """Prepare. The password comes in the environment, so that nobody reads it from the list of processes."""
+        migrate()
+        read = read_day(day)
+        load_products(read)
+        ended = take_over(read)
+        login = make_login(password=os.environ.get("DEMO_PASSWORD"))
+        self.stdout.write(json.dumps({"user": login.user, "password": login.password, "ended": ended}))

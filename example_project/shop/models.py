@@ -1,0 +1,119 @@
+"""The shop's own tables. The state of carts is not here: it is in their workflows."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+
+
+class Product(models.Model):
+    """Something on the shelf. Its id is text: that is what the tills print."""
+
+    id = models.CharField(max_length=32, primary_key=True)
+    department = models.CharField(max_length=100, blank=True)
+    category = models.CharField(max_length=100, blank=True)
+    kind = models.CharField(max_length=100, blank=True)
+    package_size = models.CharField(max_length=50, blank=True)
+    price = models.DecimalField(max_digits=10, decimal_places=2, null=True, blank=True)
+
+    class Meta:
+        ordering = ("department", "category", "kind", "id")
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """The best name that the source has: some products are blank there."""
+        return self.kind or self.category or f"Product {self.id}"
+
+
+class Stock(models.Model):
+    """Units on hand. No foreign key: tills sell products that the list of products does not have."""
+
+    product_id = models.CharField(max_length=32, primary_key=True)
+    on_hand = models.BigIntegerField(default=0)
+    booked = models.BigIntegerField(default=0)
+
+    class Meta:
+        ordering = ("product_id",)
+        verbose_name_plural = "stock"
+
+    def __str__(self) -> str:
+        return f"{self.product_id}: {self.on_hand}"
+
+
+class StockMovement(models.Model):
+    """Proof of a booking: a run books a product once, whatever is killed meanwhile."""
+
+    class Kind(models.TextChoices):
+        """Which way the goods went."""
+
+        SALE = "sale"
+        RETURN = "return"
+
+    run_id = models.CharField(max_length=64)
+    cart_id = models.CharField(max_length=255, db_index=True)
+    product_id = models.CharField(max_length=32)
+    kind = models.CharField(max_length=8, choices=Kind.choices)
+    quantity = models.BigIntegerField()
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("run_id", "kind", "product_id"), name="one_booking_per_run_and_product"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.quantity} of {self.product_id} by {self.cart_id}"
+
+
+class Cart(models.Model):
+    """Whose cart a workflow is. ``closed_at``: when its owner went to the checkout."""
+
+    id = models.CharField(max_length=64, primary_key=True)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="carts")
+    created_at = models.DateTimeField(auto_now_add=True)
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-created_at",)
+        constraints = (
+            models.UniqueConstraint(
+                fields=("user",), condition=models.Q(closed_at=None), name="one_open_cart_per_user"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Notice(models.Model):
+    """A message to a customer, once by ``key``: whoever sends mail reads them here."""
+
+    key = models.CharField(max_length=128, unique=True)
+    recipient = models.CharField(max_length=255)
+    subject = models.CharField(max_length=255)
+    body = models.TextField(blank=True)
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("-at",)
+
+    def __str__(self) -> str:
+        return f"{self.subject} to {self.recipient}"
+
+
+class CollectedEvent(models.Model):
+    """An event that a collector stored, in its place of its generation."""
+
+    collector = models.CharField(max_length=255)
+    generation = models.PositiveIntegerField()
+    position = models.PositiveIntegerField()
+    payload = models.JSONField()
+
+    class Meta:
+        ordering = ("collector", "generation", "position")
+
+    def __str__(self) -> str:
+        return f"{self.collector} {self.generation}.{self.position}"

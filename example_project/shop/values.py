@@ -1,0 +1,141 @@
+"""What travels between pages, workflows and activities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from example_project.shop.money import cents
+
+MAX_QUANTITY = 1_000_000_000
+MAX_PRODUCT_ID = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CartArgs:
+    """How a cart starts. ``confirm_within``: seconds that the customer has to confirm; after that it counts as confirmed."""
+
+    customer: str
+    confirm_within: float = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a cart. ``amount`` is for the whole line; a quantity of 0 is a correction and allowed."""
+
+    product_id: str
+    quantity: int
+    amount: str
+
+    def problem(self) -> str | None:
+        """Say what is wrong with the line, if anything."""
+        if not self.product_id or len(self.product_id) > MAX_PRODUCT_ID or not self.product_id.isalnum():
+            return f"{self.product_id!r} is not a product id"
+        if not 0 <= self.quantity <= MAX_QUANTITY:
+            return f"quantity {self.quantity} is not between 0 and {MAX_QUANTITY}"
+        try:
+            cents(self.amount)
+        except ValueError as exc:
+            return str(exc)
+        return None
+
+
+class LineState(TypedDict):
+    """A line as the cart keeps and publishes it."""
+
+    product_id: str
+    quantity: int
+    amount: str
+
+
+class CartState(TypedDict):
+    """What the phase of an open cart accumulates."""
+
+    items: list[LineState]
+
+
+class Outcome(TypedDict):
+    """How the confirmation phase ended. ``confirmed`` is None while nobody has answered."""
+
+    confirmed: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payment:
+    """What the provider is asked to charge or refund; ``reference`` is the id of the cart."""
+
+    reference: str
+    cents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaymentMade:
+    """The provider's answer. ``attempt`` is the one that got it."""
+
+    id: str
+    cents: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booking:
+    """Stock that leaves the shop (or comes back) with one run of a cart: units by product."""
+
+    cart_id: str
+    run_id: str
+    units: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What the customer gets to read."""
+
+    cart_id: str
+    customer: str
+    total: str
+    lines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCustomer:
+    """Input of the onboarding."""
+
+    user_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """An account that was made for a customer."""
+
+    id: int
+    user_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Product ids to work through."""
+
+    items: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Goods that came in."""
+
+    sku: str
+    quantity: int
+
+
+class StockEntry(TypedDict):
+    """What the inventory knows of a product."""
+
+    quantity: int
+    price: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What an event collector carries from generation to generation."""
+
+    events: list[Any] = field(default_factory=list)
+    generation: int = 0

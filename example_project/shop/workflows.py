@@ -1,0 +1,286 @@
+"""The six worked examples: a sequence, an entity, phases, a fan-out, async handlers, continue-as-new.
+
+Everything here is deterministic; what touches the world is in activities.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from example_project.shop import activities
+from example_project.shop.money import amount, cents
+from example_project.shop.values import (
+    Account,
+    Batch,
+    Booking,
+    CartArgs,
+    CartState,
+    Collected,
+    Delivery,
+    Line,
+    LineState,
+    NewCustomer,
+    Outcome,
+    Payment,
+    Receipt,
+    StockEntry,
+)
+from temporalex_django import (
+    Async,
+    ContinueAsNew,
+    Err,
+    NoReply,
+    Ok,
+    Reply,
+    Stop,
+    TimedOut,
+    Workflow,
+    api,
+    errors,
+    query,
+    update,
+)
+
+COLLECT_FOR = timedelta(hours=24)
+
+
+class Onboarding(Workflow):
+    """Sequential: an account, a welcome, done."""
+
+    @query("status")
+    def status(state: Any) -> Any:  # noqa: N805 - a query gets the published state
+        """Say which step it is at."""
+        return state
+
+    async def run(self, args: NewCustomer) -> Ok[dict[str, Any]]:
+        """Make the account, send the welcome."""
+        api.publish_state({"step": "creating_account"})
+        account: Account = await activities.create_account(args.user_id)
+        api.publish_state({"step": "sending_welcome"})
+        await activities.send_welcome(account)
+        api.publish_state({"step": "done"})
+        return Ok({"account_id": account.id})
+
+
+class Counter(Workflow):
+    """Entity: counts signals until it is told to stop."""
+
+    @query("value")
+    def value(state: Any) -> Any:  # noqa: N805
+        """Give the count."""
+        return state
+
+    async def run(self, _args: Any = None) -> Ok[int]:
+        """Count."""
+
+        def count(step: int, _args: Any, value: int) -> NoReply:
+            api.publish_state(value + step)
+            return NoReply(value + step)
+
+        api.publish_state(0)
+        result: int = await api.phase(
+            0,
+            signal={
+                "increment": partial(count, 1),
+                "decrement": partial(count, -1),
+                "done": lambda _args, value: Stop(value),
+            },
+        )
+        return Ok(result)
+
+
+class ShoppingCart(Workflow):
+    """Phases: collect lines, charge, book the stock, let the customer confirm, send the receipt."""
+
+    @query("status")
+    def status(state: Any) -> Any:  # noqa: N805
+        """Give phase, item count and total, without the lines."""
+        return {name: value for name, value in state.items() if name != "items"}
+
+    @query("cart")
+    def cart(state: Any) -> Any:  # noqa: N805
+        """Give everything that the customer's page shows."""
+        return state
+
+    async def run(self, args: CartArgs) -> Ok[dict[str, Any]] | Err[dict[str, Any]]:
+        """Take one cart from its first line to its receipt."""
+        publish_cart("open", [])
+        collected: CartState = await api.phase(
+            CartState(items=[]),
+            update={
+                "add_item": update(add_item, validator=check_item),
+                "remove_item": update(remove_item, validator=check_removal),
+            },
+            signal={"checkout": lambda _args, state: Stop(state)},
+        )
+        items = collected["items"]
+        payment = Payment(reference=api.info().id, cents=sum(cents(line["amount"]) for line in items))
+        total = amount(payment.cents)
+        booking = Booking(cart_id=api.info().id, run_id=str(api.info().run_id), units=units_by_product(items))
+
+        publish_cart("charging", items)
+        made = None
+        if payment.cents:
+            try:
+                made = await activities.charge(payment)
+            except errors.ActivityFailure as failure:
+                publish_cart("failed", items)
+                return Err({"step": "charge", "reason": str(failure)})
+
+        publish_cart("booking", items)
+        await activities.book_stock(booking)
+
+        publish_cart("confirming", items)
+        outcome = await api.phase(
+            Outcome(confirmed=None),
+            update={
+                "confirm": lambda _args, _state: Stop(Outcome(confirmed=True), "confirmed"),
+                "cancel": lambda _args, _state: Stop(Outcome(confirmed=False), "cancelled"),
+            },
+            timeout=timedelta(seconds=args.confirm_within),
+        )
+        confirmed_by = "timeout" if isinstance(outcome, TimedOut) else "customer"
+        result = {
+            "total": total,
+            "lines": len(items),
+            "units": sum(line["quantity"] for line in items),
+            "confirmed_by": confirmed_by,
+            "charge": asdict(made) if made else None,
+        }
+        if not isinstance(outcome, TimedOut) and not outcome["confirmed"]:
+            publish_cart("cancelling", items)
+            await activities.return_stock(booking)
+            if payment.cents:
+                await activities.refund(payment)
+            publish_cart("cancelled", items)
+            return Ok({**result, "outcome": "cancelled"})
+
+        receipt = Receipt(cart_id=api.info().id, customer=args.customer, total=total, lines=len(items))
+        await activities.send_receipt(receipt)
+        publish_cart("done", items, confirmed_by=confirmed_by)
+        return Ok({**result, "outcome": "completed"})
+
+
+def publish_cart(phase: str, items: list[LineState], **more: Any) -> None:
+    """Publish what the customer sees. "total" and "items" go together, so that no page has to add up money."""
+    total = amount(sum(cents(line["amount"]) for line in items))
+    api.publish_state({"phase": phase, "item_count": len(items), "total": total, "items": items, **more})
+
+
+def check_item(item: Line, _state: CartState) -> Ok[None] | Err[str]:
+    """Refuse lines that no till would print."""
+    problem = item.problem()
+    return Err(problem) if problem else Ok(None)
+
+
+def add_item(item: Line, state: CartState) -> Reply:
+    """Put a line into the cart. Two lines of one product stay two lines, as on a till's receipt."""
+    line = LineState(product_id=item.product_id, quantity=item.quantity, amount=item.amount)
+    items = [*state["items"], line]
+    publish_cart("open", items)
+    return Reply({"item_count": len(items)}, CartState(items=items))
+
+
+def check_removal(product_id: str, state: CartState) -> Ok[None] | Err[str]:
+    """Refuse to take out what is not in."""
+    known = any(line["product_id"] == product_id for line in state["items"])
+    return Ok(None) if known else Err(f"product {product_id!r} is not in the cart")
+
+
+def remove_item(product_id: str, state: CartState) -> Reply:
+    """Take out all lines of a product."""
+    items = [line for line in state["items"] if line["product_id"] != product_id]
+    publish_cart("open", items)
+    return Reply({"item_count": len(items)}, CartState(items=items))
+
+
+def units_by_product(items: list[LineState]) -> dict[str, int]:
+    """Add up units, products in order: runs that book in one order do not deadlock."""
+    units: dict[str, int] = {}
+    for line in items:
+        units[line["product_id"]] = units.get(line["product_id"], 0) + line["quantity"]
+    return dict(sorted(units.items()))
+
+
+class BatchProcess(Workflow):
+    """Fan-out: every item at once, every failure counted."""
+
+    async def run(self, args: Batch) -> Ok[dict[str, Any]] | Err[dict[str, Any]]:
+        """Work through the products."""
+        branches: list[Callable[[], Awaitable[Any]]] = [partial(activities.process_item, item) for item in args.items]
+        results = await api.parallel(branches)
+        failures = [result for result in results if isinstance(result, Err)]
+        if failures:
+            return Err({"failures": len(failures)})
+        return Ok({"processed": len(results)})
+
+
+class Inventory(Workflow):
+    """Async handlers: deliveries are priced side by side, and none is lost."""
+
+    @query("stock")
+    def stock(state: Any) -> Any:  # noqa: N805
+        """Give quantity and price by product."""
+        return state
+
+    async def run(self, _args: Any = None) -> Ok[dict[str, StockEntry]]:
+        """Take deliveries until closed."""
+        api.publish_state({})
+        result: dict[str, dict[str, StockEntry]] = await api.phase(
+            {"stock": {}},
+            update={"restock": restock},
+            signal={"close": lambda _args, state: Stop(state)},
+        )
+        return Ok(result["stock"])
+
+
+def restock(delivery: Delivery, state: dict[str, Any]) -> Async:
+    """Ask for the price while other deliveries come in, then add to what is there by then."""
+
+    async def priced() -> StockEntry:
+        price: str = await activities.current_price(delivery.sku)
+
+        def add(now: dict[str, dict[str, StockEntry]]) -> tuple[dict[str, StockEntry], dict[str, Any]]:
+            before = now["stock"].get(delivery.sku)
+            quantity = (before["quantity"] if before else 0) + delivery.quantity
+            stock = {**now["stock"], delivery.sku: StockEntry(quantity=quantity, price=price)}
+            return stock, {**now, "stock": stock}
+
+        stock: dict[str, StockEntry] = await api.update_state(add)
+        api.publish_state(stock)
+        return stock[delivery.sku]
+
+    return Async(priced, state)
+
+
+class EventCollector(Workflow):
+    """Continue-as-new: collects events for a day or until flushed, stores them, begins a fresh history."""
+
+    @query("count")
+    def count(state: Any) -> Any:  # noqa: N805
+        """Give the number of events that wait to be stored."""
+        return state
+
+    async def run(self, args: Collected | None = None) -> ContinueAsNew:
+        """Collect one generation."""
+
+        def event(payload: Any, state: Collected) -> NoReply:
+            events = [*state.events, payload]
+            api.publish_state(len(events))
+            return NoReply(replace(state, events=events))
+
+        begun = args or Collected()
+        api.publish_state(len(begun.events))
+        ended = await api.phase(
+            begun,
+            signal={"event": event, "flush": lambda _args, state: Stop(state)},
+            timeout=COLLECT_FOR,
+        )
+        collected: Collected = ended.state if isinstance(ended, TimedOut) else ended
+        if collected.events:
+            await activities.store_events(api.info().id, collected)
+        return ContinueAsNew(Collected(generation=collected.generation + 1))

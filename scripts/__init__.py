@@ -1,0 +1,1 @@
+"""Tools of the checkout. Nothing here is part of the installed package."""

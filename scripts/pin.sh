@@ -1,0 +1,31 @@
+#!/bin/sh
+# Write the constraints files anew from what the resolver gives today. Run it to move to newer versions, then test.
+#
+#   scripts/pin.sh          both files
+#
+# The floor file asks for the lowest versions that pyproject.toml promises; the other one for the newest.
+set -eu
+cd "$(dirname "$0")/.."
+
+pin() { # pin FILE PYTHON_VERSION COMMENT REQUIREMENT...
+    file=$1 version=$2 comment=$3
+    shift 3
+    python=$(scripts/find_python.sh "$version") || { echo "pin: no Python $version" >&2; exit 3; }
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    "$python" -m venv "$work/venv"
+    "$work/venv/bin/python" -m pip install -qq --upgrade pip
+    "$work/venv/bin/python" -m pip install -qq --group dev "$@"
+    {
+        echo "# $comment"
+        echo "# Written by scripts/pin.sh; do not edit."
+        "$work/venv/bin/python" -m pip freeze --all | grep -v -e ' @ ' -e '^setuptools=='
+    } >"$file"
+    rm -rf "$work"
+}
+
+pin constraints/py311-django52.txt 3.11 \
+    "The floor: Python 3.11, Django 5.2 LTS, and the lowest version promised of every other base dependency." \
+    'django>=5.2,<5.3' djangorestframework==3.16.0 django-q2==1.11.0 msgspec==0.20.0 'psycopg[binary]==3.2.2'
+pin constraints/py313-django61.txt 3.13 "The newest of everything: Python 3.13 and Django 6.1." \
+    'django>=6.1,<6.2' djangorestframework django-q2 msgspec 'psycopg[binary]'

@@ -1,0 +1,57 @@
+"""Durable workflows in a Django project. The public names, loaded when first used (PEP 562)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from temporalex_django import errors
+    from temporalex_django.authoring import api
+    from temporalex_django.authoring.activity import activity
+    from temporalex_django.authoring.handlers import signal, update
+    from temporalex_django.authoring.retry import RetryPolicy
+    from temporalex_django.authoring.unique import Unique
+    from temporalex_django.authoring.workflow import Workflow, query
+    from temporalex_django.client import WorkflowHandle
+    from temporalex_django.core.results import Async, ContinueAsNew, Err, NoReply, Ok, Reply, Stop, TimedOut
+    from temporalex_django.runtime.activity_context import activity_context
+
+_HOME = {
+    "errors": "temporalex_django.errors",
+    "api": "temporalex_django.authoring.api",
+    "activity": "temporalex_django.authoring.activity",
+    "activity_context": "temporalex_django.runtime.activity_context",
+    "signal": "temporalex_django.authoring.handlers",
+    "update": "temporalex_django.authoring.handlers",
+    "RetryPolicy": "temporalex_django.authoring.retry",
+    "Unique": "temporalex_django.authoring.unique",
+    "Workflow": "temporalex_django.authoring.workflow",
+    "query": "temporalex_django.authoring.workflow",
+    "WorkflowHandle": "temporalex_django.client",
+    **dict.fromkeys(
+        ("Async", "ContinueAsNew", "Err", "NoReply", "Ok", "Reply", "Stop", "TimedOut"), "temporalex_django.core.results"
+    ),
+}
+_MODULES = frozenset({"errors", "api"})
+
+__version__ = "0.1.0.dev0"
+__all__ = [  # noqa: RUF022 - grouped as the documentation groups them
+    "Workflow", "activity", "activity_context", "api", "query", "signal", "update",
+    "Ok", "Err", "ContinueAsNew", "Reply", "NoReply", "Stop", "Async", "TimedOut",
+    "RetryPolicy", "Unique", "WorkflowHandle", "errors",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'temporalex_django' has no attribute {name!r}")
+    import importlib  # noqa: PLC0415 - paid by the first use of a name, not by the import of the package
+
+    module = importlib.import_module(home)
+    value = globals()[name] = module if name in _MODULES else getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,22 @@
+"""The Django app."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.module_loading import autodiscover_modules
+from django.utils.translation import gettext_lazy as _
+
+
+class TemporalexConfig(AppConfig):
+    """Loads the system checks and the modules ``workflows`` and ``activities`` of every installed app."""
+
+    name = "temporalex_django"
+    label = "temporalex_django"
+    verbose_name = _("Workflows")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from temporalex_django import checks  # noqa: F401, PLC0415 - importing it registers them
+        from temporalex_django.runtime import connections  # noqa: F401, PLC0415 - its receiver prepares worker sessions
+
+        autodiscover_modules("activities", "workflows")

@@ -1,0 +1,218 @@
+"""``@activity``: the functions through which workflows touch the world."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+from temporalex_django.authoring.retry import RetryPolicy
+from temporalex_django.core import payloads, places
+from temporalex_django.core.durations import seconds
+from temporalex_django.core.ivar import Call
+from temporalex_django.errors import ActivityNotFound, NestingError, PayloadError, WorkflowDefinitionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+_TIMEOUTS = ("schedule_to_start", "start_to_close", "schedule_to_close", "heartbeat")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How an activity is run. Timeouts are timedeltas or seconds: ``schedule_to_start`` from scheduled to picked up,
+    ``start_to_close`` one attempt, ``schedule_to_close`` all attempts together, ``heartbeat`` the longest silence of an attempt."""
+
+    retry: RetryPolicy | None = None
+    schedule_to_start: timedelta | float | None = None
+    start_to_close: timedelta | float | None = None
+    schedule_to_close: timedelta | float | None = None
+    heartbeat: timedelta | float | None = None
+    queue: str | None = None
+    atomic: bool = False
+
+    def __post_init__(self) -> None:
+        wrong = []
+        for name in _TIMEOUTS:
+            value = getattr(self, name)
+            try:
+                if value is not None and seconds(value, what=name) <= 0:
+                    wrong.append(f"{name} must be more than 0, not {value!r}")
+            except (TypeError, ValueError) as exc:
+                wrong.append(str(exc))
+        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
+            wrong.append(f"retry must be a RetryPolicy, not {self.retry!r}")
+        if self.queue is not None and (not isinstance(self.queue, str) or not self.queue):
+            wrong.append(f"queue must be a name, not {self.queue!r}")
+        if self.atomic and self.heartbeat is not None:
+            wrong.append("an atomic activity cannot heartbeat: it is one short transaction")
+        if wrong:
+            raise WorkflowDefinitionError("activity options: " + "; ".join(wrong))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for the command: timeouts in seconds, only those that are set; ``retry`` always."""
+        data: dict[str, Any] = {"retry": (self.retry or RetryPolicy()).as_dict()}
+        for name in _TIMEOUTS:
+            if (value := getattr(self, name)) is not None:
+                data[name] = seconds(value)
+        if self.queue is not None:
+            data["queue"] = self.queue
+        if self.atomic:
+            data["atomic"] = True
+        return data
+
+
+class ActivityCall(Protocol[R_co]):
+    """An activity that was called in a workflow: awaiting it gives the result."""
+
+    def __await__(self) -> Any: ...
+
+
+class Activity(Generic[P, R]):
+    """A function that workflows await. ``__wrapped__`` is the function itself, ``name`` its dotted name in histories."""
+
+    def __init__(self, fn: Callable[P, Any], options: Options, *, name: str | None = None) -> None:
+        self.__wrapped__ = fn
+        self.options_set = options
+        self.is_async = inspect.iscoroutinefunction(fn)
+        # functions made inside other functions (tests do) are known by their module and own name
+        self.name = name or f"{fn.__module__}.{fn.__qualname__.rsplit('<locals>.', 1)[-1]}"
+        self._hints: dict[str, Any] | None = None
+        self._signature: inspect.Signature | None = None
+        self._plain_options = options.as_dict()
+        update_wrapper(self, fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """Schedule it, when awaited. Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` here, at the call."""
+        executor = places.executor_for(self.name)
+        self._bind(args, kwargs)
+        attributes = {
+            "activity": self.name,
+            "args": [executor.plain(arg, f"argument {i + 1} of {self.name}") for i, arg in enumerate(args)],
+            "kwargs": {key: executor.plain(arg, f"argument {key!r} of {self.name}") for key, arg in kwargs.items()},
+            "options": self._plain_options,
+        }
+        call = Call(self.name, lambda: executor.schedule_activity(attributes, self.result_type))
+        return cast("Awaitable[R]", call)
+
+    def options(self, **changes: Any) -> Activity[P, R]:
+        """The same activity with other options for this call site. Raises ``WorkflowDefinitionError`` for unknown ones."""
+        known = {field.name for field in fields(Options)}
+        if unknown := sorted(changes.keys() - known):
+            raise WorkflowDefinitionError(f"{self.name}: no such option: {', '.join(unknown)} (known: {', '.join(sorted(known))})")
+        if changes.get("atomic", self.options_set.atomic) != self.options_set.atomic:
+            raise WorkflowDefinitionError(f"{self.name}: whether an activity is atomic is part of its definition")
+        return Activity(self.__wrapped__, replace(self.options_set, **changes), name=self.name)
+
+    @property
+    def result_type(self) -> Any:
+        return self._annotations.get("return", Any)
+
+    @property
+    def _annotations(self) -> dict[str, Any]:
+        if self._hints is None:
+            self._hints = payloads.hints(self.__wrapped__)
+        return self._hints
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        if self._signature is None:
+            self._signature = inspect.signature(self.__wrapped__)
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as exc:
+            raise TypeError(f"{self.name}: {exc}") from None
+
+    def decode(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments for the function from plain data, by its annotations. Raises ``PayloadError``."""
+        hints = self._annotations
+        try:
+            bound = self._bind(tuple(args), dict(kwargs))
+        except TypeError as exc:
+            raise PayloadError(str(exc)) from exc
+        for name, value in bound.arguments.items():
+            if name in hints:
+                kind = bound.signature.parameters[name].kind
+                kind_of = {
+                    inspect.Parameter.VAR_POSITIONAL: tuple[hints[name], ...],
+                    inspect.Parameter.VAR_KEYWORD: dict[str, hints[name]],  # type: ignore[misc] # built at run time
+                }.get(kind, hints[name])
+                bound.arguments[name] = payloads.fit(value, kind_of, what=f"argument {name!r} of {self.name}")
+        return bound.args, bound.kwargs
+
+    def __repr__(self) -> str:
+        return f"<activity {self.name}>"
+
+
+class _Decorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Activity[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Activity[P, R]: ...
+
+
+@overload
+def activity(fn: Callable[P, Awaitable[R]], /) -> Activity[P, R]: ...
+@overload
+def activity(fn: Callable[P, R], /) -> Activity[P, R]: ...
+@overload
+def activity(
+    *,
+    name: str | None = None,
+    retry: RetryPolicy | None = None,
+    schedule_to_start: timedelta | float | None = None,
+    start_to_close: timedelta | float | None = None,
+    schedule_to_close: timedelta | float | None = None,
+    heartbeat: timedelta | float | None = None,
+    queue: str | None = None,
+    atomic: bool = False,
+) -> _Decorator: ...
+def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
+    """Make a plain function an activity.
+
+    External (the default): recorded before it runs, run at least once, retried by ``retry`` (without limit unless it says so).
+    ``atomic=True``: its ORM writes, its result and the workflow's next step commit together, exactly once on that database; it must
+    be a plain function, short, and touch nothing but the database. Raises ``WorkflowDefinitionError`` for what cannot work.
+    """
+    if fn is not None and (options or name is not None):
+        raise WorkflowDefinitionError("activity: give options as @activity(...), without the function")
+
+    def decorate(target: Callable[..., Any]) -> Activity[Any, Any]:
+        if isinstance(target, Activity) or not callable(target) or not hasattr(target, "__qualname__"):
+            raise WorkflowDefinitionError(f"activity: {target!r} is not a function")
+        known = {field.name for field in fields(Options)}
+        if unknown := sorted(options.keys() - known):
+            raise WorkflowDefinitionError(f"activity: no such option: {', '.join(unknown)} (known: {', '.join(sorted(known))})")
+        chosen = Options(**options)
+        if chosen.atomic and inspect.iscoroutinefunction(target):
+            raise WorkflowDefinitionError(
+                f"{target.__qualname__}: an atomic activity runs inside the turn's transaction and cannot be async"
+            )
+        made: Activity[Any, Any] = Activity(target, chosen, name=name)
+        registry[made.name] = made
+        return made
+
+    return decorate if fn is None else decorate(fn)
+
+
+#: Activities by name; defining one again replaces it.
+registry: dict[str, Activity[Any, Any]] = {}
+
+
+def find(name: str) -> Activity[Any, Any]:
+    """The registered activity. Raises ``ActivityNotFound``."""
+    try:
+        return registry[name]
+    except KeyError:
+        raise ActivityNotFound(
+            f"no activity {name!r} in this process: is its module an `activities.py` or `workflows.py` of an installed app?"
+        ) from None
+
+
+def refuse_inside_workflow() -> None:
+    """Raise ``NestingError`` where workflow code calls something of the client side."""
+    if places.inside_workflow():
+        raise NestingError("workflow code cannot call the client side: use the api primitives, or an activity")

@@ -1,0 +1,187 @@
+"""The primitives of workflow code (``from temporalex_django import api``).
+
+Each checks its place when it is called and acts when it is awaited. Those that only read or note something act at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, cast
+
+from temporalex_django.core import places, primitives
+from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
+from temporalex_django.core.ivar import Call
+from temporalex_django.core.phase import Phase
+from temporalex_django.errors import WorkflowDefinitionError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Info:
+    """Facts about the run. ``history_length`` counts the events before the present activation."""
+
+    workflow: str
+    id: str
+    run_id: str
+    version: int
+    attempt: int
+    parent: str | None
+    history_length: int
+    continue_as_new_suggested: bool
+
+
+def sleep(duration: timedelta | float) -> Awaitable[None]:
+    """Durable timer; a number is seconds. Zero returns at once. Raises ``ValueError`` for a negative duration."""
+    executor = places.executor_for("sleep")
+    wait = wait_seconds(duration, what="sleep")
+    return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(executor, wait)))
+
+
+def wait_for_signal(name: str) -> Awaitable[Any]:
+    """Take the oldest buffered signal of that name, or block until one arrives; gives its payload."""
+    executor = places.executor_for("wait_for_signal")
+    if not isinstance(name, str) or not name:
+        raise WorkflowDefinitionError(f"wait_for_signal: {name!r} is not a name of a signal")
+    return cast("Awaitable[Any]", Call("wait_for_signal", lambda: primitives.wait_for_signal(executor, name)))
+
+
+def publish_state(value: Any) -> None:
+    """Replace what queries see by a snapshot of ``value``. Raises ``PayloadError`` when it cannot be encoded."""
+    places.unit_for("publish_state")
+    executor = places.executor_for("publish_state")
+    executor.published = executor.plain(value, "the published state")
+    executor.publications += 1
+
+
+def now() -> datetime:
+    """The stamp of the present activation: aware, UTC, constant until the run waits and is woken."""
+    return places.executor_for("now").now
+
+
+def random() -> float:
+    """A float in [0, 1) from the run's recorded seed."""
+    places.unit_for("random")
+    return places.executor_for("random").rng.random()
+
+
+def uuid4() -> uuid.UUID:
+    """A UUID from the run's recorded seed."""
+    places.unit_for("uuid4")
+    return uuid.UUID(int=places.executor_for("uuid4").rng.getrandbits(128), version=4)
+
+
+def patched(id: str) -> bool:  # noqa: A002 - the field's name
+    """True in new code, False for a run that went past here before the patch: branch on it."""
+    places.unit_for("patched")
+    executor = places.executor_for("patched")
+    answer, mark = executor.patches.patched(_patch_id(id), replaying=executor.replaying)
+    if mark:
+        executor.emit("SetPatchMarker", None, {"id": id, "deprecated": False})
+    return answer
+
+
+def deprecate_patch(id: str) -> None:  # noqa: A002 - the field's name
+    """Say that no run without the patch is open any more; later the call can go, too."""
+    places.unit_for("deprecate_patch")
+    executor = places.executor_for("deprecate_patch")
+    if executor.patches.deprecate(_patch_id(id), replaying=executor.replaying):
+        executor.emit("SetPatchMarker", None, {"id": id, "deprecated": True})
+
+
+def phase(
+    state: Any,
+    signal: Mapping[str, Any] | None = None,
+    update: Mapping[str, Any] | None = None,
+    timeout: timedelta | float | None = None,
+) -> Awaitable[Any]:
+    """Take messages until a handler returns ``Stop``; gives the final state, or ``TimedOut(state)``.
+
+    Raises ``WorkflowDefinitionError`` here for handlers that cannot work and for a phase that could never end.
+    """
+    executor = places.executor_for("phase")
+    host = places.unit_for("phase")
+    wait = None if timeout is None else wait_seconds(timeout, what="the timeout of phase")
+    for kind, handlers in (("signal", signal), ("update", update)):
+        if handlers is not None and not isinstance(handlers, Mapping):
+            raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
+    opened = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host)
+    return cast("Awaitable[Any]", Call("phase", lambda: primitives.phase(executor, opened, wait)))
+
+
+def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[list[Any]]:
+    """Run branches side by side and wait for all of them: results in input order, ``Err(exc)`` for one that raised.
+
+    A branch is a function without arguments or an awaitable. ``limit`` bounds how many run at once; they start in input order.
+    """
+    executor = places.executor_for("parallel")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise WorkflowDefinitionError(f"parallel: limit must be a whole number from 1, not {limit!r}")
+    if isinstance(branches, (str, bytes, Mapping)) or not hasattr(branches, "__iter__"):
+        raise WorkflowDefinitionError(f"parallel: branches must be a list of functions or awaitables, not {branches!r}")
+    made = primitives.Parallel(executor, list(branches), limit)
+    return cast("Awaitable[list[Any]]", Call("parallel", made.run))
+
+
+def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
+    """In an async handler: ``fn(state) -> (result, new_state)`` on the phase state, never interleaved; gives ``result``."""
+    executor = places.executor_for("update_state")
+    return cast("Awaitable[T]", Call("update_state", lambda: primitives.update_state(executor, fn)))
+
+
+def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | None = None) -> Awaitable[bool]:
+    """Block until ``predicate()`` is true; True then, False after ``timeout``."""
+    executor = places.executor_for("wait_condition")
+    wait = None if timeout is None else wait_seconds(timeout, what="the timeout of wait_condition")
+    begin = lambda: primitives.wait_condition(executor, predicate, wait)  # noqa: E731
+    return cast("Awaitable[bool]", Call("wait_condition", begin))
+
+
+def cancel_requested() -> bool:
+    """Whether somebody asked this run to cancel."""
+    return places.executor_for("cancel_requested").cancel_requested
+
+
+def info() -> Info:
+    """Facts about this run."""
+    executor = places.executor_for("info")
+    run = executor.info
+    return Info(
+        workflow=run.workflow,
+        id=run.id,
+        run_id=run.run_id,
+        version=run.version,
+        attempt=run.attempt,
+        parent=run.parent,
+        history_length=executor.history_length,
+        continue_as_new_suggested=executor.history_length >= SUGGEST_CONTINUE_AS_NEW,
+    )
+
+
+class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only in the stubs
+    """Says nothing while a history is replayed; adds the ids of the run."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the base class's name
+        executor = places.current()
+        return (executor is None or not executor.replaying) and super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        executor = places.current()
+        if executor is not None:
+            ids = {"workflow": executor.info.workflow, "workflow_id": executor.info.id, "run_id": executor.info.run_id}
+            kwargs["extra"] = {**ids, **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+logger = _Logger(logging.getLogger("temporalex_django.workflow"), {})
+
+
+def _patch_id(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise WorkflowDefinitionError(f"{value!r} is not an id of a patch")
+    return value

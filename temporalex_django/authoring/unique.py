@@ -1,0 +1,43 @@
+"""``Unique``: the business key of a workflow class."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from temporalex_django.errors import InvalidId, WorkflowDefinitionError
+
+Scope = Literal["workflow", "version", "global", "none"]
+SEPARATOR = "::"
+_KEY = re.compile(r"[a-z0-9]+")
+_VALUE = re.compile(r"[a-z0-9]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """Runs of the class have the id ``key::value``; at most one of them is open in ``scope``."""
+
+    key: str
+    scope: Scope = "workflow"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, str) or not _KEY.fullmatch(self.key):
+            raise WorkflowDefinitionError(f"Unique: the key {self.key!r} must be lower-case letters and digits")
+        if self.scope not in get_args(Scope):
+            raise WorkflowDefinitionError(f"Unique: the scope {self.scope!r} must be one of {', '.join(get_args(Scope))}")
+
+    def id_for(self, value: str) -> str:
+        """``key::value``. Raises ``InvalidId`` unless the value is lower-case letters and digits, or a UUID."""
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            raise InvalidId(f"the value {value!r} for {self.key!r} must be lower-case letters and digits, or a UUID")
+        return f"{self.key}{SEPARATOR}{value}"
+
+
+def check_id(value: object) -> str:
+    """``value`` if it can be a run id: 1 to 200 printable characters without ``/`` (D-33). Raises ``InvalidId``."""
+    if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST or not value.isprintable() or "/" in value:
+        shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "…"
+        raise InvalidId(f"{shown} is no id: 1 to {_LONGEST} printable characters without '/'")
+    return value

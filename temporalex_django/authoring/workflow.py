@@ -1,0 +1,184 @@
+"""``Workflow``: a business process as one async function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from temporalex_django.authoring import binding
+from temporalex_django.authoring.unique import Unique
+from temporalex_django.core import payloads, places
+from temporalex_django.core.activation import Definition
+from temporalex_django.core.durations import seconds
+from temporalex_django.core.failures import message_of
+from temporalex_django.core.values import copied
+from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery, UnknownWorkflow, WorkflowDefinitionError
+
+#: Workflow classes by name; defining one again replaces it.
+registry: dict[str, type[Workflow]] = {}
+
+
+class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stubs
+    query_name: str
+
+
+def query(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Answers a query of that name: a static function ``(published state)`` or ``(published state, args)``."""
+    if not isinstance(name, str) or not name or name.startswith("__"):
+        raise WorkflowDefinitionError(f'query: write @query("name"), with a name that does not begin with "__", not {name!r}')
+
+    def decorate(fn: Callable[..., Any]) -> Any:
+        made = _Query(fn.__func__ if isinstance(fn, staticmethod) else fn)
+        made.query_name = name
+        return made
+
+    return decorate
+
+
+class Workflow:
+    """Subclass it and write ``async def run(self, args)``; see the tutorial.
+
+    ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is where its turns run. Timeouts are
+    timedeltas or seconds.
+    """
+
+    name: ClassVar[str]
+    task_queue: ClassVar[str] = "default"
+    unique: ClassVar[Unique | None] = None
+    version: ClassVar[int] = 1
+    tags: ClassVar[list[str]] = []
+    metadata: ClassVar[dict[str, Any]] = {}
+    execution_timeout: ClassVar[timedelta | float | None] = None
+    run_timeout: ClassVar[timedelta | float | None] = None
+    retention: ClassVar[timedelta | float | None] = None
+
+    _queries: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+    definition: ClassVar[Definition]
+
+    def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if abstract:
+            return
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+        queries = dict(cls._queries)
+        for value in cls.__dict__.values():
+            if isinstance(value, _Query):
+                queries[value.query_name] = value.__func__
+        cls._queries = queries
+        problems = list(_problems(cls))
+        if problems:
+            raise WorkflowDefinitionError(f"workflow {cls.__qualname__}: " + "; ".join(problems))
+        cls.definition = Definition(name=cls.name, version=cls.version, entry=_entry(cls), args_type=_args_type(cls))
+        registry[cls.name] = cls
+
+    async def run(self, args: Any) -> Any:
+        """The workflow. Returns ``Ok(result)``, ``Err(reason)`` or ``ContinueAsNew(args)``."""
+        raise WorkflowDefinitionError(f"{type(self).__name__} has no run")
+
+    @staticmethod
+    def handle_query(name: str, args: Any, state: Any) -> Any:
+        """Override it to answer queries by name instead of ``@query``."""
+        raise UnknownQuery(f"no query {name!r}")
+
+    @classmethod
+    def answer(cls, name: str, args: Any, state: Any) -> Any:
+        """The answer to a query, from the published state; plain data. Raises ``UnknownQuery``, ``QueryFailed``, ``PayloadError``."""
+        own = cls.handle_query is not Workflow.handle_query
+        fn = None if own else cls._queries.get(name)
+        if not own and fn is None:
+            known = ", ".join(sorted(cls._queries)) or "none"
+            raise UnknownQuery(f"{cls.name} does not answer the query {name!r} (it answers: {known})")
+        args, state = payloads.plain(args, what=f"the arguments of query {name!r}"), copied(state)
+        try:
+            with places.nowhere("query"):
+                if own:
+                    value = cls.handle_query(name, args, state)
+                else:
+                    assert fn is not None
+                    value = fn(state, args) if _takes_args(fn) else fn(state)
+        except UnknownQuery as exc:
+            raise UnknownQuery(f"{cls.name} does not answer the query {name!r}: {exc}") from exc
+        except TemporalexError as exc:
+            raise QueryFailed(f"query {name!r} of {cls.name}: {exc}") from exc
+        except Exception as exc:
+            raise QueryFailed(f"query {name!r} of {cls.name} raised {type(exc).__name__}: {message_of(exc)}") from exc
+        return payloads.plain(value, what=f"the answer to query {name!r}")
+
+    @classmethod
+    def start(cls, args: Any = None, *, id: str | None = None, subject: Any = None, **options: Any) -> Any:  # noqa: A002
+        """Start a run on the caller's connection: inside his transaction it commits or vanishes with it.
+
+        Without ``id`` one is made up. ``subject`` links the run to a model instance. Raises ``AlreadyRunning``, ``InvalidId``,
+        ``PayloadError``.
+        """
+        return binding.backend().start(cls, args, id=id, subject=subject, **options)
+
+    @classmethod
+    async def astart(cls, args: Any = None, *, id: str | None = None, subject: Any = None, **options: Any) -> Any:  # noqa: A002
+        """``start`` for async code."""
+        return await binding.backend().astart(cls, args, id=id, subject=subject, **options)  # type: ignore[attr-defined]
+
+    @classmethod
+    def handle(cls, *, id: str) -> Any:  # noqa: A002
+        """The handle of the newest chain of that id."""
+        return binding.backend().handle(id, workflow=cls)
+
+
+def find(name: str) -> type[Workflow]:
+    """The registered class. Raises ``UnknownWorkflow``, with the nearest names."""
+    try:
+        return registry[name]
+    except (KeyError, TypeError):
+        import difflib  # noqa: PLC0415 - only on the way to an error
+
+        near = difflib.get_close_matches(str(name), registry, n=1)
+        hint = f": did you mean {near[0]!r}?" if near else ": is its module a `workflows.py` of an installed app?"
+        raise UnknownWorkflow(f"no workflow {name!r} in this process{hint}") from None
+
+
+def _entry(cls: type[Workflow]) -> Callable[[Any], Any]:
+    return lambda args: cls().run(args)
+
+
+def _args_type(cls: type[Workflow]) -> Any:
+    parameters = [name for name in inspect.signature(cls.run).parameters if name != "self"]
+    return payloads.hints(cls.run).get(parameters[0], Any) if parameters else Any
+
+
+def _takes_args(fn: Callable[..., Any]) -> bool:
+    try:
+        kinds = [p.kind for p in inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        return True
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(kind in positional for kind in kinds) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds
+
+
+def _problems(cls: type[Workflow]) -> Any:
+    run = inspect.getattr_static(cls, "run")
+    if not inspect.iscoroutinefunction(run):
+        yield "run must be an `async def` method"
+    elif len(inspect.signature(run).parameters) != 2:
+        yield "run must take (self, args)"
+    if not isinstance(cls.name, str) or not 1 <= len(cls.name) <= 200 or cls.name.startswith("__"):
+        yield f"name {cls.name!r} must be a string of 1 to 200 characters that does not begin with '__'"
+    if type(cls.version) is not int or cls.version < 1:
+        yield f"version {cls.version!r} must be a whole number from 1"
+    if not isinstance(cls.task_queue, str) or not cls.task_queue:
+        yield f"task_queue {cls.task_queue!r} must be a name"
+    if cls.unique is not None and not isinstance(cls.unique, Unique):
+        yield f"unique {cls.unique!r} must be Unique(key=..., scope=...)"
+    if not isinstance(cls.tags, (list, tuple)) or not all(isinstance(tag, str) for tag in cls.tags):
+        yield f"tags {cls.tags!r} must be a list of strings"
+    if not isinstance(cls.metadata, dict) or not all(isinstance(key, str) for key in cls.metadata):
+        yield f"metadata {cls.metadata!r} must be a mapping with string keys"
+    for name in ("execution_timeout", "run_timeout", "retention"):
+        value = getattr(cls, name)
+        try:
+            if value is not None and seconds(value, what=name) <= 0:
+                yield f"{name} must be more than 0"
+        except (TypeError, ValueError) as exc:
+            yield str(exc)

@@ -1,0 +1,301 @@
+"""Messages meet handlers: who gets a signal (D-05), when an update is judged (D-07), what a handler may answer (D-06)."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from temporalex_django.core import payloads
+from temporalex_django.core.events import Job
+from temporalex_django.core.failures import describe, message_of
+from temporalex_django.core.history import Recorded
+from temporalex_django.core.mailbox import Update
+from temporalex_django.core.phase import Handler, Phase, check_shape
+from temporalex_django.core.results import Async, Err, Ok, Stop
+from temporalex_django.core.scheduler import Unit, not_awaited
+from temporalex_django.core.values import copied
+from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError, UpdateRejected, WorkflowClosed
+
+if TYPE_CHECKING:
+    from temporalex_django.core.executor import Executor
+
+logger = logging.getLogger("temporalex_django.workflow")
+
+
+def messages(
+    executor: Executor, jobs: Sequence[Job], recorded: Recorded | None
+) -> tuple[list[Update], list[Job | Update]]:
+    """Updates that waited since an earlier activation, and what arrives now, both in order of arrival."""
+    base = executor.mailbox.received
+    incoming: list[Job | Update] = []
+    waiting: list[Update] = []
+    if recorded is not None:
+        accepted = [event.attributes for event in recorded.outputs if event.kind == "UpdateAccepted"]
+        updates = [Update(a["id"], a["name"], a["args"], a["after"], True) for a in accepted]
+        updates.sort(key=lambda update: update.after)
+        waiting = [update for update in updates if update.after < base]
+        rest = updates[len(waiting) :]
+        signals = [job for job in jobs if job.kind == "SignalReceived"]
+        for count in range(len(signals) + 1):
+            incoming.extend(update for update in rest if update.after == base + count)
+            incoming.extend(signals[count : count + 1])
+        return waiting, incoming
+    count = base
+    for job in jobs:
+        if job.kind == "SignalReceived":
+            count += 1
+            incoming.append(job)
+        elif job.kind == "UpdateRequested":
+            attributes = job.attributes
+            after = attributes.get("after")
+            update = Update(attributes["id"], attributes["name"], attributes["args"], count if after is None else after, False)
+            if after is None:
+                incoming.append(update)
+            else:
+                waiting.append(update)
+    return waiting, incoming
+
+
+def arrive(executor: Executor, message: Job | Update) -> None:
+    """Put one message in its place: to a unit that waits for it, or in the mailbox."""
+    if isinstance(message, Update):
+        executor.mailbox.updates.append(message)
+        return
+    name = message.attributes["name"]
+    executor.record(message)
+    executor.mailbox.add_signal(name, message.attributes.get("payload"))
+    match_waiters(executor, name)
+
+
+def run(executor: Executor) -> None:
+    """Run units, and dispatch what the open phase takes, until nothing moves."""
+    mailbox = executor.mailbox
+    while True:
+        look(executor)
+        executor.scheduler.run()
+        phase = executor.phase
+        if phase is None or phase.leaving is not None:
+            refuse_updates(executor)
+            return
+        if phase.busy is not None:
+            return
+        message = mailbox.first(phase.signals)
+        if message is None:
+            return
+        if isinstance(message, Update):
+            mailbox.updates.popleft()
+            _judge(executor, phase, message)
+        else:
+            mailbox.take_signal(message.name)
+            _signal(executor, phase, message.name, message.payload)
+
+
+def look(executor: Executor) -> None:
+    """Evaluate open conditions."""
+    if executor.conditions.open:
+        with executor.pure("predicate"):
+            executor.conditions.look()
+
+
+def eligible(executor: Executor, name: str, unit: Unit) -> bool:
+    """Whether ``unit`` may take a buffered signal: a handler for the name comes first, except inside a busy handler (D-05)."""
+    phase = executor.phase
+    if phase is None or phase.leaving is not None or name not in phase.signals:
+        return True
+    return phase.busy is not None and unit.within(phase.busy)
+
+
+def match_waiters(executor: Executor, name: str) -> None:
+    """Give buffered signals to the units that wait for them, oldest wait first."""
+    for unit, ivar in list(executor.mailbox.waiters(name)):
+        if eligible(executor, name, unit):
+            signal = executor.mailbox.take_signal(name)
+            if signal is None:
+                return
+            executor.mailbox.waiters(name).remove((unit, ivar))
+            ivar.put(copied(signal.payload))
+
+
+def leave(executor: Executor, phase: Phase, reason: Any) -> None:
+    """Begin to leave: nothing is dispatched any more, the timer goes, updates that wait are refused."""
+    if phase.leaving is not None:
+        return
+    phase.leaving = reason
+    if phase.timer is not None and reason != "timeout":
+        executor.cancel_timer(phase.timer)
+    refuse_updates(executor)
+    for name in executor.mailbox.waited_for():
+        match_waiters(executor, name)
+
+
+def refuse_updates(executor: Executor) -> None:
+    """Reject what waits in the mailbox. On replay accepted updates stay: their phase is still to open."""
+    updates = executor.mailbox.updates
+    kept = [update for update in updates if update.accepted]
+    for update in updates:
+        if not update.accepted:
+            executor.reject(update.id, _not_now(executor, update.name))
+    updates.clear()
+    updates.extend(kept)
+
+
+def _not_now(executor: Executor, name: str) -> UpdateRejected:
+    if executor.closed is not None:
+        return WorkflowClosed(f"{executor.info.workflow} {executor.info.id} is closed")
+    takes = ", ".join(executor.accepts["updates"]) or "none"
+    info = executor.info
+    return UpdateRejected(f"{info.workflow} {info.id} is not accepting the update {name!r} at this time (accepted now: {takes})")
+
+
+def _judge(executor: Executor, phase: Phase, update: Update) -> None:
+    handler = phase.updates.get(update.name)
+    if handler is None:
+        if not update.accepted:  # else: the code no longer has it, which matching reports
+            executor.reject(update.id, _not_now(executor, update.name))
+        return
+    try:
+        args = payloads.fit(copied(update.args), handler.args_type, what=f"the arguments of update {update.name!r}")
+        if not update.accepted:
+            _validate(executor, handler, update, args, phase)
+    except UpdateRejected as exc:
+        executor.reject(update.id, exc)
+        return
+    except PayloadError as exc:
+        executor.reject(update.id, UpdateRejected(exc.message))
+        return
+    executor.open_updates[update.id] = update.name
+    attributes = {"id": update.id, "name": update.name, "args": update.args, "after": update.after}
+    executor.emit("AcceptUpdate", None, attributes)
+    _call(executor, phase, "update", update.name, handler, args, update.id)
+
+
+def _validate(executor: Executor, handler: Handler, update: Update, args: Any, phase: Phase) -> None:
+    if handler.validator is None:
+        return
+    try:
+        with executor.pure("validator"):
+            verdict = handler.validator(copied(args), copied(phase.state))
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as exc:
+        raise UpdateRejected(message_of(exc) or type(exc).__name__) from exc
+    if verdict is None or isinstance(verdict, Ok):
+        return
+    if isinstance(verdict, Err):
+        reason = verdict.reason
+        raise UpdateRejected(reason if isinstance(reason, str) and reason else repr(reason))
+    if inspect.iscoroutine(verdict):
+        verdict.close()
+    raise UpdateRejected(
+        f"the validator of update {update.name!r} returned {verdict!r}; it must return None, Ok(...) or Err(reason), and not be async"
+    )
+
+
+def _signal(executor: Executor, phase: Phase, name: str, payload: Any) -> None:
+    handler = phase.signals[name]
+    try:
+        args = payloads.fit(copied(payload), handler.args_type, what=f"the payload of signal {name!r}")
+    except PayloadError as exc:
+        _log(executor, f"signal {name}", exc)
+        return
+    _call(executor, phase, "signal", name, handler, args, None)
+
+
+def _call(
+    executor: Executor, phase: Phase, kind: str, name: str, handler: Handler, args: Any, update: str | None
+) -> None:
+    def finished(value: Any, error: BaseException | None) -> None:
+        phase.busy = None
+        _answered(executor, phase, kind, name, update, value, error)
+
+    unit = Unit(executor.scheduler, "sync handler", f"{kind} {name}", finished, phase.host)
+    phase.busy = unit
+    try:
+        value = executor.scheduler.call(unit, lambda: handler.fn(args, copied(phase.state)))
+    except (Exception, Control, SystemExit) as exc:  # noqa: BLE001 - the handler's failure is its sender's
+        finished(None, exc)
+        return
+    if inspect.isawaitable(value):
+        executor.scheduler.spawn(unit, _awaited(value))
+    else:
+        finished(value, not_awaited(unit))
+
+
+def _answered(
+    executor: Executor, phase: Phase, kind: str, name: str, update: str | None, value: Any, error: BaseException | None
+) -> None:
+    response = None
+    if error is None:
+        try:
+            check_shape(kind, name, value)
+            if update is not None and not isinstance(value, Async):
+                response = executor.plain(value.response, f"the response of update {name!r}")
+        except (TypeError, PayloadError) as exc:
+            error = exc
+    if error is not None:
+        _failed(executor, f"{kind} {name}", update, error)
+    else:
+        phase.state = copied(value.state) if isinstance(value, Async) else value.state
+        if isinstance(value, Async):
+            _spawn(executor, phase, kind, name, update, value.fn)
+        elif update is not None:
+            _complete(executor, update, response)
+        if isinstance(value, Stop):
+            leave(executor, phase, "stop")
+    delayed, phase.delayed = phase.delayed, []
+    for apply in delayed:
+        apply()
+    phase.settle()
+
+
+def _spawn(executor: Executor, phase: Phase, kind: str, name: str, update: str | None, fn: Callable[[], Any]) -> None:
+    def finished(value: Any, error: BaseException | None) -> None:
+        phase.running -= 1
+        if error is None and isinstance(value, Async):
+            error = NestingError(f"the async handler of {kind} {name!r} returned Async: it cannot start another one")
+        if error is None and update is not None:
+            try:
+                _complete(executor, update, executor.plain(value, f"the response of update {name!r}"))
+            except PayloadError as exc:
+                error = exc
+        if error is not None:
+            _failed(executor, f"{kind} {name}", update, error)
+        phase.settle()
+
+    phase.running += 1
+    unit = Unit(executor.scheduler, "async handler", f"async {kind} {name}", finished, phase.host)
+    executor.scheduler.spawn(unit, invoke(fn))
+
+
+def _complete(executor: Executor, update: str, response: Any) -> None:
+    executor.open_updates.pop(update, None)
+    executor.emit("CompleteUpdate", None, {"id": update, "result": response})
+
+
+def _failed(executor: Executor, what: str, update: str | None, error: BaseException) -> None:
+    if isinstance(error, (MemoryError, RecursionError)) or (isinstance(error, Control) and not isinstance(error, Cancelled)):
+        raise error
+    if update is not None:
+        executor.open_updates.pop(update, None)
+        executor.emit("FailUpdate", None, {"id": update, **describe(error)})
+    elif not isinstance(error, Cancelled):
+        _log(executor, what, error)
+
+
+def _log(executor: Executor, what: str, error: BaseException) -> None:
+    """An error that has no caller to go to: logged once, when it happens first."""
+    if not executor.replaying:
+        info = executor.info
+        logger.error("%s %s: the handler of %s failed", info.workflow, info.id, what, exc_info=error)
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+async def invoke(fn: Callable[[], Any] | Awaitable[Any]) -> Any:
+    """Run a branch or an async handler: a callable without arguments, or an awaitable."""
+    value = fn() if callable(fn) else fn
+    return await value if inspect.isawaitable(value) else value

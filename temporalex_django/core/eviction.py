@@ -1,0 +1,76 @@
+"""Dropping suspended coroutines without running their code.
+
+``coroutine.close()``, and the garbage collector, throw ``GeneratorExit`` into a suspended coroutine: its ``finally`` blocks and context
+managers would run, in whatever thread and moment, as if they were part of some other run. A coroutine whose FINALIZED bit is set in
+its GC header is freed like any other object instead. That header is an implementation detail of CPython with the GIL: ``SAFE``
+says whether a probe at import found it to work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from temporalex_django.core import places
+
+
+def _finalized(obj: object) -> None:
+    """Mark ``obj`` as one whose finalizer has run: bit 0 of ``_gc_prev``, the word before the object."""
+    ctypes.c_size_t.from_address(id(obj) - 8).value |= 1
+
+
+def _chain(coroutine: Any) -> Iterable[Any]:
+    """The coroutine and all that it is suspended in."""
+    seen = 0
+    while coroutine is not None and seen < 10_000:
+        seen += 1
+        if type(coroutine).__name__ in ("coroutine", "generator", "async_generator"):
+            yield coroutine
+        inner = getattr(coroutine, "cr_await", None)
+        if inner is None:
+            inner = getattr(coroutine, "gi_yieldfrom", None)
+        if inner is None:
+            inner = getattr(coroutine, "ag_await", None)
+        coroutine = inner
+
+
+def _probe() -> bool:
+    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_size_t) != 8 or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    ran: list[int] = []
+
+    class Trap:
+        def __await__(self) -> Any:
+            yield_from = iter((None,))
+            return yield_from
+
+    async def probe() -> None:
+        try:
+            await Trap()
+        finally:
+            ran.append(1)
+
+    coroutine = probe()
+    coroutine.send(None)
+    _finalized(coroutine)
+    del coroutine
+    return not ran
+
+
+SAFE = _probe()
+
+
+def discard(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Drop suspended coroutines. Where ``SAFE`` is False they are closed, with every primitive refusing to act."""
+    with places.nowhere("workflow that is being evicted"):
+        for coroutine in coroutines:
+            if SAFE:
+                for part in list(_chain(coroutine)):
+                    _finalized(part)
+            else:
+                try:
+                    coroutine.close()
+                except BaseException:  # noqa: BLE001, S110 - code of a run that is gone; nobody is there to hear it
+                    pass

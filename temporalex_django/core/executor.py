@@ -1,0 +1,301 @@
+"""The executor: activations in, commands out.
+
+One executor is one run in memory. ``activate`` applies what is delivered in the order of D-03 (resolutions, a cancel request, then
+messages one at a time, all units run to blocked in between) and gives back every command that workflow code issued. ``replay``
+feeds it a history instead, and compares. What it holds is a pure function of that history: an executor may be dropped at any
+activation boundary and built again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalex_django.core import dispatch, eviction, matching, payloads, places
+from temporalex_django.core.activation import Activation, Completion, Definition, RunInfo
+from temporalex_django.core.commands import Command
+from temporalex_django.core.conditions import Conditions
+from temporalex_django.core.events import RESOLUTIONS, HistoryEvent, Job
+from temporalex_django.core.failures import activity_failure, failure_of_run
+from temporalex_django.core.history import Recorded, activations
+from temporalex_django.core.ivar import IVar
+from temporalex_django.core.mailbox import Mailbox
+from temporalex_django.core.patches import Patches
+from temporalex_django.core.phase import Phase
+from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
+from temporalex_django.core.scheduler import Scheduler, Unit
+from temporalex_django.core.values import copied
+from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError, TemporalexError
+
+#: A longer history slows every rebuild: the run should continue as new.
+SUGGEST_CONTINUE_AS_NEW = 10_000
+_WAITS_SHOWN = 20
+
+
+class Executor:
+    """Not thread-safe: whoever activates it holds the run's lock. After any exception from it, discard it."""
+
+    def __init__(self, definition: Definition, info: RunInfo, *, payload_limit: int = payloads.MAX_BYTES) -> None:
+        self.definition = definition
+        self.info = info
+        self.payload_limit = payload_limit
+        self.scheduler = Scheduler()
+        self.mailbox = Mailbox()
+        self.patches = Patches()
+        self.conditions = Conditions()
+        self.phase: Phase | None = None
+        self.place: str | None = None  # the pure place that user code is in
+        self.replaying = False
+        self.now: datetime = datetime.min
+        self.rng = random.Random(0)  # noqa: S311 - replaced by the recorded seed of the run
+        self.history_length = 0
+        self.published: Any = None
+        self.publications = 0
+        self.cancel_requested = False
+        self.closed: str | None = None
+        self.open_updates: dict[str, str] = {}  # accepted and unfinished: id -> name
+        self.activities: dict[int, str] = {}  # scheduled and unresolved: number -> name
+        self._resolve: dict[int, Callable[[Job], None]] = {}
+        self._timers: dict[int, datetime] = {}
+        self._due: list[tuple[datetime, int]] = []
+        self._last_number = 0
+        self._completion = Completion()
+
+    # -- activation ---------------------------------------------------------------------------------------------------
+
+    def activate(self, activation: Activation) -> Completion:
+        """Deliver, run until every unit is blocked, and answer.
+
+        Raises what makes the activation (not the workflow) fail: ``MemoryError``, ``RecursionError``, a deadlock. The executor
+        is of no use then.
+        """
+        return self._activate(activation, None)
+
+    def replay(self, events: Sequence[HistoryEvent]) -> None:
+        """Go on from where it stands through ``events``. Raises ``NondeterminismError`` where the code parts from them."""
+        self.patches.recorded.update(e.attributes["id"] for e in events if e.kind == "PatchMarked")
+        self.replaying = True
+        try:
+            for recorded in activations(events):
+                completion = self._activate(recorded.activation, recorded)
+                matching.check(recorded.outputs, completion.commands, run=f"{self.info.workflow} {self.info.id}")
+        finally:
+            self.replaying = False
+
+    def _activate(self, activation: Activation, recorded: Recorded | None) -> Completion:
+        completion = self._completion = Completion()
+        self.now = activation.now
+        self.history_length = activation.history_length
+        if activation.seed is not None:
+            self.rng = random.Random(activation.seed)  # noqa: S311 - reproducible on purpose
+        waiting, incoming = dispatch.messages(self, activation.jobs, recorded)
+        with places.active(self):
+            self.mailbox.updates.extend(waiting)
+            if activation.start is not None:
+                self._start(activation.start)
+            for job in activation.jobs:
+                if job.kind in RESOLUTIONS:
+                    self._apply(job)
+                elif job.kind == "CancelRequested" and not self.cancel_requested:
+                    completion.jobs.append(job)
+                    self._request_cancel()
+            dispatch.run(self)
+            for index, message in enumerate(incoming):
+                if self.closed is not None:
+                    completion.unapplied = len(incoming) - index
+                    break
+                dispatch.arrive(self, message)
+                dispatch.run(self)
+        completion.pending = [(update.id, update.after) for update in self.mailbox.updates if not update.accepted]
+        self.mailbox.updates.clear()  # the host delivers those that wait again: cached and rebuilt executors agree
+        completion.closed = self.closed
+        completion.changed = bool(activation.start is not None or completion.jobs or completion.commands)
+        return completion
+
+    def _start(self, start: dict[str, Any]) -> None:
+        self.rng = random.Random(start["seed"])  # noqa: S311 - the recorded seed
+        main = Unit(self.scheduler, "run", "run", self._run_ended, None)
+        self.scheduler.spawn(main, self._main(start.get("args")))
+
+    async def _main(self, args: Any) -> Any:
+        what = f"the input of {self.info.workflow}"
+        return await self.definition.entry(payloads.fit(copied(args), self.definition.args_type, what=what))
+
+    def _apply(self, job: Job) -> None:
+        number = job.attributes["seq"]
+        resolve = self._resolve.pop(number, None)
+        if resolve is not None:
+            self._completion.jobs.append(job)
+            resolve(job)
+        elif number > self._last_number:
+            raise TemporalexError(f"{self.info.id}: {job.kind} for command {number}, which was never issued")
+        # else: the wait was cancelled before this came in; nobody wants it any more (D-08)
+
+    def _request_cancel(self) -> None:
+        self.cancel_requested = True
+        for unit in list(self.scheduler.units.values()):
+            self.scheduler.cancel(unit)
+
+    def _run_ended(self, value: Any, error: BaseException | None) -> None:
+        kind, attributes = self._closing(value, error)
+        self.closed = kind
+        left = self.mailbox.leftovers()
+        if kind == "ContinueAsNew":
+            self._completion.carried = [{"name": s.name, "payload": s.payload} for s in left]
+        elif left:
+            attributes["never_consumed"] = [s.name for s in left]
+        self.emit(kind, None, attributes)
+
+    def _closing(self, value: Any, error: BaseException | None) -> tuple[str, dict[str, Any]]:
+        if isinstance(error, Cancelled):
+            return "CancelWorkflow", {}
+        if isinstance(error, (Control, MemoryError, RecursionError)):
+            raise error
+        try:
+            if error is not None:
+                return "FailWorkflow", failure_of_run(error)
+            match value:
+                case Ok(result):
+                    return "CompleteWorkflow", {"result": self.plain(result, "the result of run")}
+                case Err(reason):
+                    reason = describe_reason(reason)
+                    return "FailWorkflow", {"reason": self.plain(reason, "the reason of run"), "type": None, "message": None}
+                case ContinueAsNew(args):
+                    return "ContinueAsNew", {"args": self.plain(args, "the arguments of ContinueAsNew")}
+                case Async():
+                    raise NestingError("run returned Async: run is no place for it, only a handler of a phase may")
+                case _:
+                    raise TypeError(f"run returned {value!r}: it must return Ok(result), Err(reason) or ContinueAsNew(args)")
+        except (PayloadError, NestingError, TypeError) as exc:
+            return "FailWorkflow", failure_of_run(exc)
+
+    # -- what primitives use ------------------------------------------------------------------------------------------
+
+    def emit(self, kind: str, number: int | None, attributes: dict[str, Any]) -> None:
+        self._completion.commands.append(Command(kind, number, attributes))
+
+    def record(self, job: Job) -> None:
+        """``job`` is effective: it belongs into the history."""
+        self._completion.jobs.append(job)
+
+    def reject(self, update_id: str, error: TemporalexError) -> None:
+        self._completion.rejected.append((update_id, error))
+
+    def plain(self, value: Any, what: str) -> Any:
+        return payloads.plain(value, what=what, limit=self.payload_limit)
+
+    def new_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def schedule_activity(self, attributes: dict[str, Any], result_type: Any) -> IVar:
+        """Emit ScheduleActivity; the IVar gives the decoded result or raises ``ActivityFailure``."""
+        number = self.new_number()
+        name = attributes["activity"]
+
+        def abandon() -> None:
+            self._forget(number)
+            self.emit("CancelActivity", number, {})
+
+        ivar = IVar(f"activity {name}", abandon)
+
+        def resolve(job: Job) -> None:
+            self.activities.pop(number, None)
+            if job.kind != "ActivityCompleted":
+                ivar.fail(activity_failure(job.attributes, name))
+                return
+            try:
+                result = job.attributes.get("result")
+                ivar.put(payloads.fit(copied(result), result_type, what=f"the result of {name}"))
+            except PayloadError as exc:
+                ivar.fail(exc)
+
+        self.activities[number] = name
+        self._resolve[number] = resolve
+        self.emit("ScheduleActivity", number, attributes)
+        return ivar
+
+    def start_timer(self, duration: float, fire: Callable[[], None]) -> int:
+        """Emit StartTimer; ``fire`` is called when it fires. Durations are seconds."""
+        number = self.new_number()
+        due = self.now + timedelta(seconds=duration)
+        self._timers[number] = due
+        heapq.heappush(self._due, (due, number))
+
+        def resolve(_: Job) -> None:
+            self._timers.pop(number, None)
+            fire()
+
+        self._resolve[number] = resolve
+        self.emit("StartTimer", number, {"duration": duration, "due": due.isoformat()})
+        return number
+
+    def cancel_timer(self, number: int) -> None:
+        """Emit CancelTimer, once, if it is still running."""
+        if number in self._resolve:
+            self._forget(number)
+            self.emit("CancelTimer", number, {})
+
+    def _forget(self, number: int) -> None:
+        self._resolve.pop(number, None)
+        self._timers.pop(number, None)
+        self.activities.pop(number, None)
+
+    @contextmanager
+    def pure(self, place: str) -> Iterator[None]:
+        """User code that runs inside may look and compute, nothing else."""
+        outer, self.place = self.place, place
+        try:
+            yield
+        finally:
+            self.place = outer
+
+    # -- what hosts read ----------------------------------------------------------------------------------------------
+
+    def due_timers(self, until: datetime) -> list[tuple[datetime, int]]:
+        """Timers due at ``until`` or before, in order of their time."""
+        return sorted((due, number) for number, due in self._timers.items() if due <= until)
+
+    def next_timer(self) -> datetime | None:
+        while self._due and self._timers.get(self._due[0][1]) != self._due[0][0]:
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    @property
+    def accepts(self) -> dict[str, list[str]]:
+        """Names that the open phase handles: ``{"signals": [...], "updates": [...]}``."""
+        phase = self.phase
+        if phase is None or phase.leaving is not None:
+            return {"signals": [], "updates": []}
+        return {"signals": list(phase.signals), "updates": list(phase.updates)}
+
+    @property
+    def waiting_for(self) -> list[str]:
+        """What the units wait for, in order of their creation; the first twenty."""
+        waits: list[str] = []
+        for unit in self.scheduler.units.values():
+            if unit.waiting is not None and unit.waiting.label not in waits:
+                waits.append(unit.waiting.label)
+                if len(waits) >= _WAITS_SHOWN:
+                    break
+        return waits
+
+    def evict(self) -> None:
+        """Drop the run from memory without running any more of its code."""
+        coroutines: list[Coroutine[Any, Any, Any]] = [u.coroutine for u in self.scheduler.units.values() if u.coroutine]
+        self.scheduler.units.clear()
+        self.scheduler.ready.clear()
+        eviction.discard(coroutines)
+
+    def __del__(self) -> None:
+        if self.scheduler.units:
+            self.evict()
+
+
+def describe_reason(reason: Any) -> Any:
+    """An exception given to ``Err`` is described; anything else is a payload."""
+    return f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason

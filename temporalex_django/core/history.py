@@ -1,0 +1,53 @@
+"""A history, cut back into the activations that wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from temporalex_django.core.activation import Activation
+from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, INPUTS, HistoryEvent, Job
+
+
+@dataclass(slots=True)
+class Recorded:
+    """One past activation: what went in, the updates it accepted (in order) and all that came out."""
+
+    activation: Activation
+    outputs: list[HistoryEvent] = field(default_factory=list)
+
+
+def activations(events: Sequence[HistoryEvent]) -> Iterator[Recorded]:
+    """Group ``events``, which begin at an activation boundary, as the executor takes them."""
+    group: list[HistoryEvent] = []
+    for event in events:
+        if event.kind in CLOSED_FROM_OUTSIDE:
+            continue
+        if group and event.activation != group[0].activation:
+            yield _recorded(group)
+            group = []
+        group.append(event)
+    if group:
+        yield _recorded(group)
+
+
+def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
+    start = None
+    seed = None
+    jobs: list[Job] = []
+    outputs: list[HistoryEvent] = []
+    for event in group:
+        match event.kind:
+            case "WorkflowStarted":
+                start = event.attributes
+            case "ActivationStarted":
+                seed = event.attributes.get("seed")
+            case kind if kind in INPUTS:
+                jobs.append(Job(kind, event.attributes))
+            case _:
+                outputs.append(event)
+    stamp = group[0].at
+    activation = Activation(
+        now=stamp, jobs=tuple(jobs), start=start, history_length=group[0].seq - 1, seed=seed
+    )
+    return Recorded(activation, outputs)

@@ -1,0 +1,95 @@
+"""Signals and updates that reached the run and are not dispatched yet.
+
+Order is the order of arrival (D-24). A signal's place is its number among the signals of the run; an update's place is "after so
+many signals", which is what ``UpdateAccepted.attributes["after"]`` records: so a replay, which sees only accepted updates, puts
+them back where they stood. Signals are kept by name, so that thousands of one name never slow the search for another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from typing import Any
+
+from temporalex_django.core.ivar import IVar
+from temporalex_django.core.scheduler import Unit
+
+
+class Signal:
+    __slots__ = ("name", "number", "payload")
+
+    def __init__(self, number: int, name: str, payload: Any) -> None:
+        self.number = number
+        self.name = name
+        self.payload = payload
+
+
+class Update:
+    """``accepted`` is True on replay: history has judged it, validators are not asked again (TX-072)."""
+
+    __slots__ = ("accepted", "after", "args", "id", "name")
+
+    def __init__(self, update_id: str, name: str, args: Any, after: int, accepted: bool) -> None:
+        self.id = update_id
+        self.name = name
+        self.args = args
+        self.after = after
+        self.accepted = accepted
+
+
+class Mailbox:
+    """``received`` counts the signals of the run so far."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.updates: deque[Update] = deque()
+        self._signals: dict[str, deque[Signal]] = {}
+        self._waiters: dict[str, deque[tuple[Unit, IVar]]] = {}
+
+    def add_signal(self, name: str, payload: Any) -> Signal:
+        self.received += 1
+        signal = Signal(self.received, name, payload)
+        self._signals.setdefault(name, deque()).append(signal)
+        return signal
+
+    def take_signal(self, name: str) -> Signal | None:
+        """The oldest buffered signal of that name, removed."""
+        queue = self._signals.get(name)
+        if not queue:
+            return None
+        signal = queue.popleft()
+        if not queue:
+            del self._signals[name]
+        return signal
+
+    def first(self, names: Collection[str]) -> Signal | Update | None:
+        """What comes next for a phase that handles the signals ``names``; not removed."""
+        if not self._signals or not names:
+            signal = None
+        else:
+            heads = [queue[0] for name in names if (queue := self._signals.get(name))]
+            signal = min(heads, key=lambda s: s.number, default=None)
+        update = self.updates[0] if self.updates else None
+        if update is None or (signal is not None and signal.number <= update.after):
+            return signal
+        return update
+
+    def wait(self, name: str, unit: Unit, ivar: IVar) -> None:
+        queue = self._waiters.setdefault(name, deque())
+        entry = (unit, ivar)
+        queue.append(entry)
+        ivar.abandon = lambda: queue.remove(entry)
+
+    def waiters(self, name: str) -> deque[tuple[Unit, IVar]]:
+        return self._waiters.get(name, _NOBODY)
+
+    def waited_for(self) -> list[str]:
+        """Names that somebody waits for and that are in the buffer."""
+        return [name for name in self._signals if self._waiters.get(name)]
+
+    def leftovers(self) -> list[Signal]:
+        """All buffered signals in order of arrival."""
+        return sorted((s for queue in self._signals.values() for s in queue), key=lambda s: s.number)
+
+
+_NOBODY: deque[tuple[Unit, IVar]] = deque()

@@ -1,0 +1,28 @@
+"""Patch markers: how running workflows survive a change of their code."""
+
+from __future__ import annotations
+
+
+class Patches:
+    """``recorded`` holds the ids of the markers in the history; the answer for an id is given once and then kept."""
+
+    def __init__(self) -> None:
+        self.recorded: set[str] = set()
+        self._answers: dict[str, bool] = {}
+        self._marked: set[str] = set()
+
+    def patched(self, patch: str, *, replaying: bool) -> tuple[bool, bool]:
+        """``(answer, whether the marker command is due)``. While replaying, only what the history holds is true."""
+        if patch not in self._answers:
+            self._answers[patch] = not replaying or patch in self.recorded
+        answer = self._answers[patch]
+        return answer, answer and self._mark(patch)
+
+    def deprecate(self, patch: str, *, replaying: bool) -> bool:
+        """Whether the marker command is due; an old history without it replays all the same."""
+        return (not replaying or patch in self.recorded) and self._mark(patch)
+
+    def _mark(self, patch: str) -> bool:
+        new = patch not in self._marked
+        self._marked.add(patch)
+        return new

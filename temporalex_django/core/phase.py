@@ -1,0 +1,111 @@
+"""The message-driven scope: state, handlers, and how it ends.
+
+A phase is *idle* (the next message may be dispatched), *busy* (a sync handler runs) or *leaving* (a stop, its timeout or a
+cancellation ended it; units bound to it finish first). At most one is open in a run, since only ``run`` may open one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from temporalex_django.core import payloads
+from temporalex_django.core.ivar import IVar
+from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut
+from temporalex_django.core.scheduler import Unit
+from temporalex_django.core.values import copied
+from temporalex_django.errors import NestingError, WorkflowDefinitionError
+
+SHAPES = {
+    "signal": ((NoReply, Stop, Async), "NoReply(state), Stop(state) or Async(fn, state)"),
+    "update": ((Reply, Stop, Async), "Reply(response, state), Stop(state, response) or Async(fn, state)"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A handler with what goes with it. ``args_type`` is the annotation of its first parameter."""
+
+    fn: Callable[[Any, Any], Any]
+    validator: Callable[[Any, Any], Any] | None = None
+    permission: str | None = None
+    args_type: Any = Any
+
+
+def handler_of(name: str, kind: str, value: Any) -> Handler:
+    """The handler for ``value``: a callable, or what ``signal(...)``/``update(...)`` gave."""
+    if not isinstance(name, str) or not name or name.startswith("__"):
+        raise WorkflowDefinitionError(f"phase: {name!r} is not a name for a {kind} (a string, not beginning with '__')")
+    if isinstance(value, Handler):
+        return value
+    if not callable(value):
+        raise WorkflowDefinitionError(f"phase: the handler of {kind} {name!r} is not callable: {value!r}")
+    return Handler(value, args_type=first_annotation(value))
+
+
+def first_annotation(fn: Any) -> Any:
+    """The annotation of the first parameter of a handler, ``Any`` when there is none."""
+    if getattr(fn, "__name__", "") == "<lambda>":
+        return Any
+    try:
+        first = next(iter(inspect.signature(fn).parameters), None)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return Any
+    return payloads.hints(fn).get(first, Any) if first is not None else Any
+
+
+class Phase:
+    """``done`` is filled when the last unit of the phase has ended; it gives what ``api.phase`` returns."""
+
+    def __init__(
+        self, state: Any, signals: Mapping[str, Any], updates: Mapping[str, Any], *, timed: bool, host: Unit
+    ) -> None:
+        self.signals = {name: handler_of(name, "signal", value) for name, value in signals.items()}
+        self.updates = {name: handler_of(name, "update", value) for name, value in updates.items()}
+        if both := sorted(self.signals.keys() & self.updates.keys()):
+            raise WorkflowDefinitionError(f"phase: {', '.join(both)} is both a signal and an update: use two names")
+        if not self.signals and not self.updates and not timed:
+            raise WorkflowDefinitionError("phase: with neither a handler nor a timeout it could never end")
+        self.state = copied(state)
+        self.host = host
+        self.busy: Unit | None = None
+        self.running = 0  # async units
+        self.leaving: Literal["stop", "timeout", "cancel"] | None = None
+        self.delayed: list[Callable[[], None]] = []  # update_state calls that wait for the sync handler
+        self.timer: int | None = None
+        accepts = [*(f"signal {n}" for n in self.signals), *(f"update {n}" for n in self.updates)]
+        self.done = IVar(f"phase: {', '.join(accepts)}" if accepts else "phase")
+
+    @property
+    def idle(self) -> bool:
+        return self.leaving is None and self.busy is None
+
+    def settle(self) -> None:
+        """Fill ``done`` if the phase is over."""
+        if self.leaving is not None and self.busy is None and not self.running:
+            self.done.put(TimedOut(self.state) if self.leaving == "timeout" else self.state)
+
+    def change(self, fn: Callable[[Any], Any]) -> Any:
+        """Apply ``fn(state) -> (result, new state)`` to a copy; nothing changes when it raises or gives another shape."""
+        if inspect.iscoroutinefunction(fn):
+            raise NestingError("update_state needs a plain function: an async one could be interleaved with others")
+        outcome = fn(copied(self.state))
+        if inspect.isawaitable(outcome):
+            getattr(outcome, "close", lambda: None)()
+            raise NestingError("update_state needs a plain function: this one gave an awaitable")
+        if not isinstance(outcome, tuple) or len(outcome) != 2:
+            raise TypeError(f"update_state: the function must return (result, new_state), not {outcome!r}")
+        result, state = outcome
+        self.state = copied(state)
+        return copied(result)
+
+
+def check_shape(kind: str, name: str, value: Any) -> None:
+    """Raise ``TypeError`` when a handler returned what its kind may not return."""
+    allowed, words = SHAPES[kind]
+    if not isinstance(value, allowed):
+        raise TypeError(f"the {kind} handler {name!r} returned {value!r}; it must return {words}")
+    if isinstance(value, Async) and not callable(value.fn):
+        raise TypeError(f"the {kind} handler {name!r} returned Async with {value.fn!r}, which is not callable")

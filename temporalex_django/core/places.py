@@ -1,0 +1,95 @@
+"""Where a primitive may be called: the nesting matrix (D-04, D-28) and the way to the executor at work.
+
+Rows are the kinds of unit; whatever is not listed in ``FORBIDDEN`` is allowed. Functions that the executor calls outside of any
+unit (validators, predicates, ``update_state`` closures) and queries run in a *pure place*: they are not run again on replay, or
+run at other moments, so a draw or a command there would part live runs from rebuilt ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
+
+from temporalex_django.errors import NestingError, OutsideWorkflow
+
+if TYPE_CHECKING:
+    from temporalex_django.core.executor import Executor
+    from temporalex_django.core.scheduler import Unit
+
+UNIT_KINDS: Final = ("run", "sync handler", "async handler", "branch")
+FORBIDDEN: Final = {
+    ("phase", "sync handler"): "a handler is itself part of a phase; return Stop(state) and open the next phase in run",
+    ("phase", "async handler"): "a handler is itself part of a phase; return Stop(state) and open the next phase in run",
+    ("phase", "branch"): "open the phase in run, before or after the parallel part",
+    ("update_state", "run"): "run has the state as the value that phase returns",
+    ("update_state", "sync handler"): "a sync handler gets the state as an argument and returns the new one",
+    ("update_state", "branch"): "collect the branches' results and call it once in the async handler itself",
+}
+#: What a pure place may still ask: it reads and changes nothing.
+READS: Final = frozenset({"now", "info", "cancel_requested"})
+
+_executor: ContextVar[Executor | None] = ContextVar("temporalex_executor", default=None)
+_place: ContextVar[str | None] = ContextVar("temporalex_place", default=None)
+
+
+def executor_for(name: str) -> Executor:
+    """The executor at work. Raises ``OutsideWorkflow``, or ``NestingError`` in a pure place."""
+    executor = _executor.get()
+    place = _place.get() if executor is None else executor.place
+    if place is not None and (name not in READS or place == "update_state closure"):
+        raise NestingError(f"{_shown(name)} is not allowed in a {place}: it must only look at what it is given and return")
+    if executor is None:
+        raise OutsideWorkflow(
+            f"{_shown(name)} was called outside a running workflow: call it from run(), a handler or a branch of one "
+            "(in a test: through WorkflowEnvironment)"
+        )
+    return executor
+
+
+def unit_for(name: str) -> Unit:
+    """The unit at work, if ``name`` is allowed in it. Raises ``OutsideWorkflow`` or ``NestingError``."""
+    unit = executor_for(name).scheduler.current
+    if unit is None:
+        raise OutsideWorkflow(f"{name} was called outside of a unit of the workflow")
+    reason = FORBIDDEN.get((name, unit.kind))
+    if reason is not None:
+        raise NestingError(f"{_shown(name)} is not allowed in a {unit.kind} ({unit.name}): {reason}")
+    return unit
+
+
+@contextmanager
+def active(executor: Executor) -> Iterator[None]:
+    """Workflow code that runs inside belongs to ``executor``."""
+    token = _executor.set(executor)
+    try:
+        yield
+    finally:
+        _executor.reset(token)
+
+
+@contextmanager
+def nowhere(place: str | None) -> Iterator[None]:
+    """User code that runs inside belongs to no workflow (activities: None) or to a pure place (queries)."""
+    executor, where = _executor.set(None), _place.set(place)
+    try:
+        yield
+    finally:
+        _executor.reset(executor)
+        _place.reset(where)
+
+
+def inside_workflow() -> bool:
+    """Whether workflow code is running here."""
+    return _executor.get() is not None
+
+
+def current() -> Executor | None:
+    """The executor whose workflow code is running here."""
+    return _executor.get()
+
+
+def _shown(name: str) -> str:
+    """Activities have dotted names; primitives are of ``api``."""
+    return name if "." in name else f"api.{name}"

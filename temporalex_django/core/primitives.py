@@ -1,0 +1,186 @@
+"""What the primitives of ``api`` do once their place has been checked: each function is one primitive's inside."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalex_django.core import dispatch
+from temporalex_django.core.conditions import Condition, wants_state
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.ivar import Call, IVar
+from temporalex_django.core.phase import Phase
+from temporalex_django.core.results import Async, Err
+from temporalex_django.core.scheduler import Unit
+from temporalex_django.core.values import copied
+from temporalex_django.errors import Cancelled, Control, NestingError, WorkflowDefinitionError
+
+
+def filled(value: Any = None) -> IVar:
+    ivar = IVar()
+    ivar.put(value)
+    return ivar
+
+
+def sleep(executor: Executor, duration: float) -> IVar:
+    """Zero returns at once, without command or number (D-13)."""
+    if duration == 0:
+        return filled()
+    number = 0
+
+    def abandon() -> None:
+        executor.cancel_timer(number)
+
+    due = executor.now + timedelta(seconds=duration)
+    ivar = IVar(f"timer {due.isoformat(timespec='seconds')}", abandon)
+    number = executor.start_timer(duration, ivar.put)
+    return ivar
+
+
+def wait_for_signal(executor: Executor, name: str) -> IVar:
+    unit = executor.scheduler.current
+    assert unit is not None
+    if dispatch.eligible(executor, name, unit):
+        signal = executor.mailbox.take_signal(name)
+        if signal is not None:
+            return filled(copied(signal.payload))
+    ivar = IVar(f"signal {name}")
+    executor.mailbox.wait(name, unit, ivar)
+    return ivar
+
+
+async def phase(executor: Executor, opened: Phase, timeout: float | None) -> Any:
+    """Dispatch until a handler stops it, the timeout fires or the run is cancelled; bound units end before it returns."""
+
+    def expire() -> None:
+        dispatch.leave(executor, opened, "timeout")
+        opened.settle()
+
+    executor.phase = opened
+    if timeout is not None:
+        opened.timer = executor.start_timer(timeout, expire)
+    try:
+        return await opened.done
+    except Cancelled:
+        dispatch.leave(executor, opened, "cancel")
+        opened.settle()
+        await opened.done
+        raise
+    finally:
+        executor.phase = None
+
+
+def update_state(executor: Executor, fn: Callable[[Any], Any]) -> IVar:
+    """At once, or after the sync handler that is in progress, so that neither change is lost (TX-110)."""
+    opened = executor.phase
+    assert opened is not None  # an async handler ends before its phase does
+    ivar = IVar("update_state")
+
+    def apply() -> None:
+        try:
+            with executor.pure("update_state closure"):
+                ivar.put(opened.change(fn))
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as exc:  # noqa: BLE001 - the caller of update_state gets it
+            ivar.fail(exc)
+
+    if opened.busy is None:
+        apply()
+    else:
+        opened.delayed.append(apply)
+        ivar.abandon = lambda: opened.delayed.remove(apply)
+    return ivar
+
+
+async def wait_condition(executor: Executor, predicate: Callable[..., Any], timeout: float | None) -> bool:
+    unit = executor.scheduler.current
+    assert unit is not None
+    test = predicate
+    if wants_state(predicate):
+        opened = executor.phase
+        if unit.kind != "async handler" or opened is None:
+            raise NestingError("wait_condition with the phase state is for async handlers only: take no parameter elsewhere")
+        test = lambda: predicate(copied(opened.state))  # noqa: E731 - closes over the phase of this call
+    with executor.pure("predicate"):
+        if test():
+            return True
+    ivar = IVar("condition")
+    condition = Condition(unit, test, ivar)
+    executor.conditions.open.append(condition)
+    executor.scheduler.after_step = lambda: dispatch.look(executor)
+    number = None if timeout is None else executor.start_timer(timeout, lambda: ivar.put(False))
+    try:
+        return bool(await ivar)
+    finally:
+        if condition in executor.conditions.open:
+            executor.conditions.open.remove(condition)
+        if number is not None:
+            executor.cancel_timer(number)
+
+
+class Parallel:
+    """Branches of one ``parallel`` call. All end before the caller goes on, whatever happens to one of them."""
+
+    def __init__(self, executor: Executor, branches: Sequence[Any], limit: int | None) -> None:
+        for branch in branches:
+            if not callable(branch) and not inspect.isawaitable(branch):
+                raise WorkflowDefinitionError(
+                    f"parallel: {branch!r} is neither a function without arguments nor an awaitable (a loop needs functools.partial)"
+                )
+            if isinstance(branch, Call):
+                branch.hand_over()
+        self._executor = executor
+        self._branches = branches
+        self._limit = limit or len(branches)
+        self._results: list[Any] = [None] * len(branches)
+        self._next = 0
+        self._running = 0
+        self._control: BaseException | None = None
+        self._done = IVar(f"parallel of {len(branches)}")
+
+    async def run(self) -> list[Any]:
+        host = self._executor.scheduler.current
+        self._fill(host)
+        try:
+            if self._branches:
+                await self._done
+        except Cancelled:
+            for branch in self._branches[self._next :]:
+                if inspect.iscoroutine(branch):
+                    branch.close()
+            self._next = len(self._branches)
+            if self._running:
+                await self._done
+            raise
+        if self._control is not None:
+            raise self._control
+        return self._results
+
+    def _fill(self, host: Unit | None) -> None:
+        scheduler = self._executor.scheduler
+        while self._next < len(self._branches) and self._running < self._limit:
+            index = self._next
+            self._next += 1
+            self._running += 1
+
+            def finished(value: Any, error: BaseException | None, index: int = index) -> None:
+                self._ended(index, value, error)
+                self._fill(host)
+                if not self._running:
+                    self._done.put()
+
+            unit = Unit(scheduler, "branch", f"branch {index}", finished, host)
+            scheduler.spawn(unit, dispatch.invoke(self._branches[index]))
+
+    def _ended(self, index: int, value: Any, error: BaseException | None) -> None:
+        self._running -= 1
+        if isinstance(error, (MemoryError, RecursionError)):
+            raise error
+        if error is None and isinstance(value, Async):
+            error = NestingError(f"branch {index} returned Async: only a handler of a phase may")
+        if isinstance(error, Control):
+            self._control = self._control or error
+        self._results[index] = value if error is None else Err(error)

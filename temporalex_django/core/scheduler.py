@@ -1,0 +1,165 @@
+"""Units and the rounds in which they are stepped.
+
+A unit is a coroutine of workflow code: ``run``, a handler, a branch. Ready units are stepped in the order of their creation, each
+until it blocks; what is woken or created meanwhile joins the next round (D-09). Nothing here depends on time, on hash order or on
+which wait ended first, so the same inputs give the same order on every host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from operator import attrgetter
+from typing import Any
+
+from temporalex_django.core.ivar import Call, IVar
+from temporalex_django.errors import Cancelled, Control, DeterminismViolation, NotAwaited
+
+Finished = Callable[[Any, BaseException | None], None]
+_number = attrgetter("number")
+
+
+class Unit:
+    """One tracked coroutine. ``finished(value, error)`` is called once, in the scheduler, when it ends."""
+
+    __slots__ = (
+        "_scheduler",
+        "cancelled",
+        "coroutine",
+        "error",
+        "finished",
+        "kind",
+        "name",
+        "number",
+        "parent",
+        "queued",
+        "unawaited",
+        "waiting",
+    )
+
+    def __init__(self, scheduler: Scheduler, kind: str, name: str, finished: Finished, parent: Unit | None) -> None:
+        self._scheduler = scheduler
+        self.number = scheduler.new_number()
+        self.kind = kind
+        self.name = name
+        self.finished = finished
+        self.parent = parent
+        self.coroutine: Coroutine[Any, Any, Any] | None = None
+        self.waiting: IVar | None = None
+        self.error: BaseException | None = None  # thrown in at the next step
+        self.cancelled = False  # Cancelled is due at the next wait
+        self.queued = False
+        self.unawaited: dict[Call, None] = {}
+
+    def wake(self) -> None:
+        if not self.queued:
+            self.queued = True
+            self._scheduler.ready.append(self)
+
+    def within(self, other: Unit | None) -> bool:
+        """Whether this unit is ``other`` or was started, however deep, by it."""
+        unit: Unit | None = self
+        while unit is not None and other is not None:
+            if unit is other:
+                return True
+            unit = unit.parent
+        return False
+
+
+class Scheduler:
+    """Owns the units of one run."""
+
+    def __init__(self) -> None:
+        self.units: dict[int, Unit] = {}
+        self.ready: list[Unit] = []
+        self.current: Unit | None = None
+        self.after_step: Callable[[], None] | None = None  # conditions look at the state again
+        self._last = 0
+
+    def new_number(self) -> int:
+        self._last += 1
+        return self._last
+
+    def spawn(self, unit: Unit, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Let ``unit`` run ``coroutine`` from the next round on."""
+        unit.coroutine = coroutine
+        self.units[unit.number] = unit
+        unit.wake()
+
+    def run(self) -> None:
+        """Step units until every one of them is blocked."""
+        while self.ready:
+            turn, self.ready = self.ready, []
+            if len(turn) > 1:
+                turn.sort(key=_number)
+            for unit in turn:
+                unit.queued = False
+                self._step(unit)
+                if self.after_step is not None:
+                    self.after_step()
+
+    def cancel(self, unit: Unit) -> None:
+        """Raise ``Cancelled`` in the unit, at its present wait or else at its next one."""
+        unit.cancelled = True
+        if unit.waiting is not None and not unit.queued:
+            unit.wake()
+
+    def call(self, unit: Unit, fn: Callable[[], Any]) -> Any:
+        """Run plain code as ``unit``, without a coroutine. Raises what ``fn`` raises, and ``NotAwaited``."""
+        outer, self.current = self.current, unit
+        try:
+            value = fn()
+        finally:
+            self.current = outer
+        return value
+
+    def _step(self, unit: Unit) -> None:
+        coroutine = unit.coroutine
+        assert coroutine is not None
+        waited, unit.waiting = unit.waiting, None
+        error, unit.error = unit.error, None
+        if unit.cancelled and waited is not None and not waited.full:
+            unit.cancelled = False
+            waited.waiters.remove(unit)
+            if waited.abandon is not None:
+                waited.abandon()
+            error = Cancelled._make("the run was asked to cancel")
+        self.current = unit
+        try:
+            trap = coroutine.send(None) if error is None else coroutine.throw(error)
+        except StopIteration as stop:
+            self._finish(unit, stop.value, None)
+        except (Exception, Control, SystemExit) as exc:  # noqa: BLE001 - whatever user code raises ends its unit
+            self._finish(unit, None, exc)
+        else:
+            self._block(unit, trap)
+        finally:
+            self.current = None
+
+    def _block(self, unit: Unit, trap: object) -> None:
+        if type(trap) is not IVar:
+            unit.error = DeterminismViolation(
+                f"{unit.name} awaited {trap!r}, which is not of this workflow: await activities and api primitives only "
+                "(asyncio belongs in an activity)"
+            )
+            unit.wake()
+            return
+        unit.waiting = trap
+        trap.waiters.append(unit)
+        if unit.cancelled:
+            unit.wake()
+
+    def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
+        del self.units[unit.number]
+        unit.coroutine = None
+        if error is None:
+            error = not_awaited(unit)
+        unit.finished(value, error)
+
+
+def not_awaited(unit: Unit) -> NotAwaited | None:
+    """The error of a unit that ends with calls which nobody awaited."""
+    if not unit.unawaited:
+        return None
+    names = ", ".join(call.name for call in unit.unawaited)
+    unit.unawaited.clear()
+    return NotAwaited(f"{unit.name} called {names} and never awaited it: write `await {names.split(', ', 1)[0]}(...)`")

@@ -1,0 +1,476 @@
+from __future__ import annotations
+
+import django.db.models.deletion
+from django.conf import settings
+from django.db import migrations, models
+
+from temporalex_django.models.tuning import tune_hot_tables
+
+
+class Migration(migrations.Migration):
+    initial = True
+
+    dependencies = [
+        ("contenttypes", "0002_remove_content_type_name"),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
+    ]
+
+    operations = [
+        migrations.CreateModel(
+            name="Chain",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("queue", models.TextField(help_text="Which workers may advance it.")),
+                (
+                    "due_at",
+                    models.DateTimeField(help_text="Not before; empty: only a message makes it go on.", null=True),
+                ),
+                ("deadline", models.DateTimeField(help_text="When the run times out.", null=True)),
+                ("head", models.BigIntegerField(help_text="Token of the last activation that wrote.", null=True)),
+                ("length", models.IntegerField(db_default=0, help_text="Events in the history of the current run.")),
+                ("activations", models.IntegerField(db_default=0)),
+                (
+                    "stamp",
+                    models.DateTimeField(help_text="Stamp of the last activation: time never goes back.", null=True),
+                ),
+                (
+                    "attempt",
+                    models.IntegerField(db_default=0, help_text="Failed tries in a row of the present activation."),
+                ),
+                (
+                    "crashes",
+                    models.SmallIntegerField(db_default=0, help_text="Workers in a row that died while activating it."),
+                ),
+                ("atomic_due", models.DateTimeField(help_text="When its next atomic activity is to run.", null=True)),
+                ("closed", models.BooleanField(db_default=False)),
+                ("paused", models.BooleanField(db_default=False)),
+                (
+                    "live_key",
+                    models.TextField(help_text="Keeps the id unique among open runs; empty when closed.", null=True),
+                ),
+            ],
+            options={
+                "verbose_name": "chain",
+                "verbose_name_plural": "chains",
+                "db_table": "temporalex_chain",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Worker",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("epoch", models.BigIntegerField(unique=True)),
+                ("kind", models.CharField(help_text="worker, q2 or local.", max_length=20)),
+                ("host", models.CharField(max_length=255)),
+                ("pid", models.IntegerField()),
+                ("queues", models.JSONField(help_text="Queues that it takes runs and activities from.")),
+                ("workflows", models.JSONField(help_text="Workflow classes that it has: name to list of versions.")),
+                (
+                    "slot",
+                    models.TextField(db_default="", help_text="File in which it notes the run that it activates."),
+                ),
+                (
+                    "session_lock",
+                    models.BooleanField(db_default=False, help_text="Whether it holds an advisory lock on its epoch."),
+                ),
+                ("suspected_at", models.DateTimeField(help_text="When its lock was first seen absent.", null=True)),
+                ("runs", models.IntegerField(db_default=0, help_text="Runs in its memory.")),
+                ("activities", models.IntegerField(db_default=0, help_text="Activities that it is running.")),
+                (
+                    "turns",
+                    models.BigIntegerField(db_default=0, help_text="Runs that it has advanced since it started."),
+                ),
+                (
+                    "clock_skew",
+                    models.FloatField(db_default=0.0, help_text="Its clock minus the database's, in seconds."),
+                ),
+                ("started_at", models.DateTimeField()),
+                ("beat_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField(help_text="Its lease: when it is late.")),
+            ],
+            options={
+                "verbose_name": "worker",
+                "verbose_name_plural": "workers",
+                "db_table": "temporalex_worker",
+                "ordering": ["-beat_at"],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Instance",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("workflow_id", models.CharField(help_text="The business id.", max_length=200, verbose_name="id")),
+                ("workflow", models.CharField(max_length=200)),
+                ("version", models.IntegerField(db_default=1)),
+                ("queue", models.TextField(db_default="default")),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("pending", "Pending"),
+                            ("running", "Running"),
+                            ("waiting", "Waiting"),
+                            ("completed", "Completed"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                            ("terminated", "Terminated"),
+                            ("timed_out", "Timed out"),
+                            ("continued_as_new", "Continued as new"),
+                        ],
+                        db_default="pending",
+                        max_length=20,
+                    ),
+                ),
+                ("blocked", models.JSONField(help_text="Why it cannot go on: code, error, since, attempt.", null=True)),
+                ("waiting_for", models.JSONField(null=True)),
+                ("accepts", models.JSONField(help_text="Messages that the open phase takes.", null=True)),
+                ("args", models.BinaryField()),
+                ("seed", models.BigIntegerField()),
+                ("carried", models.BinaryField(help_text="Signals that came along from the run before.", null=True)),
+                ("published", models.BinaryField(null=True)),
+                ("closing", models.BinaryField(help_text="Attributes of the event that closed the run.", null=True)),
+                ("attempt", models.IntegerField(db_default=1)),
+                ("parent", models.CharField(max_length=200, null=True)),
+                ("parent_seq", models.IntegerField(null=True)),
+                ("subject_id", models.CharField(max_length=200, null=True)),
+                ("tags", models.JSONField(null=True)),
+                ("metadata", models.JSONField(null=True)),
+                ("search_attributes", models.JSONField(null=True)),
+                ("created_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(null=True)),
+                ("closed_at", models.DateTimeField(null=True)),
+                (
+                    "chain",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="runs",
+                        to="temporalex_django.chain",
+                    ),
+                ),
+                (
+                    "parent_chain",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="temporalex_django.chain",
+                    ),
+                ),
+                (
+                    "parent_run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="temporalex_django.instance",
+                    ),
+                ),
+                (
+                    "subject_type",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="contenttypes.contenttype",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "run",
+                "verbose_name_plural": "runs",
+                "db_table": "temporalex_instance",
+                "ordering": ["-id"],
+                "permissions": [
+                    ("start_instance", "Can start runs"),
+                    ("signal_instance", "Can send signals and updates to runs"),
+                    ("query_instance", "Can query runs"),
+                    ("cancel_instance", "Can cancel runs"),
+                    ("terminate_instance", "Can terminate runs"),
+                ],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="HistoryEvent",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "run_id", "seq", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("seq", models.IntegerField()),
+                ("activation", models.IntegerField()),
+                ("kind", models.CharField(max_length=40)),
+                ("at", models.DateTimeField()),
+                ("attributes", models.BinaryField()),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="events",
+                        to="temporalex_django.instance",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "history event",
+                "verbose_name_plural": "history events",
+                "db_table": "temporalex_history_event",
+                "ordering": ["run_id", "seq"],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.AddField(
+            model_name="chain",
+            name="run",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                help_text="The current run.",
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="+",
+                to="temporalex_django.instance",
+            ),
+        ),
+        migrations.CreateModel(
+            name="ActivityTask",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("workflow_id", models.CharField(max_length=200)),
+                ("workflow", models.CharField(max_length=200)),
+                ("seq", models.IntegerField(help_text="Number of the command that scheduled it.")),
+                ("activity", models.CharField(max_length=300)),
+                (
+                    "call",
+                    models.BinaryField(help_text="Arguments: a list of the positional ones and the ones by name."),
+                ),
+                ("options", models.BinaryField()),
+                ("queue", models.TextField()),
+                ("run_queue", models.TextField(help_text="Queue of the run: where its result is a message.")),
+                ("atomic", models.BooleanField(db_default=False)),
+                ("attempt", models.IntegerField(db_default=0)),
+                ("max_attempts", models.IntegerField(db_default=0, help_text="0: without limit.")),
+                ("scheduled_at", models.DateTimeField()),
+                ("due_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(null=True)),
+                ("beat_at", models.DateTimeField(null=True)),
+                ("expires_at", models.DateTimeField(help_text="When the first of its timeouts passes.", null=True)),
+                ("close_at", models.DateTimeField(help_text="End of schedule_to_close.", null=True)),
+                ("schedule_to_start", models.FloatField(null=True)),
+                ("start_to_close", models.FloatField(null=True)),
+                ("heartbeat_timeout", models.FloatField(null=True)),
+                ("heartbeat", models.BinaryField(null=True)),
+                ("owner", models.BigIntegerField(help_text="Epoch of the worker that has it.", null=True)),
+                (
+                    "chain",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="temporalex_django.chain",
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="activities",
+                        to="temporalex_django.instance",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "activity",
+                "verbose_name_plural": "activities",
+                "db_table": "temporalex_activity_task",
+                "ordering": ["id"],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Message",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("queue", models.TextField()),
+                ("kind", models.CharField(max_length=20)),
+                ("name", models.CharField(max_length=200)),
+                ("body", models.BinaryField()),
+                ("dedupe", models.CharField(max_length=200, null=True)),
+                (
+                    "after",
+                    models.IntegerField(help_text="Signals received before this update began to wait.", null=True),
+                ),
+                ("fresh", models.BooleanField(db_default=True)),
+                ("settled", models.BooleanField(db_default=False)),
+                ("outcome_status", models.CharField(max_length=20, null=True)),
+                ("outcome", models.BinaryField(null=True)),
+                ("created_at", models.DateTimeField()),
+                (
+                    "chain",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="messages",
+                        to="temporalex_django.chain",
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        help_text="For results: the run that asked.",
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="temporalex_django.instance",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "message",
+                "verbose_name_plural": "messages",
+                "db_table": "temporalex_message",
+                "ordering": ["id"],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="OperatorAction",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("at", models.DateTimeField(db_index=True)),
+                ("action", models.CharField(max_length=40)),
+                ("actor_name", models.CharField(blank=True, help_text="Who, as it read then.", max_length=200)),
+                ("workflow", models.CharField(blank=True, max_length=200)),
+                ("workflow_id", models.CharField(blank=True, max_length=200)),
+                ("reason", models.TextField(blank=True)),
+                ("source", models.CharField(help_text="The face: admin, rest, pages, command, code.", max_length=40)),
+                ("address", models.GenericIPAddressField(null=True)),
+                ("forced", models.BooleanField(default=False)),
+                ("details", models.JSONField(default=dict)),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="operator_actions",
+                        to="temporalex_django.instance",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "operator action",
+                "verbose_name_plural": "operator actions",
+                "db_table": "temporalex_operator_action",
+                "ordering": ["-id"],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(fields=["workflow_id", "id"], name="temporalex_instance_business"),
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(fields=["workflow", "id"], name="temporalex_instance_workflow"),
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(
+                condition=models.Q(("subject_id__isnull", False)),
+                fields=["subject_type", "subject_id"],
+                name="temporalex_instance_subject",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(
+                condition=models.Q(("blocked__isnull", False)), fields=["workflow"], name="temporalex_instance_blocked"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="chain",
+            index=models.Index(
+                condition=models.Q(("due_at__isnull", False)), fields=["queue", "due_at"], name="temporalex_chain_due"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="chain",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("live_key__isnull", False)), fields=("live_key",), name="temporalex_chain_live_key"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="activitytask",
+            index=models.Index(
+                condition=models.Q(("atomic", False), ("owner__isnull", True)),
+                fields=["queue", "due_at"],
+                name="temporalex_task_due",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="activitytask",
+            index=models.Index(
+                condition=models.Q(("owner__isnull", False)), fields=["owner"], name="temporalex_task_owner"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="activitytask",
+            index=models.Index(
+                condition=models.Q(("expires_at__isnull", False)), fields=["expires_at"], name="temporalex_task_expires"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="activitytask",
+            constraint=models.UniqueConstraint(fields=("run", "seq"), name="temporalex_task_command"),
+        ),
+        migrations.AddIndex(
+            model_name="message",
+            index=models.Index(
+                condition=models.Q(("fresh", True)), fields=["queue", "chain"], name="temporalex_message_fresh"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="message",
+            index=models.Index(
+                condition=models.Q(("settled", False)), fields=["chain", "id"], name="temporalex_message_inbox"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="message",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("dedupe__isnull", False)),
+                fields=("chain", "dedupe"),
+                name="temporalex_message_dedupe",
+            ),
+        ),
+        migrations.RunPython(tune_hot_tables, migrations.RunPython.noop),
+    ]

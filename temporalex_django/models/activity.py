@@ -1,0 +1,71 @@
+"""Scheduled activities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.models.fields import decoded, hot_key
+
+
+class ActivityTask(models.Model):
+    """An activity that was scheduled and has no final result yet; its result deletes it.
+
+    ``(id, attempt, owner)`` fences: whatever a worker says about an attempt that is no longer its own changes nothing.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    chain = hot_key("temporalex_django.Chain")
+    run = hot_key("temporalex_django.Instance", related_name="activities")
+    workflow_id = models.CharField(max_length=200)
+    workflow = models.CharField(max_length=200)
+    seq = models.IntegerField(help_text=_("Number of the command that scheduled it."))
+    activity = models.CharField(max_length=300)
+    call = models.BinaryField(help_text=_("Arguments: a list of the positional ones and the ones by name."))
+    options = models.BinaryField()
+    queue = models.TextField()
+    run_queue = models.TextField(help_text=_("Queue of the run: where its result is a message."))
+    atomic = models.BooleanField(db_default=False)
+    attempt = models.IntegerField(db_default=0)
+    max_attempts = models.IntegerField(db_default=0, help_text=_("0: without limit."))
+    scheduled_at = models.DateTimeField()
+    due_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True)
+    beat_at = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True, help_text=_("When the first of its timeouts passes."))
+    close_at = models.DateTimeField(null=True, help_text=_("End of schedule_to_close."))
+    schedule_to_start = models.FloatField(null=True)
+    start_to_close = models.FloatField(null=True)
+    heartbeat_timeout = models.FloatField(null=True)
+    heartbeat = models.BinaryField(null=True)
+    owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that has it."))
+
+    class Meta:
+        db_table = "temporalex_activity_task"
+        verbose_name = _("activity")
+        verbose_name_plural = _("activities")
+        ordering = ["id"]
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(
+                fields=["queue", "due_at"], name="temporalex_task_due", condition=Q(owner__isnull=True, atomic=False)
+            ),
+            models.Index(fields=["owner"], name="temporalex_task_owner", condition=Q(owner__isnull=False)),
+            models.Index(fields=["expires_at"], name="temporalex_task_expires", condition=Q(expires_at__isnull=False)),
+        ]
+        constraints = [models.UniqueConstraint(fields=["run", "seq"], name="temporalex_task_command")]
+
+    def __str__(self) -> str:
+        return f"{self.activity} #{self.seq}"
+
+    @property
+    def arguments(self) -> Any:
+        """``[args, kwargs]``, decoded; never raises (see ``fields.decoded``)."""
+        return decoded(self.call)
+
+    @property
+    def heartbeat_details(self) -> Any:
+        return decoded(self.heartbeat)

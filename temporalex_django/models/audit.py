@@ -1,0 +1,46 @@
+"""What people did."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class OperatorAction(models.Model):
+    """What a person did to a run through any face, and every forced action by whomever. Append-only.
+
+    Ordinary messages from code are in the history alone.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField(db_index=True)
+    action = models.CharField(max_length=40)
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False
+    )
+    actor_name = models.CharField(max_length=200, blank=True, help_text=_("Who, as it read then."))
+    run = models.ForeignKey(
+        "temporalex_django.Instance",
+        null=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        related_name="operator_actions",
+    )
+    workflow = models.CharField(max_length=200, blank=True)
+    workflow_id = models.CharField(max_length=200, blank=True)
+    reason = models.TextField(blank=True)
+    source = models.CharField(max_length=40, help_text=_("The face: admin, rest, pages, command, code."))
+    address = models.GenericIPAddressField(null=True)
+    forced = models.BooleanField(default=False)
+    details = models.JSONField(default=dict)
+
+    class Meta:
+        db_table = "temporalex_operator_action"
+        verbose_name = _("operator action")
+        verbose_name_plural = _("operator actions")
+        ordering = ["-id"]
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.workflow_id}"

@@ -1,0 +1,47 @@
+"""Chains: one narrow, hot row per business execution."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.models.fields import hot_key
+
+
+class Chain(models.Model):
+    """A chain of runs by continue-as-new and reset. Whoever holds the lock of this row, and nobody else, advances the run.
+
+    Every turn rewrites the row, so it holds nothing else (fill factor 70, two indexes besides the key).
+    """
+
+    id = models.UUIDField(primary_key=True)
+    run = hot_key("temporalex_django.Instance", help_text=_("The current run."))
+    queue = models.TextField(help_text=_("Which workers may advance it."))
+    due_at = models.DateTimeField(null=True, help_text=_("Not before; empty: only a message makes it go on."))
+    deadline = models.DateTimeField(null=True, help_text=_("When the run times out."))
+    head = models.BigIntegerField(null=True, help_text=_("Token of the last activation that wrote."))
+    length = models.IntegerField(db_default=0, help_text=_("Events in the history of the current run."))
+    activations = models.IntegerField(db_default=0)
+    stamp = models.DateTimeField(null=True, help_text=_("Stamp of the last activation: time never goes back."))
+    attempt = models.IntegerField(db_default=0, help_text=_("Failed tries in a row of the present activation."))
+    crashes = models.SmallIntegerField(db_default=0, help_text=_("Workers in a row that died while activating it."))
+    atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is to run."))
+    closed = models.BooleanField(db_default=False)
+    paused = models.BooleanField(db_default=False)
+    live_key = models.TextField(null=True, help_text=_("Keeps the id unique among open runs; empty when closed."))
+
+    class Meta:
+        db_table = "temporalex_chain"
+        verbose_name = _("chain")
+        verbose_name_plural = _("chains")
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["queue", "due_at"], name="temporalex_chain_due", condition=Q(due_at__isnull=False))]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["live_key"], name="temporalex_chain_live_key", condition=Q(live_key__isnull=False)
+            )
+        ]
+
+    def __str__(self) -> str:
+        return str(self.id)

@@ -1,0 +1,37 @@
+"""Histories: append-only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.models.fields import decoded, hot_key
+
+
+class HistoryEvent(models.Model):
+    """One event of a run; ``seq`` counts from 1 without gaps."""
+
+    pk = models.CompositePrimaryKey("run_id", "seq")
+    run = hot_key("temporalex_django.Instance", related_name="events")
+    seq = models.IntegerField()
+    activation = models.IntegerField()
+    kind = models.CharField(max_length=40)
+    at = models.DateTimeField()
+    attributes = models.BinaryField()
+
+    class Meta:
+        db_table = "temporalex_history_event"
+        verbose_name = _("history event")
+        verbose_name_plural = _("history events")
+        ordering = ["run_id", "seq"]
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.seq} {self.kind}"
+
+    @property
+    def data(self) -> Any:
+        """The attributes, decoded; never raises (see ``fields.decoded``)."""
+        return decoded(self.attributes)

@@ -1,0 +1,131 @@
+"""Instances: one row a run; what people search, read and link to."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from django.contrib.contenttypes.fields import GenericForeignKey
+from django.contrib.contenttypes.models import ContentType
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.core.events import CLOSED_STATUSES
+from temporalex_django.models.fields import decoded, hot_key
+
+
+class Status(models.TextChoices):
+    """Where a run stands. ``blocked`` and ``paused`` are marks beside it, not statuses."""
+
+    PENDING = "pending", _("Pending")
+    RUNNING = "running", _("Running")
+    WAITING = "waiting", _("Waiting")
+    COMPLETED = "completed", _("Completed")
+    FAILED = "failed", _("Failed")
+    CANCELLED = "cancelled", _("Cancelled")
+    TERMINATED = "terminated", _("Terminated")
+    TIMED_OUT = "timed_out", _("Timed out")
+    CONTINUED_AS_NEW = "continued_as_new", _("Continued as new")
+
+
+class InstanceQuerySet(models.QuerySet["Instance"]):
+    """Runs."""
+
+    def open(self) -> Self:
+        return self.exclude(status__in=CLOSED_STATUSES)
+
+    def closed(self) -> Self:
+        return self.filter(status__in=CLOSED_STATUSES)
+
+    def blocked(self) -> Self:
+        return self.filter(blocked__isnull=False)
+
+    def for_subject(self, subject: models.Model) -> Self:
+        """Runs that were started with ``subject=`` this object (or another of the same table and key)."""
+        kind = ContentType.objects.db_manager(self.db).get_for_model(subject)
+        return self.filter(subject_type=kind, subject_id=str(subject.pk))
+
+
+class Instance(models.Model):
+    """A run: the id is a UUIDv7, so runs sort by when they were started. A chain's newest run is its current one."""
+
+    id = models.UUIDField(primary_key=True)
+    chain = hot_key("temporalex_django.Chain", db_index=True, related_name="runs")
+    workflow_id = models.CharField(_("id"), max_length=200, help_text=_("The business id."))
+    workflow = models.CharField(max_length=200)
+    version = models.IntegerField(db_default=1)
+    queue = models.TextField(db_default="default")
+    status = models.CharField(max_length=20, choices=Status.choices, db_default=Status.PENDING)
+    blocked = models.JSONField(null=True, help_text=_("Why it cannot go on: code, error, since, attempt."))
+    waiting_for = models.JSONField(null=True)
+    accepts = models.JSONField(null=True, help_text=_("Messages that the open phase takes."))
+
+    args = models.BinaryField()
+    seed = models.BigIntegerField()
+    carried = models.BinaryField(null=True, help_text=_("Signals that came along from the run before."))
+    published = models.BinaryField(null=True)
+    closing = models.BinaryField(null=True, help_text=_("Attributes of the event that closed the run."))
+
+    attempt = models.IntegerField(db_default=1)
+    parent = models.CharField(max_length=200, null=True)  # noqa: DJ001 - no parent is not a parent with an empty id
+    parent_chain = hot_key("temporalex_django.Chain", null=True)
+    parent_run = hot_key("self", null=True)
+    parent_seq = models.IntegerField(null=True)
+
+    subject_type = hot_key("contenttypes.ContentType", null=True)
+    subject_id = models.CharField(max_length=200, null=True)  # noqa: DJ001 - as above
+    subject = GenericForeignKey("subject_type", "subject_id")
+    tags = models.JSONField(null=True)
+    metadata = models.JSONField(null=True)
+    search_attributes = models.JSONField(null=True)
+
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True)
+    closed_at = models.DateTimeField(null=True)
+
+    objects = InstanceQuerySet.as_manager()
+
+    class Meta:
+        db_table = "temporalex_instance"
+        verbose_name = _("run")
+        verbose_name_plural = _("runs")
+        ordering = ["-id"]
+        default_permissions = ("view",)
+        permissions = [
+            ("start_instance", _("Can start runs")),
+            ("signal_instance", _("Can send signals and updates to runs")),
+            ("query_instance", _("Can query runs")),
+            ("cancel_instance", _("Can cancel runs")),
+            ("terminate_instance", _("Can terminate runs")),
+        ]
+        indexes = [
+            models.Index(fields=["workflow_id", "id"], name="temporalex_instance_business"),
+            models.Index(fields=["workflow", "id"], name="temporalex_instance_workflow"),
+            models.Index(
+                fields=["subject_type", "subject_id"],
+                name="temporalex_instance_subject",
+                condition=Q(subject_id__isnull=False),
+            ),
+            models.Index(fields=["workflow"], name="temporalex_instance_blocked", condition=Q(blocked__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workflow} {self.workflow_id}"
+
+    @property
+    def is_open(self) -> bool:
+        return self.status not in CLOSED_STATUSES
+
+    @property
+    def input(self) -> Any:
+        """The run's ``args``, decoded; like the next two it never raises (see ``fields.decoded``)."""
+        return decoded(self.args)
+
+    @property
+    def published_state(self) -> Any:
+        return decoded(self.published)
+
+    @property
+    def closing_value(self) -> Any:
+        """Of a completed run ``{"result": …}``, of a failed one the failure's type, message, reason and traceback."""
+        return decoded(self.closing)

@@ -1,0 +1,41 @@
+"""Workers: who is there, and what it can do."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Worker(models.Model):
+    """One row a worker process; its ``epoch`` is the lease of everything that it has in hand.
+
+    It beats by one upsert. One that is late, and on PostgreSQL holds its advisory lock no longer, is dead: see ``runtime.recovery``.
+    """
+
+    id = models.UUIDField(primary_key=True)
+    epoch = models.BigIntegerField(unique=True)
+    kind = models.CharField(max_length=20, help_text=_("worker, q2 or local."))
+    host = models.CharField(max_length=255)
+    pid = models.IntegerField()
+    queues = models.JSONField(help_text=_("Queues that it takes runs and activities from."))
+    workflows = models.JSONField(help_text=_("Workflow classes that it has: name to list of versions."))
+    slot = models.TextField(db_default="", help_text=_("File in which it notes the run that it activates."))
+    session_lock = models.BooleanField(db_default=False, help_text=_("Whether it holds an advisory lock on its epoch."))
+    suspected_at = models.DateTimeField(null=True, help_text=_("When its lock was first seen absent."))
+    runs = models.IntegerField(db_default=0, help_text=_("Runs in its memory."))
+    activities = models.IntegerField(db_default=0, help_text=_("Activities that it is running."))
+    turns = models.BigIntegerField(db_default=0, help_text=_("Runs that it has advanced since it started."))
+    clock_skew = models.FloatField(db_default=0.0, help_text=_("Its clock minus the database's, in seconds."))
+    started_at = models.DateTimeField()
+    beat_at = models.DateTimeField()
+    expires_at = models.DateTimeField(help_text=_("Its lease: when it is late."))
+
+    class Meta:
+        db_table = "temporalex_worker"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        ordering = ["-beat_at"]
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}"

@@ -1,0 +1,92 @@
+"""What becomes of an attempt: pure decisions. Whoever runs activities (workers, environments) asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalex_django.authoring.retry import next_delay
+from temporalex_django.core import payloads
+from temporalex_django.core.failures import describe
+from temporalex_django.runtime.storage import NewTask, TaskResult, TaskState
+
+#: Timeouts by which state of a task they count from.
+_QUEUED = ("schedule_to_start", "schedule_to_close")
+_RUNNING = ("start_to_close", "heartbeat", "schedule_to_close")
+
+
+def idempotency_key(task: TaskState) -> str:
+    return f"{task.run_id}:{task.seq}"
+
+
+def completed(task: TaskState, value: Any, *, limit: int = payloads.MAX_BYTES) -> TaskResult:
+    """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be encoded."""
+    result = payloads.plain(value, what=f"the result of {task.activity}", limit=limit)
+    return TaskResult(task=task, outcome=("ActivityCompleted", {"seq": task.seq, "result": result}))
+
+
+def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
+    """The attempt raised: due again by its policy, or over."""
+    retry_at = None if final else _retry_at(task, now, [cls.__name__ for cls in type(error).__mro__])
+    if retry_at is not None:
+        return TaskResult(task=task, retry_at=retry_at)
+    return TaskResult(
+        task=task, outcome=("ActivityFailed", {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None})
+    )
+
+
+def expiry(task: TaskState | NewTask, *, started_at: datetime | None, beat_at: datetime | None) -> tuple[datetime, str] | None:
+    """When the next timeout of an activity in this state passes, and which; None when it has none.
+
+    A queued one (``started_at`` None) counts ``schedule_to_start`` and ``schedule_to_close``, a running one the others.
+    """
+    names = _QUEUED if started_at is None else _RUNNING
+    if started_at is None and task.attempt > 0:
+        names = ("schedule_to_close",)  # it was picked up once: a retry that waits is not "never started"
+    return first_timeout(task, names, started_at=started_at, beat_at=beat_at)
+
+
+def first_timeout(
+    task: TaskState | NewTask, names: Sequence[str], *, started_at: datetime | None, beat_at: datetime | None
+) -> tuple[datetime, str] | None:
+    """The first of the timeouts ``names`` to pass."""
+    since = {"start_to_close": started_at, "heartbeat": beat_at or started_at}
+    passes = [
+        ((since.get(name) or task.scheduled_at) + timedelta(seconds=task.options[name]), name)
+        for name in names
+        if task.options.get(name) is not None
+    ]
+    return min(passes, default=None)
+
+
+def timed_out(task: TaskState, now: datetime) -> TaskResult | None:
+    """What the passing of a timeout makes of a task; None when none has passed."""
+    passed = expiry(task, started_at=task.started_at, beat_at=task.beat_at)
+    return None if passed is None or passed[0] > now else ended_by(task, passed[1], now)
+
+
+def ended_by(task: TaskState, timeout: str, now: datetime) -> TaskResult:
+    """``start_to_close`` and ``heartbeat`` end an attempt, which may be tried again; the two others end the activity."""
+    if timeout in ("start_to_close", "heartbeat"):
+        retry_at = _retry_at(task, now, ["TimeoutError"])
+        if retry_at is not None:
+            return TaskResult(task=task, retry_at=retry_at)
+    what = f"{timeout} of {task.options[timeout]:g} s passed"
+    attributes = {"seq": task.seq, "type": "TimeoutError", "message": what, "attempts": task.attempt, "timeout": timeout}
+    return TaskResult(task=task, outcome=("ActivityTimedOut", attributes))
+
+
+def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> datetime | None:
+    """When it is tried again: by its policy, and before ``schedule_to_close`` passes."""
+    delay = next_delay(task.options["retry"], task.attempt, error_types)
+    if delay is None:
+        return None
+    retry_at = now + timedelta(seconds=delay)
+    close = task.options.get("schedule_to_close")
+    return retry_at if close is None or retry_at < task.scheduled_at + timedelta(seconds=close) else None
+
+
+def unknown(task: TaskState, error: BaseException) -> TaskResult:
+    """No code for it here, or its arguments do not fit: not worth another attempt."""
+    return failed(task, error, task.due_at, final=True)

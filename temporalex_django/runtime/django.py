@@ -1,0 +1,395 @@
+"""Storage on Django's database: what ``runtime.storage`` promises, in SQL.
+
+Locks: a turn locks only the rows of ``temporalex_chain`` that it claimed (``FOR NO KEY UPDATE``, which lets inserts refer to
+them) and its own activity rows. Whatever it tells another run is an insert into that run's inbox. On SQLite the one writer lock
+of the database takes their place. Nothing here commits by itself except where a docstring says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import Error as DatabaseError
+from django.db import InterfaceError, OperationalError, connections, transaction
+
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.events import HistoryEvent
+from temporalex_django.errors import PayloadError
+from temporalex_django.runtime.dialect import Dialect, dialect_for
+from temporalex_django.runtime.ids import token
+from temporalex_django.runtime.storage import InboxMessage, RunFacts, RunState
+from temporalex_django.runtime.tasks import TaskStatements
+from temporalex_django.runtime.writing import TurnStatements
+
+#: Rows that became due longer ago than this are looked for once a second only: under an old snapshot the index holds their dead
+#: entries, and every claim would crawl over them (60 ms against 0.3).
+_RECENT = timedelta(seconds=5)
+_FULL_EVERY = 1.0
+#: How long a worker leaves a run alone that it cannot take (it has not its class).
+_DECLINED_FOR = 5.0
+#: Unsettled messages that one turn reads at most.
+_INBOX = 10_000
+#: Runs in a turn of SQLite are few: a long transaction keeps every other writer out.
+TURN_SIZE = {"postgresql": 200, "sqlite": 20}
+
+_CHAIN = (
+    "id, run_id, queue, head, length, activations, stamp, due_at, deadline, attempt, crashes, closed, paused, atomic_due"
+)
+_CHAIN_TYPES = (
+    *("uuid", "uuid", "text", "int8", "int4", "int4", "timestamptz", "timestamptz", "timestamptz"),
+    *("int4", "int4", "bool", "bool", "timestamptz"),
+)
+
+
+class _Look:
+    """What a claim remembers of a queue from one call to the next."""
+
+    __slots__ = ("cursor", "full_at", "low")
+
+    def __init__(self) -> None:
+        self.cursor: UUID | None = None  # messages of chains after this one are looked at first
+        self.low: datetime | None = None
+        self.full_at = 0.0
+
+
+class DjangoStorage(TaskStatements, TurnStatements):
+    """``Storage`` and ``TaskStorage`` on one database alias.
+
+    ``clock`` (a callable that gives an aware datetime) replaces the database's clock everywhere: virtual time in tests.
+    ``worker`` is True in worker processes: they alone take runs whose last worker died while activating them.
+    An object serves one thread at a time; its connection is that of the calling thread.
+    """
+
+    def __init__(
+        self, alias: str | None = None, clock: Callable[[], datetime] | None = None, *, worker: bool = False
+    ) -> None:
+        self.alias = alias or get_settings().DATABASE
+        self.clock = clock
+        self.worker = worker
+        self.sql: Dialect = dialect_for(self.alias)
+        self._looks: dict[str, _Look] = {}
+        self._declined: dict[UUID, float] = {}
+        self._turn = 0
+
+    @property
+    def turn_size(self) -> int:
+        return get_settings().TURN_SIZE or TURN_SIZE[self.sql.vendor]
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction of the alias, or a savepoint inside one that is open. On SQLite the writer lock is taken at once."""
+        outermost = not connections[self.alias].in_atomic_block
+        with transaction.atomic(using=self.alias):
+            if outermost and self.sql.vendor == "sqlite":
+                # Without transaction_mode=IMMEDIATE a transaction that reads first cannot always go on to write.
+                self.sql.execute("update temporalex_chain set due_at = due_at where 0 = 1")
+            yield
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        with transaction.atomic(using=self.alias):
+            yield
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Call it after the commit of the transaction that is open, or now if none is; what it raises is logged."""
+        transaction.on_commit(callback, using=self.alias, robust=True)
+
+    def transient(self, exc: BaseException) -> bool:
+        """Whether the same work may succeed on another try: lock timeout, deadlock, serialization failure."""
+        return self.sql.transient(exc)
+
+    def lost(self, exc: BaseException) -> bool:
+        """Whether the connection is gone: nothing was committed, and the caller should reconnect."""
+        if isinstance(exc, InterfaceError):
+            return True
+        if not isinstance(exc, OperationalError) or self.sql.transient(exc):
+            return False
+        if self.sql.vendor == "sqlite":
+            return False
+        raw = connections[self.alias].connection
+        state = getattr(exc.__cause__, "sqlstate", None)
+        return raw is None or raw.closed or state is None or state[:2] in {"08", "57"}
+
+    # --- claiming ----------------------------------------------------------------------------------------------------
+
+    def ready(self, *, queues: Sequence[str]) -> bool:
+        """Whether anything is due or fresh, by a plain read that locks nothing (SQLite: before a turn takes the writer lock)."""
+        return self.next_due(queues=queues) == 0.0
+
+    def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
+        """Lock runs that are due or have fresh messages; with ``chains`` exactly these, as far as nobody else has them locked.
+
+        A run whose last worker died while activating it comes alone, and only to workers.
+        """
+        if chains:
+            return [s for s in self._lock(chains) if self.worker or not s.crashes]
+        claimed: dict[UUID, RunState] = {}
+        self._turn += 1
+        for i in range(len(queues)):  # the first queue takes turns, so that none starves the others
+            queue = queues[(self._turn + i) % len(queues)]
+            if len(claimed) >= limit:
+                break
+            self._claim_due(queue, limit - len(claimed), claimed)
+            # messages get a share even where due runs alone would fill the turn
+            self._claim_fresh(queue, max(limit - len(claimed), limit // 4, 1), claimed)
+        return _alone(list(claimed.values()), worker=self.worker)
+
+    def _claim_due(self, queue: str, limit: int, claimed: dict[UUID, RunState]) -> None:
+        look = self._looks.setdefault(queue, _Look())
+        started = time.monotonic()
+        low = look.low
+        if started - look.full_at >= _FULL_EVERY or self.clock is not None:
+            low, look.full_at = None, started
+        now, parameters = self.sql.instant(self.clock)
+        above = "" if low is None else " and due_at > %s"
+        declined, excluded = self._exclusion("id")
+        rows = self.sql.select(
+            f"select {_CHAIN} from temporalex_chain where queue = %s{above} and due_at <= {now}{declined}"
+            f" order by due_at limit %s{self.sql.skip_locked()}",
+            [queue, *([] if low is None else [low]), *parameters, *excluded, limit],
+            _CHAIN_TYPES,
+        )
+        states = [_state(row) for row in rows]
+        claimed.update((s.chain_id, s) for s in states)
+        if len(states) == limit and states[0].due_at is not None:
+            look.low = states[0].due_at - _RECENT
+        elif low is None and states and states[-1].due_at is not None:
+            look.low = states[-1].due_at - _RECENT
+
+    def _claim_fresh(self, queue: str, limit: int, claimed: dict[UUID, RunState]) -> None:
+        look = self._looks.setdefault(queue, _Look())
+        found = self._fresh_chains(queue, look.cursor, limit)
+        if look.cursor is not None and len(found) < limit:  # the end of the circle: go on at its beginning
+            found += [c for c in self._fresh_chains(queue, None, limit - len(found)) if c not in set(found)]
+            look.cursor = None
+        if len(found) >= limit:
+            look.cursor = found[-1]
+        wanted = [c for c in found if c not in claimed and not self._is_declined(c)]
+        if wanted:
+            locked = {state.chain_id: state for state in self._lock(wanted)}
+            claimed.update((c, locked[c]) for c in wanted if c in locked)
+
+    def _fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> list[UUID]:
+        """Distinct chains with fresh messages, by a loose scan of the index: one probe a chain, however many messages it has."""
+        after = "" if cursor is None else " and chain_id > %s"
+        rows = self.sql.select(
+            "with recursive r(chain_id) as ("
+            f" select (select chain_id from temporalex_message where fresh and queue = %s{after} order by chain_id limit 1)"
+            " union all"
+            " select (select m.chain_id from temporalex_message m where m.fresh and m.queue = %s and m.chain_id > r.chain_id"
+            " order by m.chain_id limit 1) from r where r.chain_id is not null"
+            ") select chain_id from r where chain_id is not null limit %s",
+            [queue, *([] if cursor is None else [cursor]), queue, limit],
+            ("uuid",),
+        )
+        return [row[0] for row in rows]
+
+    def _lock(self, chains: Collection[UUID]) -> list[RunState]:
+        test, parameter = self.sql.among(chains, "uuid")
+        now, parameters = self.sql.instant(self.clock)
+        rows = self.sql.select(
+            f"select {_CHAIN} from temporalex_chain where id {test} and (crashes = 0 or due_at <= {now}){self.sql.skip_locked()}",
+            [parameter, *parameters],
+            _CHAIN_TYPES,
+        )
+        return [_state(row) for row in rows]
+
+    def lock(self, chain: UUID, *, wait: float) -> bool:
+        """Lock one chain, waiting at most ``wait`` seconds in slices of under one second; ``claim(chains=[chain])`` then gets it.
+
+        Inside a transaction only. Each slice is a savepoint, and the session's ``lock_timeout`` is put back, so a wait in vain
+        leaves the caller's transaction whole. SQLite: True at once, the writer lock is held.
+        """
+        if self.sql.vendor == "sqlite":
+            return True
+        deadline = time.monotonic() + wait
+        while True:
+            left = deadline - time.monotonic()
+            slice_ms = max(1, min(800, int(left * 1000)))
+            try:
+                with self.savepoint():
+                    before = self.sql.select("select current_setting('lock_timeout')", [], ("text",))[0][0]
+                    self.sql.execute("select set_config('lock_timeout', %s, true)", [f"{slice_ms}ms"])
+                    self.sql.select("select id from temporalex_chain where id = %s for no key update", [chain], ("uuid",))
+                    self.sql.execute("select set_config('lock_timeout', %s, true)", [before])
+                return True
+            except DatabaseError as exc:
+                if not self.sql.transient(exc):
+                    raise
+                if deadline - time.monotonic() <= 0:
+                    return False
+
+    def decline(self, chains: Iterable[UUID]) -> None:
+        """Leave these runs to other workers for some seconds (D-32): kept in memory, nothing is written."""
+        until = time.monotonic() + _DECLINED_FOR
+        self._declined.update((chain, until) for chain in chains)
+
+    def _is_declined(self, chain: UUID) -> bool:
+        return bool(self._declined) and self._declined.get(chain, 0.0) > time.monotonic()
+
+    def _exclusion(self, column: str) -> tuple[str, list[Any]]:
+        if not self._declined:
+            return "", []
+        now = time.monotonic()
+        self._declined = {chain: until for chain, until in self._declined.items() if until > now}
+        test, parameter = self.sql.among(list(self._declined), "uuid")
+        return f" and not ({column} {test})", [parameter]
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def inbox(self, chains: Collection[UUID]) -> dict[UUID, list[InboxMessage]]:
+        """Unsettled messages of locked chains. A statement of its own after the lock: it sees what was committed until then."""
+        found: dict[UUID, list[InboxMessage]] = {chain: [] for chain in chains}
+        if not chains:
+            return found
+        test, parameter = self.sql.among(chains, "uuid")
+        rows = self.sql.select(
+            "select chain_id, id, kind, name, body, dedupe, run_id, after from temporalex_message"
+            f" where chain_id {test} and not settled order by chain_id, id limit {_INBOX}",
+            [parameter],
+            ("uuid", "int8", "text", "text", "bytea", "text", "uuid", "int4"),
+        )
+        decode = codec().decode
+        for chain, message, kind, name, body, dedupe, run, after in rows:
+            with _of(f"message {message} ({kind} {name})", chain=chain):
+                plain = decode(body)
+            found[chain].append(
+                InboxMessage(id=message, kind=kind, name=name, body=plain, dedupe=dedupe, run_id=run, after=after)
+            )
+        return found
+
+    def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
+        if not runs:
+            return {}
+        test, parameter = self.sql.among(runs, "uuid")
+        rows = self.sql.select(
+            "select id, workflow_id, workflow, version, args, seed, carried, attempt, parent, parent_chain_id, parent_seq,"
+            f" parent_run_id, started_at from temporalex_instance where id {test}",
+            [parameter],
+            (
+                *("uuid", "text", "text", "int4", "bytea", "int8", "bytea", "int4", "text", "uuid", "int4"),
+                *("uuid", "timestamptz"),
+            ),
+        )
+        decode = codec().decode
+        found = {}
+        for run, wid, workflow, version, args, seed, carried, attempt, parent, p_chain, p_seq, p_run, started in rows:
+            with _of(f"the input of {workflow} {wid}", run=run):
+                found[run] = RunFacts(
+                    run_id=run,
+                    workflow_id=wid,
+                    workflow=workflow,
+                    version=version,
+                    args=decode(args),
+                    seed=seed,
+                    carried=decode(carried) if carried is not None else (),
+                    attempt=attempt,
+                    parent=parent,
+                    parent_chain=p_chain,
+                    parent_seq=p_seq,
+                    parent_run=p_run,
+                    started_at=started,
+                )
+        return found
+
+    def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
+        found: dict[UUID, list[HistoryEvent]] = {run: [] for run in after}
+        rows = self.sql.write_returning(
+            (("run_id", "uuid"), ("seq", "int4")),
+            "select h.run_id, h.seq, h.activation, h.kind, h.at, h.attributes from temporalex_history_event h, v"
+            " where h.run_id {key} and h.run_id = v.run_id and h.seq > v.seq order by h.run_id, h.seq",
+            after.items(),
+            ("uuid", "int4", "int4", "text", "timestamptz", "bytea"),
+            key="run_id",
+        )
+        decode = codec().decode
+        for run, seq, activation, kind, at, attributes in rows:
+            with _of(f"event {seq} ({kind}) of run {run}", run=run):
+                found[run].append(HistoryEvent(seq, activation, kind, at, decode(attributes)))
+        return found
+
+    def now(self) -> datetime:
+        if self.clock is not None:
+            return self.clock()
+        now, parameters = self.sql.instant(None, live=True)
+        moment: datetime = self.sql.select(f"select {now}", parameters, ("timestamptz",))[0][0]
+        return moment
+
+    def new_token(self) -> int:
+        return token()
+
+    def next_due(self, *, queues: Sequence[str]) -> float | None:
+        """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever."""
+        now, parameters = self.sql.instant(self.clock)
+        test, parameter = self.sql.among(list(queues), "text")
+        declined, excluded = self._exclusion("id")
+        rows = self.sql.select(
+            f"select {now},"
+            f" (select min(due_at) from temporalex_chain where queue {test} and due_at is not null{declined}),"
+            f" (select min(due_at) from temporalex_activity_task where queue {test} and owner is null and not atomic),"
+            " (select min(expires_at) from temporalex_activity_task where expires_at is not null),"
+            f" exists (select 1 from temporalex_message where fresh and queue {test})",
+            [*parameters, parameter, *excluded, parameter, parameter],
+            ("timestamptz", "timestamptz", "timestamptz", "timestamptz", "bool"),
+        )
+        moment, *dues, fresh = rows[0]
+        if fresh:
+            return 0.0
+        return min((max(0.0, (due - moment).total_seconds()) for due in dues if due is not None), default=None)
+
+    def live_workers_with(self, workflows: Collection[str]) -> set[str]:
+        """Those of ``workflows`` that some worker with a valid lease has registered."""
+        now, parameters = self.sql.instant(self.clock)
+        rows = self.sql.select(
+            f"select cast(workflows as text) from temporalex_worker where expires_at > {now}", parameters, ("text",)
+        )
+        import json  # noqa: PLC0415 - the column is JSON in both dialects, the codec is not for it
+
+        there = {name for (listed,) in rows for name in json.loads(listed)}
+        return there.intersection(workflows)
+
+
+def _alone(states: list[RunState], *, worker: bool) -> list[RunState]:
+    """Keep a run that killed its worker apart from the others: a batch goes on, or it goes by itself."""
+    if not any(s.crashes for s in states):
+        return states
+    calm = [s for s in states if not s.crashes]
+    return calm or (states[:1] if worker else [])
+
+
+def _state(row: tuple[Any, ...]) -> RunState:
+    chain, run, queue, head, length, activations, stamp, due, deadline, attempt, crashes, closed, paused, atomic = row
+    return RunState(
+        chain_id=chain,
+        run_id=run,
+        queue=queue,
+        head=head,
+        length=length,
+        activations=activations,
+        stamp=stamp,
+        due_at=due,
+        deadline=deadline,
+        attempt=attempt,
+        crashes=crashes,
+        closed=closed,
+        paused=paused,
+        atomic_due=atomic,
+    )
+
+
+@contextmanager
+def _of(what: str, *, run: UUID | None = None, chain: UUID | None = None) -> Iterator[None]:
+    """Say of which run a payload cannot be read: the turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error."""
+    try:
+        yield
+    except Exception as exc:  # noqa: BLE001 - a codec is user code
+        error = PayloadError(f"{what} cannot be read: {exc}")
+        error.run_id, error.chain_id = run, chain  # type: ignore[attr-defined] # for whoever isolates it
+        raise error from exc

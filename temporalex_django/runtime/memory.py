@@ -1,0 +1,245 @@
+"""Runs in memory: the storage of ``WorkflowEnvironment``. Fulfils the same contract as the database, with a virtual clock."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.values import copied
+from temporalex_django.runtime import activities
+from temporalex_django.runtime.storage import InboxMessage, NewTask, Outcome, RunFacts, RunState, RunWrite, TaskResult, TaskState
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryRun:
+    """What the database keeps in the row of a run, with its history."""
+
+    facts: RunFacts
+    status: str = "pending"
+    published: Any = None
+    accepts: dict[str, list[str]] = field(default_factory=lambda: {"signals": [], "updates": []})
+    waiting_for: list[str] = field(default_factory=list)
+    blocked: dict[str, Any] | None = None
+    started_at: datetime | None = None
+    closed_at: datetime | None = None
+    closing: dict[str, Any] | None = None
+    events: list[HistoryEvent] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryMessage:
+    message: InboxMessage
+    chain_id: UUID
+    fresh: bool = True
+    settled: bool = False
+    outcome: Outcome | None = None
+
+
+class MemoryStorage:
+    """Not thread-safe; one environment owns it."""
+
+    def __init__(self, now: datetime) -> None:
+        self.clock = now
+        self.chains: dict[UUID, RunState] = {}
+        self.runs: dict[UUID, MemoryRun] = {}
+        self.run_ids: dict[UUID, list[UUID]] = {}  # of each chain, oldest first
+        self.messages: dict[int, MemoryMessage] = {}
+        self.open_tasks: dict[int, TaskState] = {}
+        self._ids = itertools.count(1)
+        self._tokens = itertools.count(1)
+
+    # -- what clients write -------------------------------------------------------------------------------------------
+
+    def start(self, *, workflow: str, workflow_id: str, version: int, queue: str, args: Any, seed: int) -> UUID:
+        chain_id, run_id = uuid4(), uuid4()
+        facts = RunFacts(run_id=run_id, workflow_id=workflow_id, workflow=workflow, version=version, args=args, seed=seed)
+        self.runs[run_id] = MemoryRun(facts=facts)
+        self.run_ids[chain_id] = [run_id]
+        self.chains[chain_id] = RunState(
+            chain_id=chain_id,
+            run_id=run_id,
+            queue=queue,
+            head=None,
+            length=0,
+            activations=0,
+            stamp=None,
+            due_at=self.clock,
+            deadline=None,
+        )
+        return chain_id
+
+    def send(self, chain_id: UUID, kind: str, name: str, body: Any, *, dedupe: str | None = None) -> int:
+        """Put a message into the inbox of a chain; an update id that is taken gives the message that has it."""
+        if dedupe is not None:
+            for number, known in self.messages.items():
+                if known.chain_id == chain_id and known.message.dedupe == dedupe:
+                    return number
+        return self._deliver(chain_id, kind, name, body, dedupe=dedupe)
+
+    def _deliver(
+        self, chain_id: UUID, kind: str, name: str, body: Any, *, dedupe: str | None = None, run_id: UUID | None = None
+    ) -> int:
+        number = next(self._ids)
+        message = InboxMessage(id=number, kind=kind, name=name, body=body, dedupe=dedupe, run_id=run_id)
+        self.messages[number] = MemoryMessage(message=message, chain_id=chain_id)
+        return number
+
+    def current(self, chain_id: UUID) -> MemoryRun:
+        return self.runs[self.chains[chain_id].run_id]
+
+    # -- Storage ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        yield
+
+    def transient(self, error: BaseException) -> bool:
+        return False
+
+    def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
+        if chains:
+            wanted = [self.chains[chain_id] for chain_id in chains]
+        else:
+            fresh = {message.chain_id for message in self.messages.values() if message.fresh}
+            due = [run for run in self.chains.values() if run.due_at is not None and run.due_at <= self.clock]
+            wanted = sorted(due, key=lambda run: run.due_at or self.clock)
+            wanted += [run for run in self.chains.values() if run.chain_id in fresh and run not in due]
+        return [replace(run) for run in wanted[:limit]]
+
+    def inbox(self, chains: Collection[UUID]) -> dict[UUID, list[InboxMessage]]:
+        found: dict[UUID, list[InboxMessage]] = {}
+        for kept in self.messages.values():
+            if not kept.settled and kept.chain_id in chains:
+                found.setdefault(kept.chain_id, []).append(kept.message)
+        return found
+
+    def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
+        return {run_id: self.runs[run_id].facts for run_id in runs}
+
+    def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
+        return {run_id: self.runs[run_id].events[seq:] for run_id, seq in after.items()}
+
+    def now(self) -> datetime:
+        return self.clock
+
+    def new_token(self) -> int:
+        return next(self._tokens)
+
+    def write(self, writes: Sequence[RunWrite]) -> None:
+        for write in writes:
+            self._write(write)
+
+    def _write(self, write: RunWrite) -> None:
+        state, run = write.run, self.runs[write.run.run_id]
+        for event in write.events:
+            stored = HistoryEvent(event.seq, event.activation, event.kind, event.at, copied(event.attributes))
+            run.events.append(stored)
+        for name, value in write.instance.items():
+            setattr(run, name, value)
+        for task in write.tasks:
+            self._schedule(task)
+        gone = {(state.run_id, seq) for seq in write.cancelled_tasks}
+        for number, open_task in list(self.open_tasks.items()):
+            key = (open_task.run_id, open_task.seq)
+            if key in gone or (write.drop_tasks and open_task.run_id == state.run_id):
+                del self.open_tasks[number]
+        self._settle(write)
+        if write.next_run is not None:
+            following = write.next_run
+            facts = replace(
+                run.facts, run_id=following.run_id, args=following.args, seed=following.seed, carried=following.carried
+            )
+            self.runs[following.run_id] = MemoryRun(facts=facts)
+            self.run_ids[state.chain_id].append(following.run_id)
+            state = replace(
+                state, run_id=following.run_id, head=None, length=0, activations=0, due_at=self.clock, atomic_due=None
+            )
+        self.chains[state.chain_id] = state
+
+    def _settle(self, write: RunWrite) -> None:
+        for number in write.consumed:
+            self.messages.pop(number, None)
+        for number, outcome in write.settled.items():
+            kept = self.messages[number]
+            kept.fresh, kept.settled, kept.outcome = False, True, outcome
+            if outcome.status == "rejected":
+                kept.message.dedupe = None  # the id of a rejected update stays free
+        for number, after in write.waiting.items():
+            kept = self.messages[number]
+            kept.fresh, kept.message.after = False, after
+        for number in write.parked:
+            self.messages[number].fresh = False
+        for kept in self.messages.values():
+            if kept.chain_id != write.run.chain_id or kept.outcome is None:
+                continue
+            if kept.message.dedupe in write.outcomes:
+                kept.outcome = write.outcomes[kept.message.dedupe]
+            elif write.closing is not None and kept.outcome.status == "accepted":
+                kept.outcome = write.closing
+
+    # -- TaskStorage --------------------------------------------------------------------------------------------------
+
+    def _schedule(self, task: NewTask) -> None:
+        number = next(self._ids)
+        self.open_tasks[number] = TaskState(
+            id=number,
+            chain_id=task.chain_id,
+            run_id=task.run_id,
+            workflow_id=task.workflow_id,
+            workflow=task.workflow,
+            seq=task.seq,
+            activity=task.activity,
+            args=task.args,
+            kwargs=task.kwargs,
+            options=task.options,
+            queue=task.queue,
+            atomic=task.atomic,
+            attempt=0,
+            scheduled_at=task.scheduled_at,
+            due_at=task.scheduled_at,
+        )
+
+    def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
+        due = [t for t in self.open_tasks.values() if t.owner is None and t.due_at <= self.clock]
+        taken = sorted(due, key=lambda task: (task.due_at, task.id))[:limit]
+        for task in taken:
+            task.owner, task.attempt, task.started_at = owner, task.attempt + 1, self.clock
+        return taken
+
+    def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
+        valid = []
+        for result in results:
+            task = self.open_tasks.get(result.task.id)
+            if task is None:
+                continue
+            valid.append(task.id)
+            if result.outcome is not None:
+                del self.open_tasks[task.id]
+                kind, attributes = result.outcome
+                self._deliver(task.chain_id, "activity", kind, attributes, run_id=task.run_id)
+            elif result.retry_at is not None:
+                task.owner = task.started_at = None
+                task.due_at = result.retry_at
+        return valid
+
+    def expired_tasks(self, *, limit: int) -> list[TaskState]:
+        return [t for t in self.open_tasks.values() if activities.timed_out(t, self.clock) is not None][:limit]
+
+    def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
+        return []
+
+    def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
+        for (number, _, _), details in beats.items():
+            if (task := self.open_tasks.get(number)) is not None:
+                task.heartbeat_details, task.beat_at = details, self.clock
+        return {key for key in beats if key[0] in self.open_tasks}

@@ -1,0 +1,103 @@
+"""Statements on PostgreSQL: psycopg's binary protocol on Django's own connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+from django.db import connections
+
+from temporalex_django.conf import get_settings
+from temporalex_django.runtime.dialect import Columns, Types
+
+#: lock_not_available, deadlock_detected, serialization_failure: the same work succeeds on another try.
+TRANSIENT = frozenset({"55P03", "40P01", "40001"})
+
+
+class PostgresDialect:
+    """See ``Dialect``.
+
+    Django's cursor binds on the client, as text; for payloads in bulk that is the bottleneck. This one binds on the server, and is
+    wrapped by Django all the same, so that query logs, execute wrappers and error classes are the usual ones.
+    """
+
+    vendor = "postgresql"
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    @contextmanager
+    def cursor(self) -> Iterator[Any]:
+        connection = connections[self.alias]
+        connection.ensure_connection()
+        raw: psycopg.Cursor[Any] = psycopg.Cursor(connection.connection)
+        raw.format = psycopg.pq.Format.BINARY
+        if connection.connection.prepare_threshold is None and not get_settings().POOLED:
+            connection.connection.prepare_threshold = 5  # Django turns it off, for poolers; its own cursors never prepare
+        wrapped = connection.make_debug_cursor(raw) if connection.queries_logged else connection.make_cursor(raw)
+        with wrapped as cursor:
+            yield cursor
+
+    def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
+        del types  # psycopg knows them
+        with self.cursor() as cursor:
+            cursor.execute(sql.replace("%s", "%b"), parameters)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        with self.cursor() as cursor:
+            cursor.execute(sql.replace("%s", "%b"), parameters)
+            return int(cursor.rowcount)
+
+    def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
+        return f"= any(%s::{kind}[])", list(values)
+
+    def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
+        arrays = _arrays(columns, rows, key)
+        if arrays:
+            with self.cursor() as cursor:
+                cursor.execute(_statement(columns, body, key), arrays)
+
+    def write_returning(
+        self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
+    ) -> list[tuple[Any, ...]]:
+        arrays = _arrays(columns, rows, key)
+        if not arrays:
+            return []
+        with self.cursor() as cursor:
+            cursor.execute(_statement(columns, body, key), arrays)
+            found: list[tuple[Any, ...]] = cursor.fetchall()
+            return found
+
+    def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
+        if clock is not None:
+            return "%s::timestamptz", [clock()]
+        return ("clock_timestamp()" if live else "statement_timestamp()"), []
+
+    def skip_locked(self) -> str:
+        return " for no key update skip locked"
+
+    def transient(self, exc: BaseException) -> bool:
+        cause = exc if isinstance(exc, psycopg.Error) else exc.__cause__
+        return isinstance(cause, psycopg.Error) and cause.sqlstate in TRANSIENT
+
+
+def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[list[Any]]:
+    arrays = [list(values) for values in zip(*rows, strict=True)]
+    if arrays and key is not None:
+        arrays.append(arrays[[name for name, _ in columns].index(key)])
+    return arrays
+
+
+@lru_cache(maxsize=512)
+def _statement(columns: Columns, body: str, key: str | None) -> str:
+    names = ", ".join(name for name, _ in columns)
+    arrays = ", ".join(f"%b::{kind}[]" for _, kind in columns)
+    if key is not None:
+        body = body.replace("{key}", f"= any(%b::{dict(columns)[key]}[])")
+    return f"with v({names}) as (select * from unnest({arrays})) {body}"

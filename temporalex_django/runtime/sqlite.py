@@ -1,0 +1,114 @@
+"""Statements on SQLite: its one writer lock stands for every row lock."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+
+from temporalex_django.runtime.dialect import Columns, Types
+
+
+class SqliteDialect:
+    """See ``Dialect``. Values are stored as Django's backend stores them: hex ids, naive UTC text for times."""
+
+    vendor = "sqlite"
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(sql, [_adapt(value) for value in parameters])
+            return _converted(cursor.fetchall(), types)
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(sql, [_adapt(value) for value in parameters])
+            return int(cursor.rowcount)
+
+    def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
+        del kind
+        return "in (select value from json_each(%s))", json.dumps([_adapt(value) for value in values])
+
+    def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
+        adapted = [[_adapt(value) for value in row] for row in rows]
+        if adapted:
+            with connections[self.alias].cursor() as cursor:
+                cursor.executemany(_many(columns, body, key), adapted)
+
+    def write_returning(
+        self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
+    ) -> list[tuple[Any, ...]]:
+        adapted = [[_adapt(value) for value in row] for row in rows]
+        if not adapted:
+            return []
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(_one(columns, body, key), [json.dumps(adapted)])
+            return _converted(cursor.fetchall(), types)
+
+    def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
+        del live
+        return "%s", [clock() if clock is not None else datetime.now(UTC)]
+
+    def skip_locked(self) -> str:
+        return ""
+
+    def transient(self, exc: BaseException) -> bool:
+        cause = exc if isinstance(exc, sqlite3.Error) else exc.__cause__
+        return isinstance(cause, sqlite3.OperationalError) and "locked" in str(cause)
+
+
+def _adapt(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return value.hex
+    if isinstance(value, datetime):
+        return str(value.astimezone(UTC).replace(tzinfo=None))
+    if isinstance(value, bool):
+        return int(value)
+    return value
+
+
+def _time(value: str | datetime) -> datetime:
+    """Plain columns come back as naive datetimes (Django's converter), expressions as text."""
+    return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).replace(tzinfo=UTC)
+
+
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timestamptz": _time, "bool": bool, "bytea": bytes}
+
+
+def _converted(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any, ...]]:
+    converters = [_CONVERTERS.get(kind) for kind in types]
+    if not any(converters):
+        return [tuple(row) for row in rows]
+    return [
+        tuple(
+            value if value is None or convert is None else convert(value)
+            for value, convert in zip(row, converters, strict=True)
+        )
+        for row in rows
+    ]
+
+
+@lru_cache(maxsize=512)
+def _many(columns: Columns, body: str, key: str | None) -> str:
+    names = ", ".join(name for name, _ in columns)
+    marks = ", ".join("%s" for _ in columns)
+    if key is not None:
+        body = body.replace("{key}", f"= (select {key} from v)")
+    return f"with v({names}) as (values ({marks})) {body}"
+
+
+@lru_cache(maxsize=512)
+def _one(columns: Columns, body: str, key: str | None) -> str:
+    names = ", ".join(name for name, _ in columns)
+    parts = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(columns)))
+    if key is not None:
+        body = body.replace("{key}", f"in (select {key} from v)")
+    return f"with v({names}) as (select {parts} from json_each(%s)) {body}"

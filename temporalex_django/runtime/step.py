@@ -1,0 +1,294 @@
+"""One activation of one claimed run: what the inbox holds goes in, what is to be written comes out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.core.activation import Activation, Completion
+from temporalex_django.core.events import CLOSING, ENGINE_VERSION, FORMAT, Job
+from temporalex_django.core.failures import error_data
+from temporalex_django.errors import TemporalexError, WorkflowClosed
+from temporalex_django.runtime.cache import Cached
+from temporalex_django.runtime.storage import InboxMessage, NewEvent, NewRun, NewTask, Outcome, RunFacts, RunState, RunWrite
+
+#: Longest wait between two tries of a blocked run, in seconds.
+_LONGEST_BACKOFF = 300.0
+#: How long a run is left to another worker before this one looks again, in seconds.
+_LEFT = 0.5
+_RESULTS = ("activity", "child", "external")
+
+
+class Step:
+    """Builds the ``RunWrite`` of one run."""
+
+    def __init__(self, run: RunState, messages: Sequence[InboxMessage], now: datetime) -> None:
+        self.run = run
+        self.messages = messages
+        self.now = max(now, run.stamp) if run.stamp is not None else now
+        self.write = RunWrite(run=run)
+
+    def closed(self) -> RunWrite:
+        """The chain is closed: its messages are answered, never silently dropped."""
+        for message in self.messages:
+            self._undelivered(message)
+        self.run.due_at = None
+        return self.write
+
+    def parked(self) -> RunWrite:
+        """The run is blocked or paused and not due: its messages wait without waking anybody."""
+        self.write.parked = [message.id for message in self.messages]
+        return self.write
+
+    def blocked(self, error: BaseException, *, retry: bool = True) -> RunWrite:
+        """The activation failed: nothing of it is written, the run stays open and says why."""
+        run = self.run
+        run.attempt += 1
+        delay = min(2.0 ** min(run.attempt, 16), _LONGEST_BACKOFF)
+        run.due_at = self.now + timedelta(seconds=delay) if retry else None
+        code = error.code if isinstance(error, TemporalexError) else type(error).__name__
+        self.write.instance["blocked"] = {
+            "code": code,
+            "error": f"{type(error).__name__}: {error}",
+            "since": self.now.isoformat(),
+            "attempt": run.attempt,
+        }
+        return self.parked()
+
+    def left(self) -> RunWrite:
+        """Another worker has the class of this run: let that one take it."""
+        self.run.due_at = self.now + timedelta(seconds=_LEFT)
+        return self.parked()
+
+    def activate(self, entry: Cached, *, results: Sequence[Job] = (), token: int) -> RunWrite:
+        """Deliver everything that is there. ``results`` are outcomes of atomic activities of this very transaction."""
+        run, executor = self.run, entry.executor
+        start, jobs = self._jobs(entry, results)
+        if jobs or start is not None:
+            activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length)
+            completion = executor.activate(activation)
+        else:
+            completion = Completion()
+        if completion.changed:
+            self._record(completion, entry, start, token)
+            self.write.commands = completion.commands
+        self._settle(completion)
+        self._commands(completion, entry)
+        if run.attempt:
+            run.attempt = 0
+            self.write.instance["blocked"] = None
+        if completion.closed is not None and completion.changed:
+            self._close(completion, entry)
+        else:
+            run.due_at = min((t for t in (executor.next_timer(), run.atomic_due) if t is not None), default=None)
+            self._show(entry)
+        return self.write
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def _jobs(self, entry: Cached, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
+        """Jobs in the order of D-03: timers by their time, results, a cancel request, then messages in order of arrival."""
+        run = self.run
+        start = None
+        jobs = [Job("TimerFired", {"seq": number}) for _, number in entry.executor.due_timers(self.now)]
+        jobs += results
+        cancels: list[Job] = []
+        later: list[Job] = []
+        if run.head is None:
+            facts = entry.facts
+            start = {"args": facts.args, "seed": facts.seed}
+            later = [Job("SignalReceived", dict(signal)) for signal in facts.carried]
+        for message in self.messages:
+            if message.kind in _RESULTS:
+                self.write.consumed.append(message.id)
+                if message.run_id == run.run_id:
+                    jobs.append(Job(message.name, message.body))
+            elif message.kind == "cancel":
+                self.write.consumed.append(message.id)
+                cancels.append(Job("CancelRequested", message.body))
+            elif message.kind == "signal":
+                later.append(Job("SignalReceived", {"name": message.name, "payload": message.body}))
+            else:
+                update = {"id": message.dedupe, "name": message.name, "args": message.body, "after": message.after}
+                later.append(Job("UpdateRequested", update))
+        return start, [*jobs, *cancels, *later]
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def _record(self, completion: Completion, entry: Cached, start: dict[str, Any] | None, token: int) -> None:
+        run = self.run
+        run.activations += 1
+        run.stamp = self.now
+        run.head = token
+        if start is not None:
+            self._event("WorkflowStarted", started_attributes(entry.facts))
+        self._event("ActivationStarted", {"head": token})
+        entry.head, entry.head_at = token, run.length
+        for job in completion.jobs:
+            self._event(job.kind, job.attributes)
+        for command in completion.commands:
+            self._event(command.event_kind, command.event_attributes())
+        entry.length = run.length
+
+    def _event(self, kind: str, attributes: dict[str, Any]) -> None:
+        run = self.run
+        run.length += 1
+        event = NewEvent(seq=run.length, activation=run.activations, kind=kind, at=self.now, attributes=attributes)
+        self.write.events.append(event)
+
+    def _settle(self, completion: Completion) -> None:
+        """Every message that was read has an end now, or a place to wait."""
+        write = self.write
+        outcomes: dict[str, Outcome] = {}
+        for command in completion.commands:
+            match command.kind:
+                case "AcceptUpdate":
+                    outcomes[command.attributes["id"]] = Outcome(status="accepted")
+                case "CompleteUpdate":
+                    outcomes[command.attributes["id"]] = Outcome(status="completed", value=command.attributes["result"])
+                case "FailUpdate":
+                    failure = {k: command.attributes[k] for k in ("type", "message")}
+                    outcomes[command.attributes["id"]] = Outcome(status="failed", value={"code": "update_failed", **failure})
+        rejected = {update: Outcome(status="rejected", value=error_data(error)) for update, error in completion.rejected}
+        pending = dict(completion.pending)
+        inbox = [message for message in self.messages if message.kind in ("signal", "update")]
+        cut = len(inbox) - completion.unapplied
+        for index, message in enumerate(inbox):
+            if index >= cut:
+                if completion.closed != "ContinueAsNew":  # else the next run of the chain reads it
+                    self._undelivered(message)
+            elif message.kind == "signal":
+                write.consumed.append(message.id)
+            elif message.dedupe in outcomes:
+                write.settled[message.id] = outcomes.pop(message.dedupe)
+            elif message.dedupe in rejected:
+                write.settled[message.id] = rejected[message.dedupe]
+            elif message.dedupe in pending:
+                write.waiting[message.id] = pending[message.dedupe]
+        write.outcomes.update(outcomes)
+
+    def _undelivered(self, message: InboxMessage) -> None:
+        if message.kind in ("signal", "update"):
+            error = WorkflowClosed(f"the run was closed before the {message.kind} {message.name!r} was delivered")
+            status = "rejected" if message.kind == "update" else "undelivered"
+            self.write.settled[message.id] = Outcome(status=status, value=error_data(error))
+        elif message.id not in self.write.consumed:
+            self.write.consumed.append(message.id)
+
+    def _commands(self, completion: Completion, entry: Cached) -> None:
+        run, facts, write = self.run, entry.facts, self.write
+        cancelled = {command.seq for command in completion.commands if command.kind == "CancelActivity"}
+        for command in completion.commands:
+            if command.kind == "ScheduleActivity" and command.seq is not None and command.seq not in cancelled:
+                attributes = command.attributes
+                options = attributes["options"]
+                atomic = bool(options.get("atomic"))
+                task = NewTask(
+                    run_id=run.run_id,
+                    chain_id=run.chain_id,
+                    workflow_id=facts.workflow_id,
+                    workflow=facts.workflow,
+                    seq=command.seq,
+                    activity=attributes["activity"],
+                    args=attributes["args"],
+                    kwargs=attributes["kwargs"],
+                    options=options,
+                    queue=options.get("queue") or run.queue,
+                    atomic=atomic,
+                    scheduled_at=self.now,
+                )
+                write.tasks.append(task)
+                if atomic:
+                    run.atomic_due = self.now
+        write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
+
+    def _close(self, completion: Completion, entry: Cached) -> None:
+        run, write = self.run, self.write
+        event = write.events[-1]
+        status = CLOSING[event.kind]
+        write.drop_tasks = True
+        write.tasks = []
+        run.atomic_due = None
+        write.instance.update(
+            status=status, waiting_for=[], accepts={"signals": [], "updates": []}, closed_at=self.now, closing=event.attributes
+        )
+        if run.activations == 1:
+            write.instance["started_at"] = self.now
+        if entry.shown is None or entry.shown.get("publications") != entry.executor.publications:
+            write.instance["published"] = entry.executor.published
+        if completion.closed == "ContinueAsNew":
+            write.next_run = NewRun(
+                run_id=UUID(int=entry.executor.rng.getrandbits(128), version=4),
+                args=event.attributes["args"],
+                seed=entry.executor.rng.getrandbits(62),
+                carried=completion.carried,
+            )
+            return
+        run.closed = True
+        run.due_at = None
+        run.deadline = None
+        error = WorkflowClosed(f"{entry.facts.workflow} {entry.facts.workflow_id} closed ({status}) before the update was done")
+        write.closing = Outcome(status="failed", value=error_data(error))
+
+    def _show(self, entry: Cached) -> None:
+        """Columns of the run's row that differ from what they say now."""
+        executor = entry.executor
+        shown = {
+            "status": "running" if executor.activities else "waiting",
+            "waiting_for": executor.waiting_for,
+            "accepts": executor.accepts,
+            "publications": executor.publications,
+        }
+        before, entry.shown = entry.shown, shown
+        changes = {k: v for k, v in shown.items() if before is None or before.get(k) != v}
+        if changes.pop("publications", None) is not None:
+            changes["published"] = executor.published
+        if self.run.activations == 1 and self.write.events:
+            changes["started_at"] = self.now
+        self.write.instance.update(changes)
+
+
+def started_attributes(facts: RunFacts) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "workflow": facts.workflow,
+        "id": facts.workflow_id,
+        "run_id": str(facts.run_id),
+        "version": facts.version,
+        "args": facts.args,
+        "seed": facts.seed,
+        "engine": ENGINE_VERSION,
+        "format": FORMAT,
+        "attempt": facts.attempt,
+        "parent": facts.parent,
+    }
+    return attributes
+
+
+def terminated(run: RunState, *, reason: str, now: datetime) -> RunWrite:
+    """Close a locked run from outside, at once; none of its code runs any more."""
+    stamp = max(now, run.stamp) if run.stamp is not None else now
+    run.length += 1
+    run.stamp = stamp
+    run.closed = True
+    run.due_at = run.deadline = run.atomic_due = None
+    attributes = {"reason": reason}
+    event = NewEvent(
+        seq=run.length, activation=max(run.activations, 1), kind="WorkflowTerminated", at=stamp, attributes=attributes
+    )
+    error = WorkflowClosed(f"the run was terminated: {reason}" if reason else "the run was terminated")
+    return RunWrite(
+        run=run,
+        events=[event],
+        drop_tasks=True,
+        instance={
+            "status": CLOSING[event.kind],
+            "waiting_for": [],
+            "accepts": {"signals": [], "updates": []},
+            "closed_at": stamp,
+            "closing": attributes,
+            "blocked": None,
+        },
+        closing=Outcome(status="failed", value=error_data(error)),
+    )

@@ -1,0 +1,256 @@
+"""Scheduled activities in SQL: ``TaskStorage``.
+
+Fencing: ``(id, attempt, owner)`` names one attempt of one worker. Whoever speaks about an attempt that is no longer that one
+changes nothing. Locks: the rows of the activities themselves, skipping those that others have. Each method is one transaction of
+its own unless it is called inside one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.conf import codec
+from temporalex_django.runtime.dialect import Columns, Dialect
+from temporalex_django.runtime.storage import TaskResult, TaskState
+from temporalex_django.runtime.writing import earliest, insert
+
+_TASK = (
+    "id, chain_id, run_id, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, scheduled_at, due_at,"
+    " started_at, beat_at, heartbeat, owner"
+)
+_TYPES = (
+    *("int8", "uuid", "uuid", "text", "text", "int4", "text", "bytea", "bytea", "text", "bool", "int4", "timestamptz"),
+    *("timestamptz", "timestamptz", "timestamptz", "bytea", "int8"),
+)
+_FENCE = (
+    "id {key} and exists (select 1 from v where v.id = temporalex_activity_task.id"
+    " and v.attempt = temporalex_activity_task.attempt"
+    " and coalesce(v.owner, -1) = coalesce(temporalex_activity_task.owner, -1))"
+)
+_FENCE_COLUMNS: Columns = (("id", "int8"), ("attempt", "int4"), ("owner", "int8"))
+_MESSAGE: Columns = (
+    *(("chain_id", "uuid"), ("run_id", "uuid"), ("queue", "text"), ("kind", "text"), ("name", "text"), ("body", "bytea")),
+    ("created_at", "timestamptz"),
+)
+
+
+class TaskStatements:
+    """``TaskStorage``; see there for what each method promises."""
+
+    sql: Dialect
+    clock: Callable[[], datetime] | None
+
+    def now(self) -> datetime:
+        raise NotImplementedError
+
+    def transaction(self) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
+    def claim_tasks(
+        self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False
+    ) -> list[TaskState]:
+        """Take due, unowned activities, oldest due first, queue after queue. One statement a queue on PostgreSQL."""
+        found: list[TaskState] = []
+        with self.transaction():
+            for queue in queues:
+                if len(found) < limit:
+                    take = self._take_sqlite if self.sql.vendor == "sqlite" else self._take
+                    found += take(queue, limit - len(found), owner, "" if atomic else " and not atomic")
+        return found
+
+    def _take(self, queue: str, limit: int, owner: int, which: str) -> list[TaskState]:
+        due, parameters = self.sql.instant(self.clock)
+        now, again = self.sql.instant(self.clock, live=True)
+        rows = self.sql.select(
+            f"update temporalex_activity_task set owner = %s, attempt = attempt + 1, started_at = {now}, beat_at = null,"
+            f" expires_at = least(close_at, {now} + start_to_close * interval '1 second',"
+            f" {now} + heartbeat_timeout * interval '1 second')"
+            f" where id = any(array(select id from temporalex_activity_task where queue = %s and owner is null{which}"
+            f" and due_at <= {due} order by due_at limit %s for no key update skip locked)) returning {_TASK}",
+            [owner, *again, *again, *again, queue, *parameters, limit],
+            _TYPES,
+        )
+        return sorted((_task(row) for row in rows), key=lambda t: (t.due_at, t.id))
+
+    def _take_sqlite(self, queue: str, limit: int, owner: int, which: str) -> list[TaskState]:
+        now = self.now()
+        rows = self.sql.select(
+            f"select {_TASK}, start_to_close, heartbeat_timeout, close_at from temporalex_activity_task"
+            f" where queue = %s and owner is null{which} and due_at <= %s order by due_at limit %s",
+            [queue, now, limit],
+            (*_TYPES, "float8", "float8", "timestamptz"),
+        )
+        taken, changes = [], []
+        for *row, to_close, beat, close_at in rows:
+            task = _task(tuple(row))
+            task.attempt, task.owner, task.started_at, task.beat_at = task.attempt + 1, owner, now, None
+            changes.append((task.id, owner, now, earliest(close_at, _later(now, to_close), _later(now, beat))))
+            taken.append(task)
+        self.sql.write(
+            (("id", "int8"), ("owner", "int8"), ("started_at", "timestamptz"), ("expires_at", "timestamptz")),
+            "update temporalex_activity_task set owner = v.owner, attempt = attempt + 1, started_at = v.started_at,"
+            " beat_at = null, expires_at = v.expires_at from v where temporalex_activity_task.id = v.id",
+            changes,
+        )
+        return taken
+
+    def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
+        """Store ends of attempts, all with at most three statements; a final one is a message of its chain from then on."""
+        final = {r.task.id: r for r in results if r.outcome is not None}
+        again = [r for r in results if r.outcome is None]
+        if not results:
+            return []
+        encode = codec().encode
+        with self.transaction():
+            gone = self.sql.write_returning(
+                _FENCE_COLUMNS,
+                f"delete from temporalex_activity_task where {_FENCE} returning id, chain_id, run_id, run_queue",
+                [_fence(r) for r in final.values()],
+                ("int8", "uuid", "uuid", "text"),
+                key="id",
+            )
+            if gone:
+                now, messages = self.now(), []
+                for task, chain, run, queue in gone:
+                    kind, attributes = final[task].outcome or ("", {})
+                    messages.append((chain, run, queue, "activity", kind, encode(attributes), now))
+                self.sql.write(_MESSAGE, insert("temporalex_message", _MESSAGE), messages)
+            due = self._again(again)
+        return [row[0] for row in gone] + due
+
+    def _again(self, results: Sequence[TaskResult]) -> list[int]:
+        """Make these due again. ``schedule_to_start`` counts from the new due time."""
+        if not results:
+            return []
+        now = self.now() if any(r.retry_at is None for r in results) else None
+        rows = []
+        for r in results:
+            due = r.retry_at or now
+            assert due is not None
+            total = r.task.options.get("schedule_to_close")
+            expires = None
+            if not r.task.atomic:
+                close_at = _later(r.task.scheduled_at, total)
+                expires = earliest(close_at, _later(due, r.task.options.get("schedule_to_start")))
+            attempt = r.task.attempt if r.count else r.task.attempt - 1
+            rows.append((*_fence(r), attempt, due, expires))
+        columns: Columns = (
+            *_FENCE_COLUMNS,
+            *(("tries", "int4"), ("due_at", "timestamptz"), ("expires_at", "timestamptz")),
+        )
+        sets = ", ".join(
+            f"{column} = (select v.{source} from v where v.id = temporalex_activity_task.id)"
+            for column, source in (("attempt", "tries"), ("due_at", "due_at"), ("expires_at", "expires_at"))
+        )
+        changed = self.sql.write_returning(
+            columns,
+            f"update temporalex_activity_task set owner = null, started_at = null, beat_at = null, {sets} where {_FENCE}"
+            " returning id",
+            rows,
+            ("int8",),
+            key="id",
+        )
+        return [row[0] for row in changed]
+
+    def expired_tasks(self, *, limit: int) -> list[TaskState]:
+        now, parameters = self.sql.instant(self.clock)
+        rows = self.sql.select(
+            f"select {_TASK} from temporalex_activity_task where expires_at <= {now} order by expires_at limit %s",
+            [*parameters, limit],
+            _TYPES,
+        )
+        return [_task(row) for row in rows]
+
+    def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
+        """Due atomic activities of a locked chain. ``attempt`` counts the one to come; the row does when its end is stored."""
+        return self.atomic_tasks_of([chain_id])
+
+    def atomic_tasks_of(self, chains: Collection[UUID]) -> list[TaskState]:
+        """The same for several locked chains, in order of chain and ``seq``."""
+        now, parameters = self.sql.instant(self.clock, live=True)
+        test, parameter = self.sql.among(chains, "uuid")
+        rows = self.sql.select(
+            f"select {_TASK} from temporalex_activity_task t where t.atomic and t.due_at <= {now}"
+            " and t.run_id in (select c.run_id from temporalex_chain c where c.id"
+            f" {test}) order by chain_id, seq",
+            [*parameters, parameter],
+            _TYPES,
+        )
+        tasks = [_task(row) for row in rows]
+        for task in tasks:
+            task.attempt += 1
+        return tasks
+
+    def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
+        """Store all details with one statement, then read which attempts are still theirs."""
+        if not beats:
+            return set()
+        encode, now = codec().encode, self.now()
+        with self.transaction():
+            rows = self.sql.write_returning(
+                _FENCE_COLUMNS,
+                "select t.id, t.attempt, t.owner, t.start_to_close, t.heartbeat_timeout, t.close_at, t.started_at"
+                " from temporalex_activity_task t, v where t.id {key} and t.id = v.id and t.attempt = v.attempt"
+                " and t.owner = v.owner",
+                list(beats),
+                ("int8", "int4", "int8", "float8", "float8", "timestamptz", "timestamptz"),
+                key="id",
+            )
+            changes = []
+            for task, attempt, owner, to_close, beat, close_at, started in rows:
+                details = beats[task, attempt, owner]
+                expires = earliest(close_at, _later(started, to_close), _later(now, beat))
+                payload = None if details is None else encode(details)
+                changes.append((task, attempt, owner, now, expires, payload))
+            self.sql.write(
+                (*_FENCE_COLUMNS, ("beat_at", "timestamptz"), ("expires_at", "timestamptz"), ("heartbeat", "bytea")),
+                "update temporalex_activity_task set beat_at = v.beat_at, expires_at = v.expires_at,"
+                " heartbeat = coalesce(v.heartbeat, temporalex_activity_task.heartbeat) from v"
+                " where temporalex_activity_task.id {key} and temporalex_activity_task.id = v.id"
+                " and temporalex_activity_task.attempt = v.attempt and temporalex_activity_task.owner = v.owner",
+                changes,
+                key="id",
+            )
+        return {(row[0], row[1], row[2]) for row in rows}
+
+
+def _later(moment: datetime | None, seconds: float | None) -> datetime | None:
+    return None if moment is None or seconds is None else moment + timedelta(seconds=seconds)
+
+
+def _fence(result: TaskResult) -> tuple[int, int, int | None]:
+    """An atomic activity was read, not claimed: its row does not count the attempt that ended."""
+    task = result.task
+    return (task.id, task.attempt - 1 if task.atomic and task.owner is None else task.attempt, task.owner)
+
+
+def _task(row: tuple[Any, ...]) -> TaskState:
+    decode = codec().decode
+    task_id, chain, run, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, *times, owner = row
+    scheduled, due, started, beat, heartbeat = times
+    args, kwargs = decode(call)
+    return TaskState(
+        id=task_id,
+        chain_id=chain,
+        run_id=run,
+        workflow_id=workflow_id,
+        workflow=workflow,
+        seq=seq,
+        activity=activity,
+        args=args,
+        kwargs=kwargs,
+        options=decode(options),
+        queue=queue,
+        atomic=atomic,
+        attempt=attempt,
+        scheduled_at=scheduled,
+        due_at=due,
+        started_at=started,
+        beat_at=beat,
+        heartbeat_details=None if heartbeat is None else decode(heartbeat),
+        owner=owner,
+    )

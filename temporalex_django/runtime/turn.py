@@ -1,0 +1,326 @@
+"""The turn: claim runs, activate them, store everything in one transaction.
+
+Phase 1 takes many runs together and does pure work only. Phase 2 takes, one transaction each, the runs that have atomic
+activities to run: business rows locked by many runs in one transaction would deadlock with those of another worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.authoring import workflow
+from temporalex_django.core import payloads
+from temporalex_django.core.activation import RunInfo
+from temporalex_django.core.events import HistoryEvent, Job
+from temporalex_django.core.executor import Executor
+from temporalex_django.errors import UnknownWorkflow
+from temporalex_django.runtime import activities
+from temporalex_django.runtime.cache import Cache, Cached
+from temporalex_django.runtime.step import Step
+from temporalex_django.runtime.storage import NewTask, RunFacts, RunState, RunWrite, Storage, TaskResult, TaskState, TaskStorage
+
+logger = logging.getLogger("temporalex_django.runtime")
+
+#: Activation time of one turn: what is claimed and not begun by then stays due.
+_BUDGET = 0.025
+#: How far phase 2 goes on with one run in one transaction.
+_ATOMIC_ACTIVATIONS = 20
+_ATOMIC_BUDGET = 0.05
+_ATOMIC_SLOW = 1.0
+
+
+@dataclass(slots=True)
+class TurnReport:
+    """What a turn did. ``runs`` counts the runs that it took up; ``atomic`` names those that are due for phase 2."""
+
+    runs: int = 0
+    tasks: int = 0
+    writes: list[RunWrite] = field(default_factory=list)
+    facts: dict[UUID, RunFacts] = field(default_factory=dict)
+    atomic: list[UUID] = field(default_factory=list)
+    blocked: dict[UUID, BaseException] = field(default_factory=dict)
+
+
+class Engine:
+    """Advances runs of one storage. Thread-safe when the storage is: entries leave the cache while they are worked on.
+
+    ``perform(task)`` runs an atomic activity and gives its value; ``inline_atomic`` False leaves those to whoever claims tasks.
+    ``on_activate`` hears which chain is being activated (None: none). ``elsewhere`` says whether another live worker has a class.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        tasks: TaskStorage,
+        *,
+        cache_size: int = 1000,
+        payload_limit: int = payloads.MAX_BYTES,
+        inline_atomic: bool = True,
+        perform: Callable[[TaskState], Any] | None = None,
+        on_activate: Callable[[UUID | None], None] | None = None,
+        elsewhere: Callable[[RunFacts], bool] = lambda _: False,
+    ) -> None:
+        self.storage = storage
+        self.tasks = tasks
+        self.cache = Cache(cache_size)
+        self._limit = payload_limit
+        self._inline_atomic = inline_atomic
+        self._perform = perform
+        self._on_activate = on_activate or (lambda _: None)
+        self._elsewhere = elsewhere
+
+    def turn(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False) -> TurnReport:
+        """Both phases, each transaction committed. Raises what the storage raises; the runs concerned are due again."""
+        with self.storage.transaction():
+            report = self.advance(limit=limit, queues=queues, chains=chains, force=force)
+        if self._inline_atomic:
+            for chain_id in report.atomic:
+                with self.storage.transaction():
+                    self._advance_atomic(chain_id, queues, report)
+        return report
+
+    def advance(
+        self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False
+    ) -> TurnReport:
+        """Phase 1 inside the caller's transaction. ``force`` tries blocked runs although they are not due.
+
+        What it caches is known by its token: when the caller rolls back, the token is not the one on the row and the entry is
+        never used.
+        """
+        report = TurnReport()
+        claimed = self.storage.claim(limit=limit, queues=queues, chains=chains)
+        if not claimed:
+            return report
+        inbox = self.storage.inbox([run.chain_id for run in claimed])
+        now = self.storage.now()
+        later = [run for run in claimed if self._inline_atomic and not run.closed and _due(run.atomic_due, now)]
+        report.atomic = [run.chain_id for run in later]
+        # a blocked run is not tried again because a message came
+        idle = [run for run in claimed if not run.closed and (run.paused or (run.attempt and not force and not _due(run.due_at, now)))]
+        steps = [Step(run, inbox.get(run.chain_id, []), now) for run in claimed if run not in later]
+        active = [step.run for step in steps if not step.run.closed and step.run not in idle]
+        entries, errors = self._entries(active, report)
+        deadline = time.monotonic() + _BUDGET
+        for index, step in enumerate(steps):
+            run = step.run
+            if index and time.monotonic() > deadline:
+                break
+            if run.closed:
+                write = step.closed()
+            elif run in idle:
+                write = step.parked()
+            else:
+                write = self._step(step, entries.pop(run.run_id, None), errors.get(run.run_id), report)
+            report.writes.append(write)
+            report.runs += 1
+            if self._inline_atomic and _due(run.atomic_due, step.now):
+                report.atomic.append(run.chain_id)
+        for run_id, entry in entries.items():  # claimed and not begun
+            self.cache.put(run_id, entry)
+        self.storage.write(report.writes)
+        report.tasks = sum(len(write.tasks) for write in report.writes)
+        return report
+
+    # -- phase 1 ------------------------------------------------------------------------------------------------------
+
+    def _step(
+        self, step: Step, entry: Cached | None, error: BaseException | None, report: TurnReport, results: Sequence[Job] = ()
+    ) -> RunWrite:
+        run = step.run
+        if entry is None:
+            assert error is not None
+            facts = report.facts.get(run.run_id)
+            if isinstance(error, UnknownWorkflow) and facts is not None and self._elsewhere(facts):
+                return step.left()
+            return self._blocked(step, error, report)
+        self._on_activate(run.chain_id)
+        try:
+            write = step.activate(entry, token=self.storage.new_token(), results=results)
+        except Exception as exc:  # noqa: BLE001 - pure work: whatever it is, it is this run's, and nothing of it was stored
+            entry.executor.evict()
+            return self._blocked(Step(run, step.messages, step.now), exc, report)
+        finally:
+            self._on_activate(None)
+        if run.closed or write.next_run is not None:
+            entry.executor.evict()
+        else:
+            self.cache.put(run.run_id, entry)
+        return write
+
+    def _blocked(self, step: Step, error: BaseException, report: TurnReport) -> RunWrite:
+        run = step.run
+        report.blocked[run.run_id] = error
+        if not run.attempt:
+            logger.error("run %s is blocked: %s: %s", run.run_id, type(error).__name__, error, extra={"run_id": str(run.run_id)})
+        # a missing class comes with a worker that has it, which sets the run due: trying would only slow the claim
+        return step.blocked(error, retry=not isinstance(error, UnknownWorkflow))
+
+    def _entries(self, runs: Sequence[RunState], report: TurnReport) -> tuple[dict[UUID, Cached], dict[UUID, BaseException]]:
+        """An executor for each run: from the cache, brought up to date, or rebuilt; what is missing is read together."""
+        entries: dict[UUID, Cached] = {}
+        errors: dict[UUID, BaseException] = {}
+        behind: dict[UUID, int] = {}
+        unknown: list[RunState] = []
+        for run in runs:
+            entry = self.cache.take(run.run_id)
+            if entry is None:
+                unknown.append(run)
+            else:
+                report.facts[run.run_id] = entry.facts
+                entries[run.run_id] = entry
+                if entry.head != run.head:
+                    behind[run.run_id] = entry.head_at - 1
+        if behind:
+            newer = self.storage.histories(behind)
+            for run in runs:
+                if run.run_id in behind and not self._catch_up(entries[run.run_id], run, newer.get(run.run_id, []), errors):
+                    entries.pop(run.run_id).executor.evict()
+                    if run.run_id not in errors:
+                        unknown.append(run)
+        if unknown:
+            report.facts.update(self.storage.facts([run.run_id for run in unknown if run.run_id not in report.facts]))
+            histories = self.storage.histories({run.run_id: 0 for run in unknown if run.head is not None})
+            for run in unknown:
+                try:
+                    entries[run.run_id] = self._build(run, report.facts[run.run_id], histories.get(run.run_id, []))
+                except Exception as exc:  # noqa: BLE001 - a history or class that cannot be used blocks its own run only
+                    errors[run.run_id] = exc
+        return entries, errors
+
+    @staticmethod
+    def _catch_up(
+        entry: Cached, run: RunState, events: Sequence[HistoryEvent], errors: dict[UUID, BaseException]
+    ) -> bool:
+        """Feed what others wrote since. False when the entry is no ancestor: its activation was rolled back."""
+        if not events or events[0].attributes.get("head") != entry.head:
+            return False
+        try:
+            entry.executor.replay([event for event in events if event.seq > entry.length])
+        except Exception as exc:  # noqa: BLE001 - see _entries
+            errors[run.run_id] = exc
+            return False
+        _stand(entry, events)
+        entry.shown = None
+        return True
+
+    def _build(self, run: RunState, facts: RunFacts, events: Sequence[HistoryEvent]) -> Cached:
+        cls = workflow.find(facts.workflow)
+        info = RunInfo(
+            workflow=facts.workflow,
+            id=facts.workflow_id,
+            run_id=str(facts.run_id),
+            version=facts.version,
+            attempt=facts.attempt,
+            parent=facts.parent,
+        )
+        executor = Executor(cls.definition, info, payload_limit=self._limit)
+        try:
+            executor.replay(events)
+        except BaseException:
+            executor.evict()
+            raise
+        entry = Cached(executor, facts, None, 0, 0)
+        _stand(entry, events)
+        return entry
+
+    # -- phase 2 ------------------------------------------------------------------------------------------------------
+
+    def _advance_atomic(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
+        """Run due atomic activities of one run, and go on with it while its work is atomic, in one transaction."""
+        claimed = self.storage.claim(limit=1, queues=queues, chains=[chain_id])
+        if not claimed or claimed[0].closed or claimed[0].paused:
+            return
+        run = claimed[0]
+        due = self.tasks.atomic_tasks(chain_id)
+        entries, errors = self._entries(claimed, report)
+        entry, error = entries.get(run.run_id), errors.get(run.run_id)
+        messages = self.storage.inbox([chain_id]).get(chain_id, [])
+        begun = time.monotonic()
+        for remaining in reversed(range(_ATOMIC_ACTIVATIONS)):
+            results, retries = self._run_atomic(due) if entry is not None else ([], [])
+            run.atomic_due = min((again.retry_at for again in retries if again.retry_at is not None), default=None)
+            step = Step(run, messages, self.storage.now())
+            messages = []
+            write = self._step(step, entry, error, report, results=[job for job, _ in results])
+            write.cancelled_tasks += [task.seq for _, task in results if task.id]
+            for again in retries:
+                _keep(write, again)
+            new = [task for task in write.tasks if task.atomic and task.attempt == 0]
+            go_on = bool(new and remaining and not retries and time.monotonic() - begun < _ATOMIC_BUDGET)
+            if go_on:
+                write.tasks = [task for task in write.tasks if not task.atomic]
+                due = [_as_state(task) for task in new]
+                run.atomic_due = None
+            self.storage.write([write])
+            report.writes.append(write)
+            report.runs += 1
+            if not go_on:
+                return
+            entry = self.cache.take(run.run_id)
+
+    def _run_atomic(self, due: Sequence[TaskState]) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
+        """Each in a savepoint of its own. Raises what the database raises about the transaction as a whole."""
+        results: list[tuple[Job, TaskState]] = []
+        retries: list[TaskResult] = []
+        assert self._perform is not None
+        for task in due:
+            began = time.monotonic()
+            try:
+                with self.storage.savepoint():
+                    result = activities.completed(task, self._perform(task), limit=self._limit)
+            except Exception as exc:
+                if self.storage.transient(exc):
+                    raise
+                result = activities.failed(task, exc, self.storage.now())
+            if (took := time.monotonic() - began) > _ATOMIC_SLOW:
+                logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, took)
+            if result.outcome is None:
+                retries.append(result)
+            else:
+                results.append((Job(*result.outcome), task))
+        return results, retries
+
+
+def _due(moment: datetime | None, now: datetime) -> bool:
+    return moment is not None and moment <= now
+
+
+def _stand(entry: Cached, events: Sequence[HistoryEvent]) -> None:
+    """Note where the entry stands after ``events``."""
+    for event in reversed(events):
+        if event.kind == "ActivationStarted":
+            entry.head, entry.head_at = event.attributes.get("head"), event.seq
+            break
+    if events:
+        entry.length = events[-1].seq
+
+
+def _keep(write: RunWrite, again: TaskResult) -> None:
+    """An atomic activity that failed is tried later; one that never was a row becomes one now."""
+    task = again.task
+    assert again.retry_at is not None
+    if task.id:
+        write.retried_tasks[task.seq] = (task.attempt, again.retry_at)
+        return
+    write.tasks.append(
+        NewTask(
+            **{name: getattr(task, name) for name in _SHARED}, atomic=True, attempt=task.attempt, due_at=again.retry_at
+        )
+    )
+
+
+_SHARED = (
+    "run_id", "chain_id", "workflow_id", "workflow", "seq", "activity", "args", "kwargs", "options", "queue", "scheduled_at",
+)  # fmt: skip
+
+
+def _as_state(task: NewTask) -> TaskState:
+    """An atomic activity that is run in the transaction that scheduled it: it never becomes a row."""
+    shared = {name: getattr(task, name) for name in _SHARED}
+    return TaskState(**shared, id=0, atomic=True, attempt=1, due_at=task.scheduled_at)

@@ -1,0 +1,275 @@
+"""What a turn stores: one statement a table, however many runs it advanced."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.conf import codec
+from temporalex_django.runtime.dialect import Columns, Dialect
+from temporalex_django.runtime.storage import NewMessage, NewTask, RunWrite
+
+log = logging.getLogger("temporalex_django.turn")
+
+_EVENT: Columns = (
+    *(("run_id", "uuid"), ("seq", "int4"), ("activation", "int4"), ("kind", "text"), ("at", "timestamptz")),
+    ("attributes", "bytea"),
+)
+_TASK: Columns = (
+    *(("chain_id", "uuid"), ("run_id", "uuid"), ("workflow_id", "text"), ("workflow", "text"), ("seq", "int4")),
+    *(("activity", "text"), ("call", "bytea"), ("options", "bytea"), ("queue", "text"), ("run_queue", "text")),
+    *(("atomic", "bool"), ("max_attempts", "int4"), ("scheduled_at", "timestamptz"), ("due_at", "timestamptz")),
+    *(("close_at", "timestamptz"), ("schedule_to_start", "float8"), ("start_to_close", "float8")),
+    *(("heartbeat_timeout", "float8"), ("expires_at", "timestamptz")),
+)
+_CHAIN: Columns = (
+    *(("id", "uuid"), ("run_id", "uuid"), ("due_at", "timestamptz"), ("deadline", "timestamptz"), ("head", "int8")),
+    *(("length", "int4"), ("activations", "int4"), ("stamp", "timestamptz"), ("attempt", "int4"), ("atomic_due", "timestamptz")),
+    *(("closed", "bool"), ("paused", "bool")),
+)
+_RUN: Columns = (
+    *(("id", "uuid"), ("previous", "uuid"), ("args", "bytea"), ("seed", "int8"), ("carried", "bytea")),
+    ("created_at", "timestamptz"),
+)
+_MESSAGE: Columns = (
+    *(("chain_id", "uuid"), ("run_id", "uuid"), ("kind", "text"), ("name", "text"), ("body", "bytea"), ("dedupe", "text")),
+    ("created_at", "timestamptz"),
+)
+#: Columns of a run that a turn may change, and how their values are stored.
+_INSTANCE = {
+    "status": "text",
+    "published": "bytea",
+    "accepts": "jsonb",
+    "waiting_for": "jsonb",
+    "started_at": "timestamptz",
+    "closed_at": "timestamptz",
+    "closing": "bytea",
+    "blocked": "jsonb",
+}
+#: A run's own columns that its successor inherits.
+_INHERITED = (
+    "chain_id, workflow_id, workflow, version, queue, parent, parent_chain_id, parent_run_id, parent_seq, subject_type_id,"
+    " subject_id, tags, metadata, search_attributes"
+)
+
+
+def insert(table: str, columns: Columns) -> str:
+    names = ", ".join(name for name, _ in columns)
+    return f"insert into {table} ({names}) select {names} from v"
+
+
+class TurnStatements:
+    """The writing half of ``Storage``. All of it runs inside the turn's transaction, on chains that it has locked."""
+
+    sql: Dialect
+    clock: Callable[[], datetime] | None
+
+    def now(self) -> datetime:
+        raise NotImplementedError
+
+    def write(self, writes: Sequence[RunWrite]) -> None:
+        """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
+        encode = codec().encode
+        self.sql.write(
+            _EVENT,
+            insert("temporalex_history_event", _EVENT),
+            [(w.run.run_id, e.seq, e.activation, e.kind, e.at, encode(e.attributes)) for w in writes for e in w.events],
+        )
+        self._write_tasks(writes)
+        self._write_inbox(writes)
+        self._write_messages([m for w in writes for m in w.messages])
+        self._write_runs(writes)
+        self.sql.write(
+            _CHAIN,
+            "update temporalex_chain set run_id = v.run_id, due_at = v.due_at, deadline = v.deadline, head = v.head,"
+            " length = v.length, activations = v.activations, stamp = v.stamp, attempt = v.attempt,"
+            " atomic_due = v.atomic_due, closed = v.closed, paused = v.paused, crashes = 0,"
+            " live_key = case when v.closed then null else live_key end"
+            " from v where temporalex_chain.id = v.id and temporalex_chain.id {key}",
+            [_chain_row(w) for w in writes],
+            key="id",
+        )
+
+    def _write_tasks(self, writes: Sequence[RunWrite]) -> None:
+        self.sql.write(
+            _TASK,
+            insert("temporalex_activity_task", _TASK),
+            [task_row(t, run_queue=w.run.queue) for w in writes for t in w.tasks],
+        )
+        self.sql.write(
+            (("run_id", "uuid"), ("seq", "int4")),
+            "delete from temporalex_activity_task where run_id {key} and (run_id, seq) in (select run_id, seq from v)",
+            [(w.run.run_id, seq) for w in writes for seq in w.cancelled_tasks],
+            key="run_id",
+        )
+        dropped = [w.run.run_id for w in writes if w.drop_tasks]
+        if dropped:
+            test, parameter = self.sql.among(dropped, "uuid")
+            self.sql.execute(f"delete from temporalex_activity_task where run_id {test}", [parameter])
+
+    def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
+        encode = codec().encode
+        consumed = [i for w in writes for i in w.consumed]
+        if consumed:
+            test, parameter = self.sql.among(consumed, "int8")
+            self.sql.execute(f"delete from temporalex_message where id {test}", [parameter])
+        parked = [i for w in writes for i in w.parked]
+        if parked:
+            test, parameter = self.sql.among(parked, "int8")
+            self.sql.execute(f"update temporalex_message set fresh = false where id {test}", [parameter])
+        self.sql.write(
+            (("id", "int8"), ("status", "text"), ("outcome", "bytea")),
+            "update temporalex_message set fresh = false, settled = true, outcome_status = v.status, outcome = v.outcome"
+            " from v where temporalex_message.id = v.id and temporalex_message.id {key}",
+            [(i, outcome.status, encode(outcome.value)) for w in writes for i, outcome in w.settled.items()],
+            key="id",
+        )
+        self.sql.write(
+            (("chain_id", "uuid"), ("dedupe", "text"), ("status", "text"), ("outcome", "bytea")),
+            "update temporalex_message set outcome_status = v.status, outcome = v.outcome from v"
+            " where temporalex_message.chain_id = v.chain_id and temporalex_message.dedupe = v.dedupe"
+            " and temporalex_message.chain_id {key}",
+            [(w.run.chain_id, i, o.status, encode(o.value)) for w in writes for i, o in w.outcomes.items()],
+            key="chain_id",
+        )
+        self.sql.write(
+            (("chain_id", "uuid"), ("status", "text"), ("outcome", "bytea")),
+            "update temporalex_message set outcome_status = v.status, outcome = v.outcome from v"
+            " where temporalex_message.chain_id = v.chain_id and temporalex_message.chain_id {key}"
+            " and temporalex_message.kind = 'update' and temporalex_message.outcome_status = 'accepted'",
+            [(w.run.chain_id, w.closing.status, encode(w.closing.value)) for w in writes if w.closing is not None],
+            key="chain_id",
+        )
+        ended = [w.run.chain_id for w in writes if w.closing is not None]
+        if ended:  # what waited behind a handler, a pause or a block is answered by a turn that finds the run closed
+            test, parameter = self.sql.among(ended, "uuid")
+            self.sql.execute(
+                f"update temporalex_message set fresh = true where chain_id {test} and not settled and not fresh", [parameter]
+            )
+        self.sql.write(
+            (("id", "int8"), ("after", "int4")),
+            "update temporalex_message set fresh = false, after = v.after from v"
+            " where temporalex_message.id = v.id and temporalex_message.id {key}",
+            [(i, after) for w in writes for i, after in w.waiting.items()],
+            key="id",
+        )
+
+    def _write_messages(self, messages: Sequence[NewMessage]) -> None:
+        if not messages:
+            return
+        known = self._newest_open([m.workflow_id for m in messages if m.chain_id is None and m.workflow_id])
+        encode, now, rows = codec().encode, self.now(), []
+        for m in messages:
+            chain = m.chain_id or known.get(m.workflow_id or "")
+            if chain is None:
+                log.warning("a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id})
+                continue
+            rows.append((chain, m.run_id, m.kind, m.name, encode(m.body), m.dedupe, now))
+        names = ", ".join(name for name, _ in _MESSAGE)
+        values = ", ".join(f"v.{name}" for name, _ in _MESSAGE)
+        self.sql.write(
+            _MESSAGE,
+            f"insert into temporalex_message ({names}, queue) select {values}, c.queue from v"
+            " join temporalex_chain c on c.id = v.chain_id where c.id {key} on conflict do nothing",
+            rows,
+            key="chain_id",
+        )
+
+    def _newest_open(self, ids: Iterable[str]) -> dict[str, UUID]:
+        """The chain of the newest open run of each business id."""
+        wanted = sorted(set(ids))
+        if not wanted:
+            return {}
+        test, parameter = self.sql.among(wanted, "text")
+        rows = self.sql.select(
+            "select i.workflow_id, c.id from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
+            f" where i.workflow_id {test} and c.id = i.chain_id and not c.closed order by i.id",
+            [parameter],
+            ("text", "uuid"),
+        )
+        return dict(rows)
+
+    def _write_runs(self, writes: Sequence[RunWrite]) -> None:
+        changes = [(w.run.run_id, w.instance) for w in writes if w.instance]
+        if changes:
+            names = tuple(name for name in _INSTANCE if any(name in values for _, values in changes))
+            columns: Columns = (
+                ("id", "uuid"),
+                *((name, _INSTANCE[name]) for name in names),
+                *((f"has_{name}", "bool") for name in names),
+            )
+            sets = ", ".join(
+                f"{name} = case when v.has_{name} then v.{name} else temporalex_instance.{name} end" for name in names
+            )
+            self.sql.write(
+                columns,
+                f"update temporalex_instance set {sets} from v"
+                " where temporalex_instance.id = v.id and temporalex_instance.id {key}",
+                [
+                    (run, *(_stored(n, values[n]) if n in values else None for n in names), *(n in values for n in names))
+                    for run, values in changes
+                ],
+                key="id",
+            )
+        successors = [w for w in writes if w.next_run is not None]
+        if successors:
+            encode, now = codec().encode, self.now()
+            inherited = ", ".join(f"o.{name.strip()}" for name in _INHERITED.split(","))
+            self.sql.write(
+                _RUN,
+                f"insert into temporalex_instance (id, args, seed, carried, created_at, {_INHERITED})"
+                f" select v.id, v.args, v.seed, v.carried, v.created_at, {inherited}"
+                " from v join temporalex_instance o on o.id = v.previous where o.id {key}",
+                [
+                    (n.run_id, w.run.run_id, encode(n.args), n.seed, encode(list(n.carried)) if n.carried else None, now)
+                    for w in successors
+                    if (n := w.next_run) is not None
+                ],
+                key="previous",
+            )
+
+
+def _chain_row(w: RunWrite) -> tuple[Any, ...]:
+    run = w.run
+    if w.next_run is not None:  # the chain goes on with a run that has no history yet; time does not go back
+        due = run.due_at or run.stamp
+        return (run.chain_id, w.next_run.run_id, due, run.deadline, None, 0, 0, run.stamp, 0, None, False, run.paused)
+    due, deadline = (None, None) if run.closed else (run.due_at, run.deadline)
+    counts = (run.length, run.activations, run.stamp, run.attempt, run.atomic_due)
+    return (run.chain_id, run.run_id, due, deadline, run.head, *counts, run.closed, run.paused)
+
+
+def _stored(name: str, value: Any) -> Any:
+    kind = _INSTANCE[name]
+    if kind == "bytea":
+        return codec().encode(value)
+    if kind == "jsonb":
+        return None if value is None else json.dumps(value, separators=(",", ":"))
+    return value
+
+
+def task_row(task: NewTask, *, run_queue: str) -> tuple[Any, ...]:
+    """The row of a scheduled activity, in the order of ``_TASK``."""
+    encode = codec().encode
+    options = task.options
+    to_start = options.get("schedule_to_start")
+    total = options.get("schedule_to_close")
+    close_at = None if total is None else task.scheduled_at + timedelta(seconds=total)
+    expires = None
+    if not task.atomic:  # atomic ones run inside a turn of their own run: nobody but the turn can time them out
+        start_by = None if to_start is None else task.scheduled_at + timedelta(seconds=to_start)
+        expires = earliest(close_at, start_by)
+    return (
+        *(task.chain_id, task.run_id, task.workflow_id, task.workflow, task.seq, task.activity),
+        *(encode([list(task.args), dict(task.kwargs)]), encode(dict(options)), task.queue, run_queue, task.atomic),
+        *(int((options.get("retry") or {}).get("max_attempts") or 0), task.scheduled_at, task.scheduled_at, close_at),
+        *(to_start, options.get("start_to_close"), options.get("heartbeat"), expires),
+    )
+
+
+def earliest(*moments: datetime | None) -> datetime | None:
+    return min((m for m in moments if m is not None), default=None)

@@ -1,0 +1,47 @@
+"""Django signals: what happened to runs.
+
+All are sent with ``send_robust`` after the commit of what they tell, by the process that committed it, and never on replay. A
+receiver that raises is logged and harms nobody. ``sender`` is the workflow's class where the process has it, else its name.
+
+Every signal has ``workflow`` (name), ``workflow_id``, ``run_id``; further arguments stand beside each.
+"""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+#: A run did its first activation. ``version``.
+instance_started = Signal()
+#: A run completed. ``result``.
+instance_completed = Signal()
+#: A run failed, was terminated or timed out. ``status``, ``failure``.
+instance_failed = Signal()
+#: A run ended cancelled.
+instance_cancelled = Signal()
+#: A run cannot go on: ``code``, ``error``.
+instance_blocked = Signal()
+#: A run published state. ``state``.
+state_published = Signal()
+#: A message is in the history now, or was settled as undelivered. ``kind`` (signal, update, cancel, undelivered), ``name``.
+message_received = Signal()
+#: An accepted update ended. ``update_id``, ``name``, ``status`` (completed, failed).
+update_completed = Signal()
+#: An attempt of an activity begins, in the worker that runs it. ``activity``, ``seq``, ``attempt``.
+activity_started = Signal()
+#: An activity's result is in the history. ``activity``, ``seq``.
+activity_completed = Signal()
+#: An activity finally failed or timed out. ``activity``, ``seq``, ``type``, ``attempts``.
+activity_failed = Signal()
+#: A timer fired. ``seq``.
+timer_fired = Signal()
+#: A person acted on a run, or somebody forced it. ``action``, ``actor``, ``reason``.
+operator_acted = Signal()
+
+ALL = {
+    name: value for name, value in list(globals().items()) if isinstance(value, Signal)
+}  #: by name, for whoever sends them from records
+
+
+def send(name: str, sender: object, **arguments: object) -> None:
+    """Send one of them robustly; Django logs what a receiver raises."""
+    ALL[name].send_robust(sender=sender, **arguments)

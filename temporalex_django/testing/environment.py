@@ -1,0 +1,334 @@
+"""What the two test environments share: driving runs until every unit is blocked, a virtual clock, stand-ins for activities."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.authoring import activity as activities_of
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.unique import check_id
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core import payloads, places
+from temporalex_django.core.activation import RunInfo
+from temporalex_django.core.commands import Command
+from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.executor import Executor
+from temporalex_django.errors import TemporalexError, UnknownVersion, WorkflowNotFound
+from temporalex_django.runtime import activities
+from temporalex_django.runtime.activity_context import ActivityContext, running
+from temporalex_django.runtime.memory import MemoryRun
+from temporalex_django.runtime.storage import Outcome, TaskResult, TaskState
+from temporalex_django.runtime.turn import Engine, TurnReport
+from temporalex_django.testing.handles import EnvironmentHandle
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_ALL_TIMEOUTS = ("schedule_to_start", "start_to_close", "heartbeat", "schedule_to_close")
+_TURN = 1000
+#: A test whose runs keep each other busy for ever is stopped here.
+_MOST_TURNS = 100_000
+OWNER = 1
+
+
+class Environment:
+    """Not used by itself: ``WorkflowEnvironment`` (memory) and ``DjangoEnvironment`` (database) say where runs live."""
+
+    engine: Engine
+    clock: datetime
+
+    def __init__(self) -> None:
+        #: One list of commands per recorded activation, in running order over all runs.
+        self.commands: list[list[Command]] = []
+        self._stand_ins: dict[str, Callable[..., Any]] = {}
+        self._holding: set[str] = set()
+        self._held: list[TaskState] = []
+        self._batch: list[Callable[[], None]] | None = None
+        self._seeds = random.Random(0)  # noqa: S311 - the same test draws the same numbers each time
+        self._made_ids = 0
+        self.errors: dict[UUID, BaseException] = {}  # of blocked runs
+
+    # -- where runs live ----------------------------------------------------------------------------------------------
+
+    def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
+        """Store a new chain, due now; its id. Raises ``AlreadyRunning``."""
+        raise NotImplementedError  # pragma: no cover - the two environments define it
+
+    def _chain_of(self, workflow_id: str) -> UUID | None:
+        """The newest chain of an id."""
+        raise NotImplementedError  # pragma: no cover
+
+    def run_ids(self, chain_id: UUID) -> list[UUID]:
+        raise NotImplementedError  # pragma: no cover
+
+    def row(self, run_id: UUID) -> MemoryRun:
+        raise NotImplementedError  # pragma: no cover
+
+    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None) -> int:
+        raise NotImplementedError  # pragma: no cover
+
+    def outcome(self, message_id: int) -> Outcome | None:
+        raise NotImplementedError  # pragma: no cover
+
+    def _terminate(self, chain_id: UUID, reason: str) -> None:
+        raise NotImplementedError  # pragma: no cover
+
+    def _set_clock(self, now: datetime) -> None:
+        raise NotImplementedError  # pragma: no cover
+
+    def _next_due(self) -> datetime | None:
+        """The next time at which a run, a retry or a timeout is due."""
+        raise NotImplementedError  # pragma: no cover
+
+    def _wake_blocked(self) -> None:
+        raise NotImplementedError  # pragma: no cover
+
+    def _queues(self) -> Sequence[str]:
+        return ()
+
+    # -- runs ---------------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        workflow: type[Workflow],
+        args: Any = None,
+        id: str | None = None,  # noqa: A002 - the field's name
+        value: str | None = None,
+        version: int | None = None,
+    ) -> EnvironmentHandle:
+        """Start a run and drive it until every unit is blocked. Raises ``AlreadyRunning``, ``InvalidId``, ``PayloadError``."""
+        if value is not None:
+            if workflow.unique is None:
+                raise TemporalexError(f"{workflow.name} has no `unique`: start it with id=")
+            id = workflow.unique.id_for(value)  # noqa: A001 - the field's name
+        if version is not None and version != workflow.version:
+            raise UnknownVersion(f"{workflow.name} has no version {version} (it is {workflow.version})")
+        if id is None:
+            self._made_ids += 1
+            id = f"{workflow.name}-{self._made_ids}"  # noqa: A001
+        workflow_id = check_id(id)
+        plain = payloads.plain(args, what=f"the input of {workflow.name}")
+        chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62))
+        self._drive()
+        return EnvironmentHandle(self, workflow_id, chain_id)
+
+    def handle(self, id: str) -> EnvironmentHandle:  # noqa: A002 - the field's name
+        """The handle of the newest chain of that id. Raises ``WorkflowNotFound``."""
+        chain_id = self._chain_of(id)
+        if chain_id is None:
+            raise WorkflowNotFound(f"no run with the id {id!r} was started in this environment")
+        return EnvironmentHandle(self, id, chain_id)
+
+    def send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None = None) -> int:
+        """Put a message into an inbox and drive. The id of the message."""
+        number = self._send(chain_id, kind, name, payloads.plain(body, what=f"the payload of {kind} {name!r}"), dedupe)
+        self._drive()
+        return number
+
+    def terminate(self, chain_id: UUID, reason: str) -> None:
+        self._terminate(chain_id, reason)
+        self._drive()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def advance(self, duration: timedelta | float) -> None:
+        """Skip time: each due time on the way is set in turn, and what it fires runs until blocked."""
+        until = self.clock + timedelta(seconds=wait_seconds(duration, what="advance"))
+        if self._batch is not None:
+            self._move(until)
+            return
+        self._wake_blocked()
+        self._drive()
+        while (due := self._due_by(until)) is not None:
+            self._move(max(due, self.clock))
+            self._expire()
+            self._drive()
+        self._move(until)
+
+    def _due_by(self, until: datetime) -> datetime | None:
+        times = [self._next_due()]
+        for task in self._held:
+            passes = activities.first_timeout(task, _ALL_TIMEOUTS, started_at=task.started_at, beat_at=task.beat_at)
+            times.append(passes[0] if passes else None)
+        due = min((moment for moment in times if moment is not None), default=None)
+        return due if due is not None and due <= until else None
+
+    def _move(self, now: datetime) -> None:
+        self.clock = now
+        self._set_clock(now)
+
+    def _expire(self) -> None:
+        for task in list(self._held):
+            passes = activities.first_timeout(task, _ALL_TIMEOUTS, started_at=task.started_at, beat_at=task.beat_at)
+            if passes is not None and passes[0] <= self.clock:
+                self._held.remove(task)
+                self.engine.tasks.finish_tasks([activities.ended_by(task, passes[1], self.clock)])
+        held = {task.id for task in self._held}
+        for task in self.engine.tasks.expired_tasks(limit=_TURN):
+            result = activities.timed_out(task, self.clock) if task.id not in held else None
+            if result is not None:
+                self.engine.tasks.finish_tasks([result])
+
+    # -- activities ---------------------------------------------------------------------------------------------------
+
+    def mock(self, activity: Activity[Any, Any], stand_in: Callable[..., Any]) -> None:
+        """Run ``stand_in`` (plain or async, same arguments) instead of the activity."""
+        self._stand_ins[activity.name] = stand_in
+
+    def hold(self, activity: Activity[Any, Any]) -> None:
+        """Leave every call of the activity open until ``complete`` or ``fail``."""
+        self._holding.add(activity.name)
+
+    def complete(self, activity: Activity[Any, Any], value: Any = None) -> None:
+        """End the oldest held call with a value. Raises ``LookupError`` when none is held."""
+        self._resolve(activity, lambda task: activities.completed(task, value))
+
+    def fail(self, activity: Activity[Any, Any], error: BaseException) -> None:
+        """End the oldest held call with an error, for good. Raises ``LookupError`` when none is held."""
+        self._resolve(activity, lambda task: activities.failed(task, error, self.clock, final=True))
+
+    def _resolve(self, activity: Activity[Any, Any], result: Callable[[TaskState], TaskResult]) -> None:
+        for task in [task for task in self._held if task.activity == activity.name]:
+            ended = result(task)
+            self._held.remove(task)
+            if self.engine.tasks.finish_tasks([ended]):
+                self._drive()
+                return
+        raise LookupError(f"no call of {activity.name} is held: call env.hold(...) before it is scheduled")
+
+    def perform(self, task: TaskState) -> Any:
+        """Run an activity, or its stand-in, here and now."""
+        activity = activities_of.find(task.activity)
+        args, kwargs = activity.decode(task.args, task.kwargs)
+        fn = self._stand_ins.get(task.activity, activity.__wrapped__)
+
+        def beat(details: Any) -> None:
+            self.engine.tasks.heartbeat({(task.id, task.attempt, OWNER): details})
+
+        context = ActivityContext(
+            attempt=task.attempt,
+            idempotency_key=activities.idempotency_key(task),
+            workflow_id=task.workflow_id,
+            run_id=str(task.run_id),
+            heartbeat_details=task.heartbeat_details,
+            _beat=beat,
+        )
+        with places.nowhere(None), running(context):
+            value = fn(*args, **kwargs)
+            return _finished(value) if asyncio.iscoroutine(value) else value
+
+    def _attempt(self, task: TaskState) -> None:
+        try:
+            with self.engine.storage.savepoint():
+                result = activities.completed(task, self.perform(task))
+        except TemporalexError as exc:
+            result = activities.failed(task, exc, self.clock, final=True)
+        except Exception as exc:  # noqa: BLE001 - user code; its policy decides
+            result = activities.failed(task, exc, self.clock)
+        self.engine.tasks.finish_tasks([result])
+
+    # -- driving ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """What is done inside arrives in one activation, in that order, when the block ends."""
+        if self._batch is not None:
+            raise TemporalexError("env.batch() cannot be nested")
+        self._batch = []
+        try:
+            yield
+        finally:
+            self._batch = None
+        self._expire()
+        self._drive()
+
+    def _drive(self) -> None:
+        if self._batch is not None:
+            return
+        for _ in range(_MOST_TURNS):
+            report = self.engine.turn(limit=_TURN, queues=self._queues())
+            self._note(report)
+            if report.runs:
+                continue
+            if not self._one_activity():
+                return
+        raise TemporalexError(f"still busy after {_MOST_TURNS:,} turns: is something starting itself over and over?")
+
+    def _note(self, report: TurnReport) -> None:
+        for write in report.writes:
+            if write.commands is not None:
+                self.commands.append(list(write.commands))
+            if write.instance.get("blocked", 0) is None:
+                self.errors.pop(write.run.run_id, None)
+        self.errors.update(report.blocked)
+
+    def _one_activity(self) -> bool:
+        """Run the activity that is due first; its result is an activation of its own."""
+        while tasks := self.engine.tasks.claim_tasks(limit=1, queues=self._queues(), owner=OWNER, atomic=True):
+            if tasks[0].activity not in self._holding:
+                self._attempt(tasks[0])
+                return True
+            self._held.append(tasks[0])
+        return False
+
+    # -- replay -------------------------------------------------------------------------------------------------------
+
+    def replay(self, handle: EnvironmentHandle) -> None:
+        """Rebuild every run of the handle from its history. Raises ``NondeterminismError``."""
+        for run_id in self.run_ids(handle.chain_id):
+            row = self.row(run_id)
+            from temporalex_django.authoring import workflow  # noqa: PLC0415
+
+            self._replay(workflow.find(row.facts.workflow), row.events)
+
+    def replay_history(self, workflow: type[Workflow], history: Sequence[HistoryEvent]) -> None:
+        """Run ``workflow`` against a history. Raises ``NondeterminismError``."""
+        self._replay(workflow, history)
+
+    @staticmethod
+    def _replay(cls: type[Workflow], history: Sequence[HistoryEvent]) -> None:
+        if not history:
+            return
+        facts = history[0].attributes
+        info = RunInfo(
+            workflow=facts.get("workflow", cls.name),
+            id=facts.get("id", ""),
+            run_id=facts.get("run_id", ""),
+            version=facts.get("version", 1),
+            attempt=facts.get("attempt", 1),
+            parent=facts.get("parent"),
+        )
+        executor = Executor(cls.definition, info)
+        try:
+            executor.replay(list(history))
+        finally:
+            executor.evict()
+
+
+def _finished(coroutine: Any) -> Any:
+    """The value of an async activity, also where an event loop is running already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    box: list[Any] = []
+
+    def run() -> None:
+        try:
+            box.append((asyncio.run(coroutine), None))
+        except BaseException as exc:  # noqa: BLE001 - handed to the thread that waits
+            box.append((None, exc))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    value, error = box[0]
+    if error is not None:
+        raise error
+    return value

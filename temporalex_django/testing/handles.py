@@ -1,0 +1,155 @@
+"""Handles of the test environments: the methods of ``WorkflowHandle``, without waiting for anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from temporalex_django.authoring import workflow
+from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.errors import WorkflowClosed
+from temporalex_django.runtime.outcomes import result_of, update_value
+from temporalex_django.runtime.storage import Outcome
+
+if TYPE_CHECKING:
+    from temporalex_django.runtime.memory import MemoryRun
+    from temporalex_django.testing.environment import Environment
+
+
+class EnvironmentUpdate:
+    """An update that nobody waits for. ``result()`` raises ``UpdateTimeout`` while there is none."""
+
+    def __init__(self, env: Environment, message_id: int, update_id: str, what: str) -> None:
+        self._env = env
+        self._message_id = message_id
+        self.id = update_id
+        self._what = what
+
+    @property
+    def _outcome(self) -> Outcome | None:
+        return self._env.outcome(self._message_id)
+
+    @property
+    def accepted(self) -> bool:
+        outcome = self._outcome
+        return outcome is not None and outcome.status != "rejected"
+
+    @property
+    def done(self) -> bool:
+        outcome = self._outcome
+        return outcome is not None and outcome.status != "accepted"
+
+    def result(self) -> Any:
+        return update_value(self._outcome, update_id=self.id, what=self._what)
+
+
+class EnvironmentHandle:
+    """A chain of runs in an environment."""
+
+    def __init__(self, env: Environment, workflow_id: str, chain_id: UUID) -> None:
+        self.env = env
+        self.id = workflow_id
+        self.chain_id = chain_id
+
+    @property
+    def _row(self) -> MemoryRun:
+        return self.env.row(self.env.run_ids(self.chain_id)[-1])
+
+    @property
+    def run_id(self) -> str:
+        return self.run_ids[-1]
+
+    @property
+    def run_ids(self) -> list[str]:
+        """Of all runs of the chain, oldest first."""
+        return [str(run_id) for run_id in self.env.run_ids(self.chain_id)]
+
+    @property
+    def status(self) -> str:
+        return self._row.status
+
+    @property
+    def blocked(self) -> BaseException | None:
+        """Why the run cannot go on, or None."""
+        return self.env.errors.get(self.env.run_ids(self.chain_id)[-1])
+
+    def signal(self, name: str, payload: Any = None) -> None:
+        """Send a signal. Raises ``WorkflowClosed``."""
+        self._refuse_closed(f"signal {name!r}")
+        self.env.send(self.chain_id, "signal", name, payload)
+
+    def update(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        id: str | None = None,  # noqa: A002 - the field's name
+        timeout: float | None = None,
+        mode: str = "auto",
+    ) -> Any:
+        """Send an update and give its response. ``timeout`` and ``mode`` are accepted as in ``WorkflowHandle``: nothing is waited for here.
+
+        Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``.
+        """
+        del timeout, mode
+        return self.update_async(name, args, id=id).result()
+
+    def update_async(self, name: str, args: Any = None, id: str | None = None) -> EnvironmentUpdate:  # noqa: A002
+        """Send an update without asking for its response."""
+        update_id = id or str(uuid4())
+        number = self.env.send(self.chain_id, "update", name, args, update_id)
+        return EnvironmentUpdate(self.env, number, update_id, f"update {name!r} of {self.id}")
+
+    def query(self, name: str, args: Any = None, *, fresh: bool = True) -> Any:
+        """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``."""
+        del fresh  # nothing is ever undelivered here
+        row = self._row
+        published = row.published
+        if row.published is None and row.status == "pending" and len(self.run_ids) > 1:
+            published = self.env.row(self.env.run_ids(self.chain_id)[-2]).published  # the gap after continue-as-new (D-22)
+        return workflow.find(row.facts.workflow).answer(name, args, published)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The result. Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself."""
+        del timeout
+        row = self._row
+        facts = row.facts
+        return result_of(
+            row.status, row.closing, workflow=facts.workflow, workflow_id=facts.workflow_id, blocked=self.blocked
+        )
+
+    def cancel(self) -> None:
+        """Ask the run to cancel. Raises ``WorkflowClosed``."""
+        self._refuse_closed("cancel request")
+        self.env.send(self.chain_id, "cancel", "", {"reason": ""})
+
+    def terminate(self, reason: str = "") -> None:
+        """Close the run at once. Raises ``WorkflowClosed``."""
+        self._refuse_closed("terminate")
+        self.env.terminate(self.chain_id, reason)
+
+    def history(self) -> list[HistoryEvent]:
+        """Of the newest run."""
+        return list(self._row.events)
+
+    def describe(self) -> dict[str, Any]:
+        row = self._row
+        return {
+            "id": self.id,
+            "run_id": self.run_id,
+            "workflow": row.facts.workflow,
+            "version": row.facts.version,
+            "status": row.status,
+            "blocked": row.blocked,
+            "waiting_for": row.waiting_for,
+            "accepts": row.accepts,
+            "started_at": row.started_at,
+            "closed_at": row.closed_at,
+        }
+
+    def _refuse_closed(self, what: str) -> None:
+        row = self._row
+        if row.status in CLOSED_STATUSES:
+            raise WorkflowClosed(f"{row.facts.workflow} {self.id} is closed ({row.status}): {what} refused")
+
+

@@ -1,0 +1,84 @@
+"""``WorkflowEnvironment``: runs in memory. No database, no Django."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.events import CLOSED_STATUSES
+from temporalex_django.errors import AlreadyRunning
+from temporalex_django.runtime import activities, step
+from temporalex_django.runtime.memory import MemoryRun, MemoryStorage
+from temporalex_django.runtime.storage import Outcome
+from temporalex_django.runtime.turn import Engine
+from temporalex_django.testing.environment import EPOCH, Environment
+
+
+class WorkflowEnvironment(Environment):
+    """Workflows in memory with a virtual clock, which starts at 2026-01-01T00:00Z and moves by ``advance`` alone.
+
+    ``evict=True`` rebuilds each run from its history before every activation.
+    """
+
+    def __init__(self, *, evict: bool = False) -> None:
+        super().__init__()
+        self.storage = MemoryStorage(EPOCH)
+        self.clock = EPOCH
+        self.engine = Engine(self.storage, self.storage, cache_size=0 if evict else 1_000_000, inline_atomic=False)
+
+    def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
+        existing = self._chain_of(workflow_id)
+        if existing is not None and self.storage.current(existing).status not in CLOSED_STATUSES:
+            raise AlreadyRunning(f"a run with the id {workflow_id!r} is open already")
+        return self.storage.start(
+            workflow=cls.name, workflow_id=workflow_id, version=cls.version, queue=cls.task_queue, args=args, seed=seed
+        )
+
+    def _chain_of(self, workflow_id: str) -> UUID | None:
+        found = None
+        for chain_id in self.storage.chains:
+            if self.storage.current(chain_id).facts.workflow_id == workflow_id:
+                found = chain_id
+        return found
+
+    def run_ids(self, chain_id: UUID) -> list[UUID]:
+        return self.storage.run_ids[chain_id]
+
+    def row(self, run_id: UUID) -> MemoryRun:
+        return self.storage.runs[run_id]
+
+    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None) -> int:
+        return self.storage.send(chain_id, kind, name, body, dedupe=dedupe)
+
+    def outcome(self, message_id: int) -> Outcome | None:
+        kept = self.storage.messages.get(message_id)
+        return kept.outcome if kept is not None else None
+
+    def _terminate(self, chain_id: UUID, reason: str) -> None:
+        run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
+        self.engine.cache.take(run.run_id)
+        self.storage.write([step.terminated(run, reason=reason, now=self.clock)])
+        self.errors.pop(run.run_id, None)
+
+    def _set_clock(self, now: datetime) -> None:
+        self.storage.clock = now
+
+    def _next_due(self) -> datetime | None:
+        times = [run.due_at for run in self.storage.chains.values() if run.due_at is not None]
+        held = {task.id for task in self._held}
+        for task in self.storage.open_tasks.values():
+            if task.id in held:
+                continue
+            if task.owner is None:
+                times.append(task.due_at)
+            passes = activities.expiry(task, started_at=task.started_at, beat_at=task.beat_at)
+            if passes is not None:
+                times.append(passes[0])
+        return min(times, default=None)
+
+    def _wake_blocked(self) -> None:
+        for run in self.storage.chains.values():
+            if run.attempt and not run.closed:
+                run.due_at = self.clock

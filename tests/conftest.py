@@ -1,0 +1,96 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+MARKERS_OF_FOLDERS = {"unit": "unit", "property": "unit", "browser": "browser"}
+#: For a browser without a window system, as root, on a machine whose network is closed.
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+
+
+def pytest_report_header() -> str:
+    import django
+
+    return f"django: {django.get_version()}, database: {os.environ.get('TEST_DB', 'sqlite')}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    skip = pytest.mark.skip(reason="needs PostgreSQL (TEST_DB=postgres)")
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+        if marker := MARKERS_OF_FOLDERS.get(folder):
+            item.add_marker(marker)
+        if item.get_closest_marker("postgres") and os.environ.get("TEST_DB") != "postgres":
+            item.add_marker(skip)
+
+
+@pytest.fixture
+def subprocess_env(transactional_db: None) -> dict[str, str]:
+    """Environment for a process that works on this test's database: workers, clusters, commands.
+
+    The test must commit what the process is to see, hence ``transactional_db``.
+    """
+    from django.db import connection
+
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "TX_TEST_DATABASE": str(connection.settings_dict["NAME"]),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of the distribution's Chromium; its absence is a failure in CI and a skip elsewhere."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    message = "no Chromium on this machine (Debian: apt-get install chromium)"
+    if in_ci():
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    """A headless browser (playwright). Its event loop runs in this thread, so the ORM is told not to mind."""
+    from playwright.sync_api import sync_playwright
+
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        instance = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGUMENTS)
+        yield instance
+        instance.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A fresh page with cookies of its own."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    yield context.new_page()
+    context.close()

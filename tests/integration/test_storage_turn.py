@@ -1,0 +1,414 @@
+"""What a turn reads and writes, on the database of the lane."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from temporalex_django.errors import AlreadyRunning, PayloadError, WorkflowNotFound
+from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.ids import token, uuid7
+from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start, message_outcome, update_outcome
+from temporalex_django.runtime.storage import NewEvent, NewMessage, NewRun, NewTask, Outcome, RunState, RunWrite
+
+pytestmark = pytest.mark.django_db
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def storage() -> DjangoStorage:
+    return DjangoStorage()
+
+
+def start(storage: DjangoStorage, workflow_id: str = "w-1", **options: Any) -> Started:
+    return insert_start(NewStart(workflow_id=workflow_id, workflow="Cart", args={"n": 1}, **options), storage=storage)
+
+
+def claim(storage: DjangoStorage, *, limit: int = 100) -> list[RunState]:
+    return storage.claim(limit=limit, queues=["default"])
+
+
+def event(seq: int, **attributes: Any) -> NewEvent:
+    return NewEvent(seq=seq, activation=1, kind="SignalReceived", at=NOW, attributes=attributes)
+
+
+def task(run: RunState, seq: int = 1, **options: Any) -> NewTask:
+    return NewTask(
+        run_id=run.run_id,
+        chain_id=run.chain_id,
+        workflow_id="w-1",
+        workflow="Cart",
+        seq=seq,
+        activity="shop.charge",
+        args=[1],
+        kwargs={"a": 2},
+        options={"retry": {"max_attempts": 3}, **options},
+        queue="default",
+        atomic=bool(options.get("atomic")),
+        scheduled_at=NOW,
+    )
+
+
+def test_a_start_is_claimed_with_its_facts(storage: DjangoStorage) -> None:
+    started = start(storage, tags=["vip"], timeout=60)
+
+    with storage.transaction():
+        (run,) = claim(storage)
+
+        assert (run.chain_id, run.run_id) == started
+        assert (run.head, run.length, run.closed, run.stamp) == (None, 0, False, None)
+        assert run.due_at is not None
+        assert run.deadline is not None
+        assert abs(run.deadline - run.due_at - timedelta(seconds=60)) < timedelta(seconds=1)
+        facts = storage.facts([run.run_id])[run.run_id]
+    assert (facts.workflow_id, facts.workflow, facts.version, facts.args) == ("w-1", "Cart", 1, {"n": 1})
+    assert facts.seed > 0
+    instance = Instance.objects.get(pk=started.run_id)
+    assert (instance.status, instance.tags, instance.input) == ("pending", ["vip"], {"n": 1})
+
+
+def test_everything_that_a_turn_produced_is_read_back(storage: DjangoStorage) -> None:
+    started = start(storage)
+    first = insert_message(started.chain_id, kind="signal", name="go", body={"a": "ü"}, storage=storage)
+    second = insert_message(started.chain_id, kind="update", name="add", body=1, dedupe="u-1", storage=storage)
+    third = insert_message(started.chain_id, kind="update", name="add", body=2, dedupe="u-2", storage=storage)
+    with storage.transaction():
+        (run,) = claim(storage)
+        inbox = storage.inbox([run.chain_id])[run.chain_id]
+        assert [(m.id, m.kind, m.name, m.body, m.dedupe) for m in inbox] == [
+            (first.id, "signal", "go", {"a": "ü"}, None),
+            (second.id, "update", "add", 1, "u-1"),
+            (third.id, "update", "add", 2, "u-2"),
+        ]
+        run.head, run.length, run.activations, run.stamp = storage.new_token(), 2, 1, NOW
+        run.due_at = NOW + timedelta(days=1)
+        storage.write(
+            [
+                RunWrite(
+                    run=run,
+                    events=[event(1, name="go"), event(2, payload=b"x".decode())],
+                    tasks=[task(run, 1), task(run, 2, atomic=True)],
+                    consumed=[first.id],
+                    settled={second.id: Outcome(status="accepted")},
+                    waiting={third.id: 1},
+                    instance={"status": "waiting", "published": {"n": 0}, "blocked": None, "waiting_for": ["signal"]},
+                )
+            ]
+        )
+
+    assert storage.histories({run.run_id: 0})[run.run_id][0].attributes == {"name": "go"}
+    assert [e.seq for e in storage.histories({run.run_id: 1})[run.run_id]] == [2]
+    assert HistoryEvent.objects.filter(run_id=run.run_id).count() == 2
+    chain = Chain.objects.get(pk=run.chain_id)
+    assert (chain.head, chain.length, chain.due_at) == (run.head, 2, run.due_at)
+    instance = Instance.objects.get(pk=run.run_id)
+    assert (instance.status, instance.published_state, instance.waiting_for) == ("waiting", {"n": 0}, ["signal"])
+    assert message_outcome(second.id, storage=storage) == Outcome(status="accepted")
+    assert message_outcome(third.id, storage=storage) is None
+    with storage.transaction():
+        assert claim(storage) == []  # neither due nor fresh
+        (left,) = storage.inbox([run.chain_id])[run.chain_id]
+        assert (left.id, left.after) == (third.id, 1)
+        (run,) = storage.claim(limit=1, queues=["default"], chains=[run.chain_id])
+        storage.write([RunWrite(run=run, outcomes={"u-1": Outcome(status="completed", value=[1])}, cancelled_tasks=[1])])
+    assert update_outcome(run.chain_id, "u-1", storage=storage) == Outcome(status="completed", value=[1])
+    assert [t.seq for t in ActivityTask.objects.filter(run_id=run.run_id)] == [2]
+
+
+def test_a_rolled_back_turn_leaves_nothing(storage: DjangoStorage) -> None:
+    start(storage)
+    with pytest.raises(RuntimeError), storage.transaction():
+        (run,) = claim(storage)
+        run.length, run.head = 1, storage.new_token()
+        storage.write([RunWrite(run=run, events=[event(1)])])
+        raise RuntimeError
+
+    with storage.transaction():
+        (run,) = claim(storage)
+    assert (run.length, run.head) == (0, None)
+    assert storage.histories({run.run_id: 0})[run.run_id] == []
+
+
+def test_a_message_rings_by_itself(storage: DjangoStorage) -> None:
+    started = start(storage)
+    with storage.transaction():
+        (run,) = claim(storage)
+        run.due_at = None
+        storage.write([RunWrite(run=run)])
+        assert claim(storage) == []
+    assert not storage.ready(queues=["default"])
+
+    insert_message(started.chain_id, kind="signal", name="go", body=None, storage=storage)
+
+    assert storage.ready(queues=["default"])
+    assert not storage.ready(queues=["other"])
+    with storage.transaction():
+        assert [r.chain_id for r in claim(storage)] == [started.chain_id]
+
+
+def test_messages_of_many_chains_take_turns(storage: DjangoStorage) -> None:
+    chains = [start(storage, f"w-{i}").chain_id for i in range(7)]
+    with storage.transaction():
+        for run in (runs := claim(storage)):
+            run.due_at = None
+        storage.write([RunWrite(run=run) for run in runs])
+    for chain in chains:
+        for _ in range(3):
+            insert_message(chain, kind="signal", name="go", body=None, storage=storage)
+
+    seen: list[UUID] = []
+    for _ in range(4):
+        with storage.transaction():
+            seen += [run.chain_id for run in claim(storage, limit=2)]
+
+    assert sorted(seen[:7]) == sorted(chains)  # nobody twice before everybody once
+
+
+def test_a_closed_run_keeps_its_messages_answered_and_frees_its_id(storage: DjangoStorage) -> None:
+    started = start(storage)
+    update = insert_message(started.chain_id, kind="update", name="add", body=1, dedupe="u-1", storage=storage)
+    behind = insert_message(started.chain_id, kind="update", name="add", body=1, dedupe="u-2", storage=storage)
+    with storage.transaction():
+        (run,) = claim(storage)
+        storage.write(
+            [RunWrite(run=run, settled={update.id: Outcome(status="accepted")}, waiting={behind.id: 0}, tasks=[task(run)])]
+        )
+    with storage.transaction():
+        (run,) = storage.claim(limit=1, queues=["default"], chains=[run.chain_id])
+        run.closed, run.deadline = True, NOW
+        closing = Outcome(status="failed", value={"code": "workflow_closed"})
+        storage.write([RunWrite(run=run, drop_tasks=True, closing=closing, instance={"status": "completed", "closed_at": NOW})])
+
+    assert update_outcome(run.chain_id, "u-1", storage=storage) == closing
+    chain = Chain.objects.get(pk=run.chain_id)
+    assert (chain.closed, chain.live_key, chain.due_at, chain.deadline) == (True, None, None, None)
+    assert not ActivityTask.objects.exists()
+    assert not Instance.objects.open().exists()
+    with storage.transaction():  # the one that waited is fresh again, for a turn that answers it
+        (run,) = claim(storage)
+        assert run.closed
+        assert [m.id for m in storage.inbox([run.chain_id])[run.chain_id]] == [behind.id]
+    assert start(storage).chain_id != started.chain_id
+
+
+def test_continue_as_new_gives_the_chain_a_new_run(storage: DjangoStorage) -> None:
+    started = start(storage, tags=["vip"], version=3)
+    with storage.transaction():
+        (run,) = claim(storage)
+        stamp = storage.now()
+        run.length, run.head, run.activations, run.stamp, run.due_at = 3, 77, 2, stamp, None
+        new = NewRun(run_id=uuid7(), args={"n": 2}, seed=5, carried=[{"name": "s", "payload": 1}])
+        storage.write([RunWrite(run=run, next_run=new, instance={"status": "continued_as_new", "closed_at": NOW})])
+
+    with storage.transaction():
+        (run,) = claim(storage)
+        facts = storage.facts([run.run_id])[run.run_id]
+    assert (run.chain_id, run.run_id, run.length, run.head, run.stamp) == (started.chain_id, new.run_id, 0, None, stamp)
+    assert (facts.args, facts.seed, list(facts.carried), facts.version) == ({"n": 2}, 5, [{"name": "s", "payload": 1}], 3)
+    assert Instance.objects.get(pk=new.run_id).tags == ["vip"]
+    with pytest.raises(AlreadyRunning):
+        start(storage)
+
+
+def test_messages_find_their_chain_by_business_id(storage: DjangoStorage) -> None:
+    one, two = start(storage, "one"), start(storage, "two")
+    with storage.transaction():
+        runs = {run.chain_id: run for run in claim(storage)}
+        to = [
+            NewMessage(kind="signal", name="a", body=1, workflow_id="two"),
+            NewMessage(kind="signal", name="b", body=2, chain_id=two.chain_id),
+            NewMessage(kind="signal", name="c", body=3, workflow_id="nobody"),
+        ]
+        storage.write([RunWrite(run=runs[one.chain_id], messages=to)])
+
+        assert [m.name for m in storage.inbox([two.chain_id])[two.chain_id]] == ["a", "b"]
+    assert Message.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "other"),
+    [
+        ("global", {"scope": "workflow"}),
+        ("global", {"scope": "version"}),
+        ("global", {"scope": "global"}),
+        ("workflow", {"scope": "workflow"}),
+        ("workflow", {"scope": "version"}),
+        ("version", {"scope": "version"}),
+    ],
+)
+def test_a_live_id_is_refused_and_the_callers_transaction_stays_whole(
+    storage: DjangoStorage, scope: str, other: dict[str, Any]
+) -> None:
+    start(storage, "same", **other)
+
+    with transaction.atomic():
+        with pytest.raises(AlreadyRunning) as caught:
+            start(storage, "same", scope=scope)
+        assert not caught.value.pending
+        start(storage, "another")
+    assert Instance.objects.count() == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [("none", "none"), ("none", "global"), ("version", "none")])
+def test_scope_none_never_collides(storage: DjangoStorage, first: str, second: str) -> None:
+    start(storage, "same", scope=first)
+    start(storage, "same", scope=second)
+
+
+def test_versions_do_not_collide_in_scope_version(storage: DjangoStorage) -> None:
+    start(storage, "same", scope="version", version=1)
+    start(storage, "same", scope="version", version=2)
+    with pytest.raises(AlreadyRunning):
+        start(storage, "same", scope="version", version=2)
+
+
+def test_an_update_id_is_taken_once_and_free_again_when_rejected(storage: DjangoStorage) -> None:
+    chain = start(storage).chain_id
+    first = insert_message(chain, kind="update", name="add", body=1, dedupe="u", storage=storage)
+    again = insert_message(chain, kind="update", name="add", body=1, dedupe="u", storage=storage)
+    assert (again.id, again.new) == (first.id, False)
+    with storage.transaction():
+        (run,) = claim(storage)
+        storage.write([RunWrite(run=run, settled={first.id: Outcome(status="rejected", value={"code": "x"})})])
+
+    third = insert_message(chain, kind="update", name="add", body=1, dedupe="u", storage=storage)
+
+    assert third.new
+    assert third.id > first.id
+    assert update_outcome(chain, "u", storage=storage) is None
+
+
+def test_an_unknown_chain_is_named(storage: DjangoStorage) -> None:
+    with pytest.raises(WorkflowNotFound):
+        insert_message(uuid7(), kind="signal", name="x", body=1, storage=storage)
+    with pytest.raises(WorkflowNotFound):
+        insert_message(uuid7(), kind="update", name="x", body=1, dedupe="1", storage=storage)
+
+
+def test_an_unreadable_payload_names_its_run(storage: DjangoStorage) -> None:
+    started = start(storage)
+    Instance.objects.update(args=b"\xff")
+
+    with pytest.raises(PayloadError) as caught:
+        storage.facts([started.run_id])
+
+    assert caught.value.run_id == started.run_id  # type: ignore[attr-defined]
+    assert "unreadable" in repr(Instance.objects.get().input)
+
+
+@pytest.mark.parametrize("size", [10, 100])
+def test_the_number_of_statements_does_not_depend_on_the_number_of_runs(storage: DjangoStorage, size: int) -> None:
+    for i in range(size):
+        chain = start(storage, f"w-{i}").chain_id
+        insert_message(chain, kind="update", name="a", body=1, dedupe="u", storage=storage)
+        insert_message(chain, kind="signal", name="a", body=1, storage=storage)
+        insert_message(chain, kind="signal", name="b", body=1, storage=storage)
+
+    with storage.transaction(), CaptureQueriesContext(connection) as queries:
+        runs = claim(storage)
+        inbox = storage.inbox([r.chain_id for r in runs])
+        storage.facts([r.run_id for r in runs])
+        storage.histories({r.run_id: 0 for r in runs})
+        storage.now()
+        writes = []
+        for run in runs:
+            update, one, two = (m.id for m in inbox[run.chain_id])
+            run.length, run.head, run.due_at = 1, storage.new_token(), None
+            writes.append(
+                RunWrite(
+                    run=run,
+                    events=[event(1)],
+                    tasks=[task(run)],
+                    cancelled_tasks=[7],
+                    consumed=[one],
+                    waiting={two: 1},
+                    settled={update: Outcome(status="accepted")},
+                    outcomes={"u": Outcome(status="completed")},
+                    instance={"status": "running", "started_at": NOW},
+                )
+            )
+        storage.write(writes)
+
+    assert len(runs) == size
+    assert len(queries) <= 20, [q["sql"][:90] for q in queries]
+    assert ActivityTask.objects.count() == size
+    assert {status for (status,) in Instance.objects.values_list("status")} == {"running"}
+
+
+def test_a_virtual_clock_judges_everything() -> None:
+    clock = [NOW]
+    storage = DjangoStorage(clock=lambda: clock[0])
+    start(storage)
+    with storage.transaction():
+        (run,) = claim(storage)
+        run.due_at = NOW + timedelta(hours=1)
+        storage.write([RunWrite(run=run, tasks=[task(run, schedule_to_start=7200)])])
+        assert claim(storage) == []
+    assert storage.next_due(queues=["default"]) == 0.0  # the activity
+
+    assert storage.now() == NOW
+    assert len(storage.claim_tasks(limit=5, queues=["default"], owner=1)) == 1
+    assert storage.next_due(queues=["default"]) == 3600.0
+    clock[0] += timedelta(hours=1)
+    with storage.transaction():
+        assert len(claim(storage)) == 1
+
+
+def test_a_run_that_killed_its_worker_comes_alone_and_only_to_workers(storage: DjangoStorage) -> None:
+    chains = [start(storage, f"w-{i}").chain_id for i in range(3)]
+    Chain.objects.filter(pk=chains[0]).update(crashes=1)
+    worker = DjangoStorage(worker=True)
+
+    with storage.transaction():
+        assert chains[0] not in {run.chain_id for run in claim(storage)}
+        assert storage.claim(limit=1, queues=["default"], chains=chains[:1]) == []
+        assert {run.chain_id for run in claim(worker)} == set(chains[1:])
+        Chain.objects.exclude(pk=chains[0]).update(due_at=None)
+        (run,) = claim(worker)
+        storage.write([RunWrite(run=run)])
+    assert Chain.objects.get(pk=chains[0]).crashes == 0
+
+
+def test_a_declined_run_is_left_alone(storage: DjangoStorage) -> None:
+    one, two = start(storage, "one"), start(storage, "two")
+    insert_message(one.chain_id, kind="signal", name="x", body=1, storage=storage)
+    storage.decline([one.chain_id])
+
+    with storage.transaction():
+        assert [run.chain_id for run in claim(storage)] == [two.chain_id]
+        assert len(claim(DjangoStorage())) == 2
+
+
+def test_live_workers_are_those_whose_lease_is_valid(storage: DjangoStorage) -> None:
+    now = storage.now()
+    for name, left in (("Here", 10), ("Gone", -10)):
+        Worker.objects.create(
+            id=uuid7(),
+            epoch=token(),
+            kind="worker",
+            host="h",
+            pid=1,
+            queues=["default"],
+            workflows={name: [1]},
+            started_at=now,
+            beat_at=now,
+            expires_at=now + timedelta(seconds=left),
+        )
+
+    assert storage.live_workers_with(["Here", "Gone", "Nowhere"]) == {"Here"}
+
+
+def test_runs_are_found_by_their_subject(storage: DjangoStorage, django_user_model: Any) -> None:
+    user = django_user_model.objects.create(username="u")
+    started = start(storage, subject=user)
+    start(storage, "other")
+
+    assert [i.pk for i in Instance.objects.for_subject(user)] == [started.run_id]
+    assert Instance.objects.get(pk=started.run_id).subject == user

@@ -60,7 +60,7 @@ class Settings:
     ACTIVITY_THREADS: int = _setting(8, "Threads of a worker for activities that are plain functions.")
     ACTIVITY_TASKS: int = _setting(100, "`async def` activities that a worker runs at the same time, in one event loop.")
     LEASE_SECONDS: float = _setting(
-        10.0,
+        6.0,
         "A worker that has not beaten for so long is taken for dead and its activities are given to others. It beats three times in "
         "that time.",
     )

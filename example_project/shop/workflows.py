@@ -99,7 +99,7 @@ class ShoppingCart(Workflow):
     @query("status")
     def status(state: Any) -> Any:  # noqa: N805
         """Give phase, item count and total, without the lines."""
-        return {name: value for name, value in state.items() if name != "items"}
+        return {name: value for name, value in (state or {}).items() if name != "items"}
 
     @query("cart")
     def cart(state: Any) -> Any:  # noqa: N805
@@ -143,7 +143,10 @@ class ShoppingCart(Workflow):
             },
             timeout=timedelta(seconds=args.confirm_within),
         )
-        confirmed_by = "timeout" if isinstance(outcome, TimedOut) else "customer"
+        if isinstance(outcome, TimedOut):
+            confirmed_by: str | None = "timeout"
+        else:
+            confirmed_by = "customer" if outcome["confirmed"] else None
         result = {
             "total": total,
             "lines": len(items),
@@ -151,7 +154,7 @@ class ShoppingCart(Workflow):
             "confirmed_by": confirmed_by,
             "charge": asdict(made) if made else None,
         }
-        if not isinstance(outcome, TimedOut) and not outcome["confirmed"]:
+        if confirmed_by is None:
             publish_cart("cancelling", items)
             await activities.return_stock(booking)
             if payment.cents:

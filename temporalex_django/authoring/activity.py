@@ -54,8 +54,8 @@ class Options:
             raise WorkflowDefinitionError("activity options: " + "; ".join(wrong))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for the command: timeouts in seconds, only those that are set; ``retry`` always."""
-        data: dict[str, Any] = {"retry": (self.retry or RetryPolicy()).as_dict()}
+        """Plain data for the command, only what is set: a history repeats it for each call. Timeouts in seconds."""
+        data: dict[str, Any] = {} if self.retry is None else {"retry": self.retry.as_dict()}
         for name in _TIMEOUTS:
             if (value := getattr(self, name)) is not None:
                 data[name] = seconds(value)
@@ -90,12 +90,14 @@ class Activity(Generic[P, R]):
         """Schedule it, when awaited. Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` here, at the call."""
         executor = places.executor_for(self.name)
         self._bind(args, kwargs)
-        attributes = {
+        attributes: dict[str, Any] = {
             "activity": self.name,
             "args": [executor.plain(arg, f"argument {i + 1} of {self.name}") for i, arg in enumerate(args)],
-            "kwargs": {key: executor.plain(arg, f"argument {key!r} of {self.name}") for key, arg in kwargs.items()},
-            "options": self._plain_options,
         }
+        if kwargs:
+            attributes["kwargs"] = {k: executor.plain(arg, f"argument {k!r} of {self.name}") for k, arg in kwargs.items()}
+        if self._plain_options:
+            attributes["options"] = self._plain_options
         call = Call(self.name, lambda: executor.schedule_activity(attributes, self.result_type))
         return cast("Awaitable[R]", call)
 

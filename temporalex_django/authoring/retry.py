@@ -54,11 +54,16 @@ class RetryPolicy:
         }
 
 
-def next_delay(policy: dict[str, Any], attempt: int, error_types: Sequence[str]) -> float | None:
+_UNLIMITED = RetryPolicy().as_dict()
+
+
+def next_delay(policy: dict[str, Any] | None, attempt: int, error_types: Sequence[str]) -> float | None:
     """Seconds until the attempt after ``attempt`` (counted from 1), or None when there is none.
 
-    ``policy`` is ``RetryPolicy.as_dict()``; ``error_types`` are the class names of the exception and its bases.
+    ``policy`` is ``RetryPolicy.as_dict()``, None for the default one (without limit); ``error_types`` are the class names of the
+    exception and its bases.
     """
+    policy = policy or _UNLIMITED
     if policy["max_attempts"] and attempt >= policy["max_attempts"]:
         return None
     if not set(policy["non_retryable"]).isdisjoint(error_types):

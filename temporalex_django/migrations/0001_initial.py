@@ -64,6 +64,12 @@ class Migration(migrations.Migration):
                 ("kind", models.CharField(help_text="worker, q2 or local.", max_length=20)),
                 ("host", models.CharField(max_length=255)),
                 ("pid", models.IntegerField()),
+                (
+                    "place",
+                    models.TextField(
+                        db_default="", help_text="Boot, namespace and start time: tells a neighbour whether it lives."
+                    ),
+                ),
                 ("queues", models.JSONField(help_text="Queues that it takes runs and activities from.")),
                 ("workflows", models.JSONField(help_text="Workflow classes that it has: name to list of versions.")),
                 (

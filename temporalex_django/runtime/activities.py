@@ -79,7 +79,7 @@ def ended_by(task: TaskState, timeout: str, now: datetime) -> TaskResult:
 
 def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> datetime | None:
     """When it is tried again: by its policy, and before ``schedule_to_close`` passes."""
-    delay = next_delay(task.options["retry"], task.attempt, error_types)
+    delay = next_delay(task.options.get("retry"), task.attempt, error_types)
     if delay is None:
         return None
     retry_at = now + timedelta(seconds=delay)

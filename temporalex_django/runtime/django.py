@@ -21,7 +21,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.events import HistoryEvent
 from temporalex_django.errors import PayloadError
 from temporalex_django.runtime.dialect import Dialect, dialect_for
-from temporalex_django.runtime.ids import token
+from temporalex_django.runtime.ids import token, uuid7
 from temporalex_django.runtime.storage import InboxMessage, RunFacts, RunState
 from temporalex_django.runtime.tasks import TaskStatements
 from temporalex_django.runtime.writing import TurnStatements
@@ -324,6 +324,9 @@ class DjangoStorage(TaskStatements, TurnStatements):
 
     def new_token(self) -> int:
         return token()
+
+    def new_run_id(self) -> UUID:
+        return uuid7()
 
     def next_due(self, *, queues: Sequence[str]) -> float | None:
         """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever."""

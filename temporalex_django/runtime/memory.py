@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -103,8 +103,17 @@ class MemoryStorage:
     def savepoint(self) -> Iterator[None]:
         yield
 
-    def transient(self, error: BaseException) -> bool:
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    def transient(self, exc: BaseException) -> bool:
         return False
+
+    def decline(self, chains: Iterable[UUID]) -> None:
+        raise AssertionError("there are no other workers in memory")
+
+    def live_workers_with(self, workflows: Collection[str]) -> set[str]:
+        return set()
 
     def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
         if chains:
@@ -134,6 +143,9 @@ class MemoryStorage:
 
     def new_token(self) -> int:
         return next(self._tokens)
+
+    def new_run_id(self) -> UUID:
+        return uuid4()
 
     def write(self, writes: Sequence[RunWrite]) -> None:
         for write in writes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,8 +16,6 @@ from temporalex_django.runtime.storage import InboxMessage, NewEvent, NewRun, Ne
 
 #: Longest wait between two tries of a blocked run, in seconds.
 _LONGEST_BACKOFF = 300.0
-#: How long a run is left to another worker before this one looks again, in seconds.
-_LEFT = 0.5
 _RESULTS = ("activity", "child", "external")
 
 
@@ -57,13 +55,11 @@ class Step:
         }
         return self.parked()
 
-    def left(self) -> RunWrite:
-        """Another worker has the class of this run: let that one take it."""
-        self.run.due_at = self.now + timedelta(seconds=_LEFT)
-        return self.parked()
-
-    def activate(self, entry: Cached, *, results: Sequence[Job] = (), token: int) -> RunWrite:
+    def activate(
+        self, entry: Cached, *, token: int, new_run_id: Callable[[], UUID], results: Sequence[Job] = ()
+    ) -> RunWrite:
         """Deliver everything that is there. ``results`` are outcomes of atomic activities of this very transaction."""
+        self._new_run_id = new_run_id
         run, executor = self.run, entry.executor
         start, jobs = self._jobs(entry, results)
         if jobs or start is not None:
@@ -183,7 +179,7 @@ class Step:
         for command in completion.commands:
             if command.kind == "ScheduleActivity" and command.seq is not None and command.seq not in cancelled:
                 attributes = command.attributes
-                options = attributes["options"]
+                options = attributes.get("options", {})
                 atomic = bool(options.get("atomic"))
                 task = NewTask(
                     run_id=run.run_id,
@@ -193,7 +189,7 @@ class Step:
                     seq=command.seq,
                     activity=attributes["activity"],
                     args=attributes["args"],
-                    kwargs=attributes["kwargs"],
+                    kwargs=attributes.get("kwargs", {}),
                     options=options,
                     queue=options.get("queue") or run.queue,
                     atomic=atomic,
@@ -220,7 +216,7 @@ class Step:
             write.instance["published"] = entry.executor.published
         if completion.closed == "ContinueAsNew":
             write.next_run = NewRun(
-                run_id=UUID(int=entry.executor.rng.getrandbits(128), version=4),
+                run_id=self._new_run_id(),
                 args=event.attributes["args"],
                 seed=entry.executor.rng.getrandbits(62),
                 carried=completion.carried,

@@ -168,9 +168,6 @@ class Storage(Protocol):
 
     def savepoint(self) -> AbstractContextManager[None]: ...
 
-    def transient(self, error: BaseException) -> bool:
-        """Whether ``error`` is about the transaction (deadlock, lock timeout, lost connection), not about what was done in it."""
-
     def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
         """Lock up to ``limit`` runs that are due or have fresh messages, skipping locked ones; with ``chains`` exactly these."""
 
@@ -186,6 +183,9 @@ class Storage(Protocol):
 
     def new_token(self) -> int:
         """A ``head`` token, never drawn twice."""
+
+    def new_run_id(self) -> UUID:
+        """For a run that goes on as new; later ones sort behind earlier ones where the storage sorts by it."""
 
     def write(self, writes: Sequence[RunWrite]) -> None: ...
 

@@ -51,7 +51,7 @@ class Engine:
     """Advances runs of one storage. Thread-safe when the storage is: entries leave the cache while they are worked on.
 
     ``perform(task)`` runs an atomic activity and gives its value; ``inline_atomic`` False leaves those to whoever claims tasks.
-    ``on_activate`` hears which chain is being activated (None: none). ``elsewhere`` says whether another live worker has a class.
+    ``on_activate`` hears which chain is being activated (None: none).
     """
 
     def __init__(
@@ -64,7 +64,6 @@ class Engine:
         inline_atomic: bool = True,
         perform: Callable[[TaskState], Any] | None = None,
         on_activate: Callable[[UUID | None], None] | None = None,
-        elsewhere: Callable[[RunFacts], bool] = lambda _: False,
     ) -> None:
         self.storage = storage
         self.tasks = tasks
@@ -73,7 +72,6 @@ class Engine:
         self._inline_atomic = inline_atomic
         self._perform = perform
         self._on_activate = on_activate or (lambda _: None)
-        self._elsewhere = elsewhere
 
     def turn(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False) -> TurnReport:
         """Both phases, each transaction committed. Raises what the storage raises; the runs concerned are due again."""
@@ -115,6 +113,8 @@ class Engine:
                 write = step.closed()
             elif run in idle:
                 write = step.parked()
+            elif self._left_to_others(run, errors.get(run.run_id), report):
+                continue
             else:
                 write = self._step(step, entries.pop(run.run_id, None), errors.get(run.run_id), report)
             report.writes.append(write)
@@ -135,13 +135,12 @@ class Engine:
         run = step.run
         if entry is None:
             assert error is not None
-            facts = report.facts.get(run.run_id)
-            if isinstance(error, UnknownWorkflow) and facts is not None and self._elsewhere(facts):
-                return step.left()
             return self._blocked(step, error, report)
         self._on_activate(run.chain_id)
         try:
-            write = step.activate(entry, token=self.storage.new_token(), results=results)
+            write = step.activate(
+                entry, token=self.storage.new_token(), new_run_id=self.storage.new_run_id, results=results
+            )
         except Exception as exc:  # noqa: BLE001 - pure work: whatever it is, it is this run's, and nothing of it was stored
             entry.executor.evict()
             return self._blocked(Step(run, step.messages, step.now), exc, report)
@@ -152,6 +151,16 @@ class Engine:
         else:
             self.cache.put(run.run_id, entry)
         return write
+
+    def _left_to_others(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
+        """Whether this process lacks the class of the run and a live worker has it (D-32)."""
+        facts = report.facts.get(run.run_id)
+        if not isinstance(error, UnknownWorkflow) or facts is None:
+            return False
+        if not self.storage.live_workers_with([facts.workflow]):
+            return False
+        self.storage.decline([run.chain_id])
+        return True
 
     def _blocked(self, step: Step, error: BaseException, report: TurnReport) -> RunWrite:
         run = step.run

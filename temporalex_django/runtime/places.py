@@ -1,0 +1,56 @@
+"""Which process on which machine: so that a neighbour sees at once that a worker is gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+
+
+def host() -> str:
+    return socket.gethostname()[:255]
+
+
+def place_of(pid: int | None = None) -> str:
+    """Boot, process namespace, pid and its start time; empty where the system does not tell (not Linux)."""
+    space = _space()
+    started = _started(pid or os.getpid())
+    return f"{space}:{pid or os.getpid()}:{started}" if space and started else ""
+
+
+def is_gone(place: str) -> bool:
+    """Whether that process has certainly ended. False when it lives, is elsewhere, or cannot be judged from here."""
+    if not is_neighbour(place):
+        return False
+    _, pid, started = place.rsplit(":", 2)
+    return _started(int(pid)) != started
+
+
+def is_neighbour(place: str) -> bool:
+    """Whether it is on this machine, so that its files can be read."""
+    return bool(place) and place.rsplit(":", 2)[0] == _space()
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _space() -> str:
+    try:
+        return f"{_boot()}:{os.stat('/proc/self/ns/pid').st_ino}" if _boot() else ""
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Start time of a process in ticks since boot; empty when there is none, also for a zombie: nothing of it runs."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in {"Z", "X"} else fields[19]

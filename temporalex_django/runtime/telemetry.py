@@ -1,0 +1,81 @@
+"""After a commit: Django signals about what it stored, and hints for those who wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import DatabaseError, connections
+
+from temporalex_django import signals
+from temporalex_django.authoring import workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.runtime.inserting import ring
+from temporalex_django.runtime.storage import RunFacts, RunWrite
+from temporalex_django.runtime.turn import TurnReport
+
+#: Whoever waits for a result or an outcome listens here; the payload names chains, by the hex of their ids.
+DONE_CHANNEL = "temporalex_done"
+_PAYLOAD_IDS = 200
+
+_BY_KIND = {
+    "SignalReceived": ("message_received", {"kind": "signal"}, ("name",)),
+    "CancelRequested": ("message_received", {"kind": "cancel", "name": ""}, ()),
+    "UpdateAccepted": ("message_received", {"kind": "update"}, ("name",)),
+    "UpdateCompleted": ("update_completed", {"status": "completed"}, ("id", "name")),
+    "UpdateFailed": ("update_completed", {"status": "failed"}, ("id", "name")),
+    "TimerFired": ("timer_fired", {}, ("seq",)),
+    "WorkflowCompleted": ("instance_completed", {}, ("result",)),
+    "WorkflowFailed": ("instance_failed", {"status": "failed"}, ()),
+    "WorkflowTerminated": ("instance_failed", {"status": "terminated"}, ()),
+    "WorkflowTimedOut": ("instance_failed", {"status": "timed_out"}, ()),
+    "WorkflowCancelled": ("instance_cancelled", {}, ()),
+}
+
+
+def announce(report: TurnReport) -> None:
+    """Send the signals of a committed turn; nothing is built for signals that nobody listens to."""
+    if not any(signal.receivers for signal in signals.ALL.values()):
+        return
+    for write in report.writes:
+        facts = report.facts.get(write.run.run_id)
+        if facts is not None:
+            _announce_run(write, facts)
+
+
+def _announce_run(write: RunWrite, facts: RunFacts) -> None:
+    sender: Any = workflow.registry.get(facts.workflow, facts.workflow)
+    who = {"workflow": facts.workflow, "workflow_id": facts.workflow_id, "run_id": str(facts.run_id)}
+    for event in write.events:
+        if event.kind == "WorkflowStarted":
+            signals.send("instance_started", sender, **who, version=facts.version)
+        elif (rule := _BY_KIND.get(event.kind)) is not None:
+            name, fixed, wanted = rule
+            more: dict[str, Any] = {("update_id" if k == "id" else k): event.attributes.get(k) for k in wanted}
+            if name == "instance_failed":
+                more["failure"] = event.attributes
+            signals.send(name, sender, **who, **fixed, **more)
+    if "published" in write.instance:
+        signals.send("state_published", sender, **who, state=write.instance["published"])
+    if blocked := write.instance.get("blocked"):
+        signals.send("instance_blocked", sender, **who, code=blocked["code"], error=blocked["error"])
+    for outcome in write.settled.values():
+        if outcome.status == "undelivered":
+            signals.send("message_received", sender, **who, kind="undelivered", name="")
+
+
+def hint(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
+    """Wake workers of other queues for new activities, and callers who wait. Hints: what goes wrong here is nobody's business."""
+    connection = connections[alias]
+    if connection.vendor != "postgresql" or connection.in_atomic_block or get_settings().POOLED:
+        return
+    queues = {task.queue for write in report.writes for task in write.tasks}.difference(own_queues)
+    if queues:
+        ring(alias=alias, queues=queues)
+    done = [w.run.chain_id.hex for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed]
+    try:
+        with connection.cursor() as cursor:
+            for i in range(0, len(done), _PAYLOAD_IDS):
+                cursor.execute("select pg_notify(%s, %s)", [DONE_CHANNEL, ",".join(done[i : i + _PAYLOAD_IDS])])
+    except DatabaseError:
+        return

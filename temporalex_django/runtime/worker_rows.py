@@ -1,0 +1,95 @@
+"""The row of a worker: its lease, and what it can do."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from temporalex_django.conf import get_settings
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.ids import token, uuid7
+from temporalex_django.runtime.places import host, place_of
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerRow:
+    """What a worker process says about itself. ``epoch`` is the lease of all that it has in hand."""
+
+    kind: str
+    queues: Sequence[str]
+    workflows: Mapping[str, Sequence[int]]
+    slot: str = ""
+    session_lock: bool = False
+    id: UUID = field(default_factory=uuid7)
+    epoch: int = field(default_factory=token)
+    skew: float = 0.0
+
+    def register(self, storage: DjangoStorage) -> int:
+        """Insert the row, and set blocked runs due that this worker may be able to take. One transaction; the number of those."""
+        with storage.transaction():
+            now = storage.now()
+            lease = timedelta(seconds=get_settings().LEASE_SECONDS)
+            storage.sql.execute(
+                "insert into temporalex_worker (id, epoch, kind, host, pid, place, queues, workflows, slot, session_lock,"
+                " started_at, beat_at, expires_at) values (%s, %s, %s, %s, %s, %s, "
+                + ("%s::jsonb, %s::jsonb" if storage.sql.vendor == "postgresql" else "%s, %s")
+                + ", %s, %s, %s, %s, %s)",
+                [
+                    *(self.id, self.epoch, self.kind, host(), os.getpid(), place_of()),
+                    *(json.dumps(list(self.queues)), json.dumps({k: list(v) for k, v in self.workflows.items()})),
+                    *(self.slot, self.session_lock, now, now, now + lease),
+                ],
+            )
+            return wake_blocked(storage, list(self.workflows), now)
+
+    def beat(self, storage: DjangoStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
+        """Prolong the lease: one UPDATE. False when the row is gone: this worker was taken for dead and needs a new epoch."""
+        before = datetime.now(UTC)
+        now = storage.now()
+        after = datetime.now(UTC)
+        self.skew = ((before + (after - before) / 2) - now).total_seconds()
+        lease = timedelta(seconds=get_settings().LEASE_SECONDS)
+        changed = storage.sql.execute(
+            "update temporalex_worker set beat_at = %s, expires_at = %s, suspected_at = null, runs = %s, activities = %s,"
+            " turns = %s, clock_skew = %s, session_lock = %s where id = %s and epoch = %s",
+            [now, now + lease, runs, activities, turns, self.skew, self.session_lock, self.id, self.epoch],
+        )
+        return changed == 1
+
+    def renew(self) -> None:
+        """Take a new epoch: what was held under the old one belongs to others."""
+        self.id, self.epoch = uuid7(), token()
+
+    def remove(self, storage: DjangoStorage) -> None:
+        storage.sql.execute("delete from temporalex_worker where id = %s", [self.id])
+
+
+#: What no new worker puts right: the run kills whoever activates it.
+_DEADLY = "crash"
+
+
+def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime) -> int:
+    """Set blocked runs of these classes due now (D-32): their class, or other code, is here. Skips runs that are locked."""
+    if not workflows:
+        return 0
+    test, parameter = storage.sql.among(workflows, "text")
+    rows = storage.sql.select(
+        f"select chain_id, cast(blocked as text) from temporalex_instance where workflow {test} and blocked is not null",
+        [parameter],
+        ("uuid", "text"),
+    )
+    chains = [chain for chain, blocked in rows if json.loads(blocked).get("code") != _DEADLY]
+    if not chains:
+        return 0
+    among, ids = storage.sql.among(chains, "uuid")
+    locked = storage.sql.select(
+        f"select id from temporalex_chain where id {among} and not closed and not paused{storage.sql.skip_locked()}",
+        [ids],
+        ("uuid",),
+    )
+    among, ids = storage.sql.among([row[0] for row in locked], "uuid")
+    return storage.sql.execute(f"update temporalex_chain set due_at = %s where id {among}", [now, ids])

@@ -1,0 +1,103 @@
+"""``DjangoEnvironment``: the same runs, in the test's own database and transaction. ``drain``: on committed data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Min
+
+from temporalex_django.authoring import activity, workflow
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.models import ActivityTask, Chain, Instance
+from temporalex_django.runtime import step
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import NewStart, insert_message, insert_start, message_outcome
+from temporalex_django.runtime.memory import MemoryRun
+from temporalex_django.runtime.storage import Outcome
+from temporalex_django.runtime.turn import Engine
+from temporalex_django.testing.environment import EPOCH, Environment
+
+
+class DjangoEnvironment(Environment):
+    """Workflows on the database of the test, inside its transaction (a plain ``TestCase``), with a virtual clock.
+
+    Everything else is as in ``WorkflowEnvironment``: activities run here and now, each outcome in an activation of its own.
+    """
+
+    def __init__(self, *, evict: bool = False) -> None:
+        super().__init__()
+        self.clock = EPOCH
+        self.storage = DjangoStorage(clock=lambda: self.clock)
+        self.engine = Engine(self.storage, self.storage, cache_size=0 if evict else 1_000_000, inline_atomic=False)
+
+    def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
+        new = NewStart(
+            workflow_id=workflow_id,
+            workflow=cls.name,
+            args=args,
+            version=cls.version,
+            queue=cls.task_queue,
+            scope="global" if cls.unique is None else cls.unique.scope,
+            seed=seed,
+            tags=list(cls.tags),
+            metadata=dict(cls.metadata),
+        )
+        return insert_start(new, storage=self.storage).chain_id
+
+    def _chain_of(self, workflow_id: str) -> UUID | None:
+        runs = Instance.objects.using(self.storage.alias).filter(workflow_id=workflow_id).order_by("-id")
+        return runs.values_list("chain_id", flat=True).first()
+
+    def run_ids(self, chain_id: UUID) -> list[UUID]:
+        runs = Instance.objects.using(self.storage.alias).filter(chain_id=chain_id).order_by("id")
+        return list(runs.values_list("pk", flat=True))
+
+    def row(self, run_id: UUID) -> MemoryRun:
+        run = Instance.objects.using(self.storage.alias).get(pk=run_id)
+        return MemoryRun(
+            facts=self.storage.facts([run_id])[run_id],
+            status=run.status,
+            published=run.published_state,
+            accepts=run.accepts or {"signals": [], "updates": []},
+            waiting_for=run.waiting_for or [],
+            blocked=run.blocked,
+            started_at=run.started_at,
+            closed_at=run.closed_at,
+            closing=run.closing_value,
+            events=self.storage.histories({run_id: 0}).get(run_id, []),
+        )
+
+    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None) -> int:
+        return insert_message(chain_id, kind=kind, name=name, body=body, dedupe=dedupe, storage=self.storage).id
+
+    def outcome(self, message_id: int) -> Outcome | None:
+        return message_outcome(message_id, storage=self.storage)
+
+    def _terminate(self, chain_id: UUID, reason: str) -> None:
+        with self.storage.transaction():
+            run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
+            self.storage.write([step.terminated(run, reason=reason, now=self.clock)])
+        self.errors.pop(run.run_id, None)
+
+    def _set_clock(self, now: datetime) -> None:
+        """The storage reads ``clock``."""
+
+    def _next_due(self) -> datetime | None:
+        alias = self.storage.alias
+        chains = Chain.objects.using(alias).filter(due_at__isnull=False).aggregate(at=Min("due_at"))["at"]
+        tasks = ActivityTask.objects.using(alias).exclude(pk__in=[task.id for task in self._held])
+        queued = tasks.filter(owner__isnull=True).aggregate(at=Min("due_at"))["at"]
+        expiring = tasks.filter(expires_at__isnull=False).aggregate(at=Min("expires_at"))["at"]
+        return min((at for at in (chains, queued, expiring) if at is not None), default=None)
+
+    def _wake_blocked(self) -> None:
+        Chain.objects.using(self.storage.alias).filter(attempt__gt=0, closed=False).update(due_at=self.clock)
+
+    def _queues(self) -> Sequence[str]:
+        named = {cls.task_queue for cls in workflow.registry.values()}
+        named |= {found.options_set.queue for found in activity.registry.values() if found.options_set.queue}
+        stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()
+        return sorted(named | set(stored))

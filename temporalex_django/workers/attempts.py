@@ -1,0 +1,159 @@
+"""One attempt of an activity: decode, call, and what its end means."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from temporalex_django import signals
+from temporalex_django.authoring import activity, workflow
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.conf import get_settings
+from temporalex_django.errors import ActivityNotFound, PayloadError
+from temporalex_django.runtime import activities
+from temporalex_django.runtime.activity_context import ActivityContext, running
+from temporalex_django.runtime.storage import TaskResult, TaskState
+
+log = logging.getLogger("temporalex_django.activity")
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """An attempt in the hands of this process. ``cancelled`` is set when its result would come too late."""
+
+    task: TaskState
+    now: Callable[[], datetime]
+    began: bool = False
+    cancelled: bool = False
+    details: list[Any] = field(default_factory=list)
+    future: Any = None  # of an async one, in its loop
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return (self.task.id, self.task.attempt, self.task.owner or 0)
+
+    def context(self) -> ActivityContext:
+        task = self.task
+        return ActivityContext(
+            attempt=task.attempt,
+            idempotency_key=activities.idempotency_key(task),
+            workflow_id=task.workflow_id,
+            run_id=str(task.run_id),
+            heartbeat_details=task.heartbeat_details,
+            _beat=self._beat,
+            _cancelled=lambda: self.cancelled,
+        )
+
+    def _beat(self, details: Any) -> None:
+        self.details[:] = [details]  # only the last one counts
+
+    def run(self) -> TaskResult:
+        """Run it in this thread, an async one in a loop of its own. Never raises."""
+        return self._guarded(lambda act, args, kwargs: call(act, args, kwargs))
+
+    async def run_async(self) -> TaskResult:
+        """Run it in the loop of this thread. Raises ``CancelledError`` only."""
+        prepared = self._prepare()
+        if isinstance(prepared, TaskResult):
+            return prepared
+        act, args, kwargs = prepared
+        try:
+            with running(self.context()):
+                value = await act.__wrapped__(*args, **kwargs)
+            return self._completed(value)
+        except asyncio.CancelledError:
+            if not self.cancelled:
+                return self._failed(RuntimeError("the activity was cancelled from inside"))
+            raise
+        except Exception as exc:  # noqa: BLE001 - the policy decides
+            return self._failed(exc)
+
+    def _guarded(self, invoke: Callable[[Activity[Any, Any], Any, Any], Any]) -> TaskResult:
+        prepared = self._prepare()
+        if isinstance(prepared, TaskResult):
+            return prepared
+        try:
+            with running(self.context()):
+                value = invoke(*prepared)
+            return self._completed(value)
+        except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt, not the worker
+            return self._failed(exc)
+
+    def _prepare(self) -> TaskResult | tuple[Activity[Any, Any], Any, Any]:
+        self.began = True
+        task = self.task
+        try:
+            act = activity.find(task.activity)
+            args, kwargs = act.decode(task.args, task.kwargs)
+        except (ActivityNotFound, PayloadError) as exc:
+            return activities.unknown(task, exc)
+        announce("activity_started", task, attempt=task.attempt)
+        return act, args, kwargs
+
+    def _completed(self, value: Any) -> TaskResult:
+        try:
+            return activities.completed(self.task, value, limit=get_settings().MAX_PAYLOAD_BYTES)
+        except PayloadError as exc:
+            return activities.failed(self.task, exc, self.now(), final=True)
+
+    def _failed(self, exc: BaseException) -> TaskResult:
+        task = self.task
+        result = activities.failed(task, exc, self.now())
+        log.warning(
+            "%s failed in attempt %d%s: %s: %s",
+            *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", type(exc).__name__, exc),
+            extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
+        )
+        return result
+
+
+def call(act: Activity[Any, Any], args: Any, kwargs: Any) -> Any:
+    """Call the function of an activity; an async one runs to its end in a loop of its own."""
+    value = act.__wrapped__(*args, **kwargs)
+    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def perform(task: TaskState) -> Any:
+    """An atomic activity, inside the turn's transaction. Raises what the function raises."""
+    act = activity.find(task.activity)
+    args, kwargs = act.decode(task.args, task.kwargs)
+    announce("activity_started", task, attempt=task.attempt)
+    with running(Attempt(task, lambda: task.due_at).context()):
+        return act.__wrapped__(*args, **kwargs)
+
+
+def announce(name: str, task: TaskState, **facts: Any) -> None:
+    """Send a Django signal about an activity, if anybody listens."""
+    signal = signals.ALL[name]
+    sender = workflow.registry.get(task.workflow, task.workflow)
+    if signal.has_listeners(sender):
+        signals.send(
+            name,
+            sender,
+            workflow=task.workflow,
+            workflow_id=task.workflow_id,
+            run_id=str(task.run_id),
+            activity=task.activity,
+            seq=task.seq,
+            **facts,
+        )
+
+
+def announce_end(result: TaskResult) -> None:
+    """After the commit of an attempt's end: only the last one is worth a signal."""
+    if result.outcome is None:
+        return
+    kind, attributes = result.outcome
+    if kind == "ActivityCompleted":
+        announce("activity_completed", result.task)
+    else:
+        announce("activity_failed", result.task, type=attributes.get("type"), attempts=attributes.get("attempts"))

@@ -1,0 +1,81 @@
+"""The second connection of a worker on PostgreSQL: it hears hints, and its session lock says that the worker lives."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import psycopg
+from django.db import connections
+
+from temporalex_django.runtime.inserting import CHANNEL
+
+log = logging.getLogger("temporalex_django.worker")
+
+
+def connect(alias: str) -> psycopg.Connection[Any]:
+    """A plain connection to the same database, in autocommit, known to nobody else."""
+    parameters = {k: v for k, v in connections[alias].get_connection_params().items() if k not in {"pool", "cursor_factory"}}
+    parameters |= {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+    connection = psycopg.connect(**parameters)
+    connection.autocommit = True
+    return connection
+
+
+class Listener:
+    """A thread that calls ``ring`` when a hint for one of ``queues`` comes.
+
+    ``epoch()`` is locked for the session (``pg_try_advisory_lock``); ``locked`` says whether it is now. When the connection breaks
+    it comes back by itself and takes the lock again: until the beat is late, nobody took the lease.
+    """
+
+    def __init__(self, alias: str, queues: Collection[str], *, epoch: Callable[[], int], ring: Callable[[], None]) -> None:
+        self.alias = alias
+        self.queues = set(queues)
+        self.locked = False
+        self._epoch = epoch
+        self._ring = ring
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="temporalex-listener", daemon=True)
+
+    def start(self) -> None:
+        """Returns when the lock is held, or the first try failed."""
+        self._thread.start()
+        self._ready.wait(10)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        delay = 0.1
+        while not self._stop.is_set():
+            try:
+                with connect(self.alias) as connection:
+                    delay = 0.1
+                    self._listen(connection)
+            except psycopg.Error as exc:
+                log.warning("the listening connection broke: %s", exc)
+            finally:
+                self.locked = False
+                self._ready.set()
+            self._stop.wait(delay)
+            delay = min(delay * 2, 5.0)
+
+    def _listen(self, connection: psycopg.Connection[Any]) -> None:
+        connection.execute(f"listen {CHANNEL}")
+        held: int | None = None
+        while not self._stop.is_set():
+            if held != self._epoch():
+                held = self._epoch()
+                connection.execute("select pg_advisory_unlock_all()")
+                row = connection.execute("select pg_try_advisory_lock(%s::int8)", [held]).fetchone()
+                self.locked = bool(row and row[0])
+                self._ready.set()
+                self._ring()  # a hint may have been lost while nobody listened
+            for notice in connection.notifies(timeout=0.5, stop_after=1):
+                if not notice.payload or not self.queues.isdisjoint(notice.payload.split(",")):
+                    self._ring()

@@ -1,0 +1,202 @@
+"""Where activities run: threads for plain functions, one event loop for async ones."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django.db import close_old_connections, connections
+
+from temporalex_django.authoring import activity
+from temporalex_django.runtime.storage import TaskResult, TaskState
+from temporalex_django.workers.attempts import Attempt
+
+#: How many more than it has threads a pool takes when they are done at once: attempts that take no time are limited by how
+#: often the tables are looked at, long ones must not pile up in one worker.
+_MOST_AHEAD = 400
+
+
+class Pool:
+    """Runs attempts and keeps their ends until somebody has committed them.
+
+    ``on_result`` is called in the thread of the activity when one ends: it should only wake somebody.
+    """
+
+    def __init__(
+        self, *, threads: int, tasks: int, now: Callable[[], datetime], on_result: Callable[[], None], name: str = "activity"
+    ) -> None:
+        self._threads = threads
+        self._tasks = tasks
+        self._now = now
+        self._on_result = on_result
+        self._name = name
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._held: dict[tuple[int, int, int], Attempt] = {}
+        self._results: list[TaskResult] = []
+        self._alive = 0
+        self._ahead = 0
+        self._taken_at = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+
+    # --- filling -----------------------------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many more attempts it takes now."""
+        with self._lock:
+            held = len(self._held)
+            if held == 0 and time.monotonic() - self._taken_at < 0.1:  # noqa: PLR2004 - it ran dry within a tenth of a second
+                self._ahead = min(max(2 * self._ahead, self._threads), _MOST_AHEAD)
+            elif held > self._threads:
+                self._ahead //= 2
+            return 0 if self._stopping else max(0, self._threads + self._ahead - held)
+
+    def submit(self, tasks: list[TaskState]) -> None:
+        self._taken_at = time.monotonic()
+        for task in tasks:
+            attempt = Attempt(task, self._now)
+            with self._lock:
+                self._held[attempt.key] = attempt
+            act = activity.registry.get(task.activity)
+            if act is not None and act.is_async:
+                self._submit_async(attempt)
+            else:
+                if self._alive < self._threads:
+                    self._add_thread()
+                self._queue.put(attempt)
+
+    # --- results -----------------------------------------------------------------------------------------------------
+
+    def results(self) -> list[TaskResult]:
+        """Ends that nobody has committed yet; they stay until ``forget``."""
+        with self._lock:
+            return list(self._results)
+
+    def forget(self, results: list[TaskResult]) -> None:
+        """These are committed (or were too late)."""
+        with self._lock:
+            del self._results[: len(results)]
+
+    @property
+    def busy(self) -> int:
+        """Attempts in hand, those included whose end is not committed."""
+        with self._lock:
+            return len(self._held) + len(self._results)
+
+    # --- watching ----------------------------------------------------------------------------------------------------
+
+    def beats(self) -> dict[tuple[int, int, int], Any]:
+        """Heartbeats since the last call: the latest details of each attempt."""
+        with self._lock:
+            return {key: a.details.pop() for key, a in self._held.items() if a.details}
+
+    def keys(self) -> list[tuple[int, int, int]]:
+        """The attempts that have begun."""
+        with self._lock:
+            return [key for key, a in self._held.items() if a.began and not a.cancelled]
+
+    def cancel(self, keys: set[tuple[int, int, int]]) -> None:
+        """The result of these would come too late: tell them, and do not wait for their threads any more."""
+        with self._lock:
+            lost = [a for key, a in self._held.items() if key in keys and not a.cancelled]
+            for attempt in lost:
+                attempt.cancelled = True
+                del self._held[attempt.key]
+                if attempt.began and attempt.future is None:
+                    self._alive -= 1  # its thread may be stuck for good: another one takes its place
+        for attempt in lost:
+            if attempt.future is not None:
+                attempt.future.cancel()
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    def drain(self, seconds: float) -> list[TaskResult]:
+        """Take nothing new, wait for what runs at most so long; gives those that have not started, to be given back uncounted."""
+        with self._lock:
+            self._stopping = True
+            waiting = [a for a in self._held.values() if not a.began]
+            for attempt in waiting:
+                attempt.cancelled = True
+                del self._held[attempt.key]
+        deadline = time.monotonic() + seconds
+        while self._held and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return [TaskResult(task=a.task, count=False) for a in waiting]
+
+    def close(self) -> None:
+        """Let idle threads and the loop end; stuck ones are daemons."""
+        self._stopping = True
+        for _ in range(self._alive):
+            self._queue.put(None)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    # --- threads -----------------------------------------------------------------------------------------------------
+
+    def _add_thread(self) -> None:
+        with self._lock:
+            self._alive += 1
+        threading.Thread(target=self._work, name=f"temporalex-{self._name}", daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            while (attempt := self._queue.get()) is not None:
+                if attempt.cancelled:
+                    continue
+                close_old_connections()
+                result = attempt.run()
+                close_old_connections()
+                if not self._finished(attempt, result):
+                    return  # somebody else took this thread's place
+        finally:
+            connections.close_all()
+
+    def _finished(self, attempt: Attempt, result: TaskResult) -> bool:
+        with self._lock:
+            if attempt.cancelled:
+                return False
+            del self._held[attempt.key]
+            self._results.append(result)
+        self._on_result()
+        return True
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def _submit_async(self, attempt: Attempt) -> None:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._run_loop, args=[self._loop], name="temporalex-loop", daemon=True).start()
+        attempt.future = asyncio.run_coroutine_threadsafe(self._one(attempt), self._loop)
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        self._slots = asyncio.Semaphore(self._tasks)
+        try:
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    async def _one(self, attempt: Attempt) -> None:
+        async with self._slots:
+            if not attempt.cancelled:
+                self._finished(attempt, await attempt.run_async())
+
+
+class InlinePool(Pool):
+    """Runs each attempt in the thread that submits it: for ``drain`` in tests."""
+
+    def __init__(self, *, now: Callable[[], datetime]) -> None:
+        super().__init__(threads=1, tasks=1, now=now, on_result=lambda: None)
+
+    def submit(self, tasks: list[TaskState]) -> None:
+        for task in tasks:
+            attempt = Attempt(task, self._now)
+            self._held[attempt.key] = attempt
+            self._finished(attempt, attempt.run())

@@ -1,0 +1,239 @@
+"""The pump: claim, activate, commit, until it is told to stop. Everything that hosts workflows turns one of these."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db import DatabaseError, connections
+
+from temporalex_django.authoring import activity, workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.runtime.connections import worker_session
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.recovery import block_alone, release
+from temporalex_django.runtime.slots import Slot
+from temporalex_django.runtime.storage import TaskResult
+from temporalex_django.runtime.telemetry import announce, hint
+from temporalex_django.runtime.turn import Engine, TurnReport
+from temporalex_django.runtime.worker_rows import WorkerRow
+from temporalex_django.workers.attempts import announce_end, perform
+from temporalex_django.workers.keeper import Keeper
+from temporalex_django.workers.pool import InlinePool, Pool
+
+log = logging.getLogger("temporalex_django.worker")
+
+#: On SQLite between two turns: web requests want the writer lock too.
+_SQLITE_PAUSE = 0.005
+#: Something is due and could not be had: another worker has it locked, or is the one that has its class.
+_CONTENDED = 0.05
+_FRUITLESS_ROUNDS = 10
+
+
+@dataclass(slots=True)
+class Round:
+    """What one look at the tables did."""
+
+    runs: int = 0
+    tasks: int = 0
+    results: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.tasks or self.results)
+
+
+def all_queues() -> list[str]:
+    """Every queue that the workflows and activities of this process name."""
+    named = {cls.task_queue for cls in workflow.registry.values()}
+    named |= {act.options_set.queue for act in activity.registry.values() if act.options_set.queue}
+    return sorted(named | {"default"})
+
+
+class Pump:
+    """One worker: its row, its executors, its activities.
+
+    ``run`` belongs to one thread, which does the turns; a keeper thread beats, a listener thread hears hints, activities have
+    threads of their own. Nothing is shared with other pumps but the tables.
+    """
+
+    def __init__(
+        self,
+        *,
+        alias: str | None = None,
+        queues: Sequence[str] | None = None,
+        kind: str = "worker",
+        inline: bool = False,
+        slot: Slot | None = None,
+    ) -> None:
+        settings = get_settings()
+        self.storage = DjangoStorage(alias, worker=True)
+        self.alias = self.storage.alias
+        self.queues = list(queues or all_queues())
+        self.wake = threading.Event()
+        self.slot = slot or Slot()
+        self._owns_slot = slot is None
+        self.pool: Pool = (
+            InlinePool(now=self.now)
+            if inline
+            else Pool(
+                threads=settings.ACTIVITY_THREADS, tasks=settings.ACTIVITY_TASKS, now=self.now, on_result=self.wake.set
+            )
+        )
+        self.engine = Engine(
+            self.storage,
+            self.storage,
+            cache_size=settings.CACHE_SIZE,
+            payload_limit=settings.MAX_PAYLOAD_BYTES,
+            perform=perform,
+            on_activate=self.slot.note,
+        )
+        self.row = WorkerRow(
+            kind=kind,
+            queues=self.queues,
+            workflows={name: [cls.version] for name, cls in workflow.registry.items()},
+            slot=self.slot.path,
+        )
+        self.turns = 0
+
+    def now(self) -> datetime:
+        """The database's time, by the skew of the last beat: good enough for when to try again."""
+        return datetime.now(UTC) - timedelta(seconds=self.row.skew)
+
+    # --- one look ----------------------------------------------------------------------------------------------------
+
+    def round(self) -> Round:
+        """Commit ends of activities, take due ones, advance due runs. Raises when the database is gone."""
+        done = Round()
+        done.results, done.tasks = self._exchange()
+        if self.storage.sql.vendor != "sqlite" or self.storage.ready(queues=self.queues):
+            report = self._turn()
+            done.runs = report.runs
+            self.turns += report.runs
+            announce(report)
+            hint(report, alias=self.alias, own_queues=self.queues)
+        return done
+
+    def _exchange(self) -> tuple[int, int]:
+        """Ends out, due activities in: one transaction. Ends leave the memory after its commit, not before."""
+        results, room = self.pool.results(), self.pool.room()
+        if not results and (room == 0 or not self._tasks_due()):
+            return 0, 0
+        with self.storage.transaction():
+            valid = set(self.storage.finish_tasks(results)) if results else set()
+            tasks = self.storage.claim_tasks(limit=room, queues=self.queues, owner=self.row.epoch) if room else []
+        self.pool.forget(results)
+        for result in results:
+            if result.task.id in valid:
+                announce_end(result)
+        self.pool.submit(tasks)
+        return len(results), len(tasks)
+
+    def _tasks_due(self) -> bool:
+        """SQLite: a plain read before the write lock. On PostgreSQL the claim itself is as cheap."""
+        return self.storage.sql.vendor != "sqlite" or self.storage.tasks_due(queues=self.queues)
+
+    def _turn(self) -> TurnReport:
+        try:
+            return self.engine.turn(limit=self.storage.turn_size, queues=self.queues)
+        except Exception as exc:  # noqa: BLE001 - see below
+            if self.storage.lost(exc):
+                raise
+            return self._one_by_one(self.storage.last_claimed, exc)
+
+    def _one_by_one(self, chains: Collection, cause: BaseException) -> TurnReport:  # type: ignore[type-arg]
+        """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
+        whole = TurnReport()
+        if not self.storage.transient(cause):
+            log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), cause)
+        for chain in list(chains):
+            try:
+                report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
+            except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's
+                if self.storage.lost(exc):
+                    raise
+                if not self.storage.transient(exc):
+                    block_alone(self.storage, chain, exc)
+                    whole.runs += 1
+                continue
+            whole.runs += report.runs
+            whole.writes += report.writes
+            whole.facts |= report.facts
+        return whole
+
+    # --- loops -------------------------------------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event, *, until_idle: bool = False, timeout: float | None = None) -> int:
+        """Turn until ``stop`` is set, or, with ``until_idle``, until nothing is due. The number of runs that were advanced.
+
+        Survives a database that goes away: nothing was committed, and it comes back with backoff. On return what has not
+        started is given back with its attempt uncounted, what still runs with its attempt counted.
+        """
+        keeper = Keeper(self)
+        with worker_session(self.alias):
+            keeper.start()
+            try:
+                self._loop(stop, until_idle=until_idle, timeout=timeout)
+            finally:
+                self._leave(keeper, hurried=until_idle)
+        return self.turns
+
+    def _loop(self, stop: threading.Event, *, until_idle: bool, timeout: float | None) -> None:
+        delay = fruitless = 0.0
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not stop.is_set():
+            self.slot.beat()
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"after {timeout:g} s there is still work: {self.pool.busy} activities are running")
+            self.wake.clear()
+            try:
+                if self.round():
+                    delay = fruitless = 0
+                    if self.storage.sql.vendor == "sqlite":
+                        stop.wait(_SQLITE_PAUSE)
+                    continue
+                due = self.storage.next_due(queues=self.queues)
+            except DatabaseError as exc:
+                if until_idle and not self.storage.lost(exc):
+                    raise
+                delay = min(max(0.1, delay * 2), 5.0)
+                log.warning("the database does not answer, trying again in %.1f s: %s", delay, exc)
+                connections[self.alias].close()
+                stop.wait(delay)
+                continue
+            fruitless = fruitless + 1 if due == 0.0 else 0
+            if until_idle and not self.pool.busy and (due != 0.0 or fruitless > _FRUITLESS_ROUNDS):
+                return
+            poll = get_settings().POLL_INTERVAL
+            self.wake.wait(_CONTENDED if due == 0.0 else min(poll, due) if due is not None else poll)
+
+    def _leave(self, keeper: Keeper, *, hurried: bool) -> None:
+        waiting = self.pool.drain(0.0 if hurried else get_settings().DRAIN_SECONDS)
+        keeper.stop()
+        try:
+            results: list[TaskResult] = self.pool.results()
+            with self.storage.transaction():
+                self.storage.finish_tasks([*results, *waiting])
+                release(self.storage, self.row.epoch)
+                self.row.remove(self.storage)
+            self.pool.forget(results)
+        except DatabaseError as exc:
+            log.warning("could not give back what is in hand, the lease will run out: %s", exc)
+        finally:
+            self.pool.close()
+            self.engine.cache.clear()
+            if self._owns_slot:
+                self.slot.close(remove=True)
+
+
+def run_until_idle(
+    *, alias: str | None = None, queues: Sequence[str] | None = None, timeout: float | None = 20.0, kind: str = "burst"
+) -> int:
+    """Run turns, activities and due timers on committed data in this thread until nothing is due; the number of turns of runs.
+
+    Raises ``TimeoutError`` when that takes longer than ``timeout`` seconds.
+    """
+    return Pump(alias=alias, queues=queues, kind=kind, inline=True).run_inline(timeout=timeout)

@@ -270,16 +270,16 @@ def _spawn(executor: Executor, phase: Phase, kind: str, name: str, update: str |
 
 
 def _complete(executor: Executor, update: str, response: Any) -> None:
-    executor.open_updates.pop(update, None)
-    executor.emit("CompleteUpdate", None, {"id": update, "result": response})
+    name = executor.open_updates.pop(update)
+    executor.emit("CompleteUpdate", None, {"id": update, "name": name, "result": response})
 
 
 def _failed(executor: Executor, what: str, update: str | None, error: BaseException) -> None:
     if isinstance(error, (MemoryError, RecursionError)) or (isinstance(error, Control) and not isinstance(error, Cancelled)):
         raise error
     if update is not None:
-        executor.open_updates.pop(update, None)
-        executor.emit("FailUpdate", None, {"id": update, **describe(error)})
+        name = executor.open_updates.pop(update)
+        executor.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
     elif not isinstance(error, Cancelled):
         _log(executor, what, error)
 

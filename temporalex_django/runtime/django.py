@@ -75,6 +75,7 @@ class DjangoStorage(TaskStatements, TurnStatements):
         self._looks: dict[str, _Look] = {}
         self._declined: dict[UUID, float] = {}
         self._turn = 0
+        self.last_claimed: list[UUID] = []
 
     @property
     def turn_size(self) -> int:
@@ -139,7 +140,9 @@ class DjangoStorage(TaskStatements, TurnStatements):
             self._claim_due(queue, limit - len(claimed), claimed)
             # messages get a share even where due runs alone would fill the turn
             self._claim_fresh(queue, max(limit - len(claimed), limit // 4, 1), claimed)
-        return _alone(list(claimed.values()), worker=self.worker)
+        chosen = _alone(list(claimed.values()), worker=self.worker)
+        self.last_claimed = [state.chain_id for state in chosen]
+        return chosen
 
     def _claim_due(self, queue: str, limit: int, claimed: dict[UUID, RunState]) -> None:
         look = self._looks.setdefault(queue, _Look())

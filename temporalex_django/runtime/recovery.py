@@ -55,7 +55,21 @@ def recover(storage: DjangoStorage, *, own: UUID | None = None) -> Recovered:
         late = expires <= now
         if ended or (late and _is_dead(storage, worker, epoch, suspected, now, session_lock=session_lock)):
             _bury(storage, worker, epoch, slot if is_neighbour(place) else "", found)
+    if found or now.second == 0:  # an owner without a row cannot be judged: nobody is left who could finish
+        _release_orphans(storage)
     return found
+
+
+def _release_orphans(storage: DjangoStorage) -> None:
+    rows = storage.sql.select(
+        "select distinct owner from temporalex_activity_task where owner is not null"
+        " and not exists (select 1 from temporalex_worker w where w.epoch = owner)",
+        [],
+        ("int8",),
+    )
+    for (owner,) in rows:
+        with storage.transaction():
+            release(storage, owner)
 
 
 def _is_dead(

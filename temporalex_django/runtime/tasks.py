@@ -98,6 +98,29 @@ class TaskStatements:
         )
         return taken
 
+    def tasks_due(self, *, queues: Sequence[str]) -> bool:
+        """Whether an external activity is due: a plain read."""
+        now, parameters = self.sql.instant(self.clock)
+        test, parameter = self.sql.among(list(queues), "text")
+        rows = self.sql.select(
+            "select exists (select 1 from temporalex_activity_task where owner is null and not atomic"
+            f" and queue {test} and due_at <= {now})",
+            [parameter, *parameters],
+            ("bool",),
+        )
+        return bool(rows[0][0])
+
+    def valid_tasks(self, keys: Collection[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
+        """Those of ``(id, attempt, owner)`` that are still so: a plain read."""
+        rows = self.sql.write_returning(
+            _FENCE_COLUMNS,
+            f"select id, attempt, owner from temporalex_activity_task where {_FENCE}",
+            keys,
+            ("int8", "int4", "int8"),
+            key="id",
+        )
+        return {(task, attempt, owner) for task, attempt, owner in rows}
+
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
         """Store ends of attempts, all with at most three statements; a final one is a message of its chain from then on."""
         final = {r.task.id: r for r in results if r.outcome is not None}

@@ -46,6 +46,14 @@ class TurnReport:
     atomic: list[UUID] = field(default_factory=list)
     blocked: dict[UUID, BaseException] = field(default_factory=dict)
 
+    def add(self, other: TurnReport) -> None:
+        """Count in what a further transaction of the same turn did."""
+        self.runs += other.runs
+        self.tasks += sum(len(write.tasks) for write in other.writes)
+        self.writes += other.writes
+        self.facts.update(other.facts)
+        self.blocked.update(other.blocked)
+
 
 class Engine:
     """Advances runs of one storage. Thread-safe when the storage is: entries leave the cache while they are worked on.
@@ -79,8 +87,10 @@ class Engine:
             report = self.advance(limit=limit, queues=queues, chains=chains, force=force)
         if self._inline_atomic:
             for chain_id in report.atomic:
+                more = TurnReport()
                 with self.storage.transaction():
-                    self._advance_atomic(chain_id, queues, report)
+                    self._advance_atomic(chain_id, queues, more)
+                report.add(more)
         return report
 
     def advance(

@@ -210,9 +210,30 @@ class Pump:
             poll = get_settings().POLL_INTERVAL
             self.wake.wait(_CONTENDED if due == 0.0 else min(poll, due) if due is not None else poll)
 
-    def _leave(self, keeper: Keeper, *, hurried: bool) -> None:
+    def run_inline(self, *, timeout: float | None) -> int:
+        """Turn until nothing is due, with everything in this thread and on its connection; see ``run_until_idle``."""
+        keeper = Keeper(self)
+        keeper.register()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        fruitless = 0
+        try:
+            while True:
+                keeper.tend()
+                if self.round() or self.pool.busy:
+                    fruitless = 0
+                    if deadline is not None and time.monotonic() > deadline:
+                        raise TimeoutError(f"after {timeout:g} s there is still work that is due")
+                    continue
+                if self.storage.next_due(queues=self.queues) != 0.0 or (fruitless := fruitless + 1) > _FRUITLESS_ROUNDS:
+                    return self.turns
+                time.sleep(_CONTENDED)
+        finally:
+            self._leave(None, hurried=True)
+
+    def _leave(self, keeper: Keeper | None, *, hurried: bool) -> None:
         waiting = self.pool.drain(0.0 if hurried else get_settings().DRAIN_SECONDS)
-        keeper.stop()
+        if keeper is not None:
+            keeper.stop()
         try:
             results: list[TaskResult] = self.pool.results()
             with self.storage.transaction():

@@ -1,0 +1,61 @@
+"""Advance workflows and run their activities in this process, until it is told to stop."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import threading
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from temporalex_django.authoring import workflow
+from temporalex_django.workers.pump import Pump, all_queues
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument("--queues", help="names of queues, comma-separated (default: all that workflows and activities name)")
+    parser.add_argument("--burst", action="store_true", help="end when nothing is due any more")
+    parser.add_argument("--timeout", type=float, help="with --burst: fail when there is still work after so many seconds")
+
+
+def handle(command: BaseCommand, *, queues: str | None, burst: bool, timeout: float | None, **_: Any) -> None:
+    """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go. A second one: go now."""
+    chosen = [name.strip() for name in queues.split(",") if name.strip()] if queues else all_queues()
+    stop = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        _stop_on_signals(stop)
+    if not workflow.registry:
+        command.stderr.write("No workflow is registered: is there a workflows.py in an installed app?")
+    _log_to_console(int(_.get("verbosity", 1)))
+    pump = Pump(queues=chosen, kind="burst" if burst else "worker")
+    command.stdout.write(
+        f"worker {pump.row.id}: {len(workflow.registry)} workflows, queues {', '.join(chosen)}, database {pump.alias!r}"
+    )
+    gc.freeze()  # what is loaded now stays: collections need not look at it again
+    try:
+        turns = pump.run(stop, until_idle=burst, timeout=timeout)
+    except TimeoutError as exc:
+        raise CommandError(str(exc)) from exc
+    command.stdout.write(f"worker {pump.row.id}: done, {turns} turns of runs")
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    def on_signal(number: int, _frame: Any) -> None:
+        if stop.is_set():
+            raise SystemExit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+
+
+def _log_to_console(verbosity: int) -> None:
+    """A worker without configured logging says at least what goes wrong."""
+    logger = logging.getLogger("temporalex_django")
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO if verbosity > 1 else logging.WARNING)

@@ -1,0 +1,120 @@
+"""What a worker does besides turns, in a thread of its own: it beats, passes heartbeats on, ends what timed out, buries the dead."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from django.db import DatabaseError, connections
+
+from temporalex_django.conf import get_settings
+from temporalex_django.runtime import activities
+from temporalex_django.runtime.connections import worker_session
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.recovery import recover
+from temporalex_django.workers.attempts import announce_end
+
+if TYPE_CHECKING:
+    from temporalex_django.workers.listener import Listener
+    from temporalex_django.workers.pump import Pump
+
+log = logging.getLogger("temporalex_django.worker")
+
+_EVERY = 0.5
+_SWEPT_AT_ONCE = 200
+
+
+class Keeper:
+    """Tends one pump. Its storage and connection are its own: a long turn must not keep a worker from beating."""
+
+    def __init__(self, pump: Pump) -> None:
+        self.pump = pump
+        self.storage = DjangoStorage(pump.alias, worker=True)
+        self.listener: Listener | None = None
+        self._beaten_at = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="temporalex-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Register the worker (in the calling thread: when this returns, the row is there), then tend it."""
+        pump = self.pump
+        if self.storage.sql.vendor == "postgresql" and not get_settings().POOLED:
+            from temporalex_django.workers.listener import Listener  # noqa: PLC0415 - psycopg is an extra
+
+            self.listener = Listener(pump.alias, pump.queues, epoch=lambda: pump.row.epoch, ring=pump.wake.set)
+            self.listener.start()
+        self.register()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+        if self.listener is not None:
+            self.listener.stop()
+
+    def register(self) -> None:
+        """Write the row; blocked runs that this worker may be able to take are due from now on."""
+        row = self.pump.row
+        row.session_lock = self.listener is not None and self.listener.locked
+        row.register(self.storage)
+        self._beaten_at = time.monotonic()
+
+    def _run(self) -> None:
+        delay = _EVERY
+        with worker_session(self.storage.alias):
+            while not self._stop.wait(delay):
+                try:
+                    self.tend()
+                    delay = _EVERY
+                except DatabaseError as exc:
+                    if not self.storage.transient(exc):
+                        log.warning("the keeper's database does not answer: %s", exc)
+                        connections[self.storage.alias].close()
+                        delay = min(delay * 2, 5.0)
+                except Exception:
+                    log.exception("the keeper goes on after an error")
+
+    def tend(self) -> None:
+        """One pass. Raises when the database is gone."""
+        self._heartbeats()
+        self._sweep()
+        if time.monotonic() - self._beaten_at >= get_settings().LEASE_SECONDS / 3:
+            self._beat()
+        if recover(self.storage, own=self.pump.row.id):
+            self.pump.wake.set()
+
+    def _beat(self) -> None:
+        pump, row = self.pump, self.pump.row
+        row.session_lock = self.listener is not None and self.listener.locked
+        if not row.beat(self.storage, runs=len(pump.engine.cache), activities=pump.pool.busy, turns=pump.turns):
+            log.error("this worker was taken for dead: its activities are others' now, it goes on under a new epoch")
+            pump.pool.cancel(set(pump.pool.keys()))
+            row.renew()
+            row.register(self.storage)
+        self._beaten_at = time.monotonic()
+
+    def _heartbeats(self) -> None:
+        """Details to the rows, with one statement; who learns that he is not waited for any more is cancelled."""
+        pool = self.pump.pool
+        beats, held = pool.beats(), pool.keys()
+        valid = self.storage.heartbeat(beats)
+        silent = [key for key in held if key not in beats]
+        valid |= self.storage.valid_tasks(silent)
+        if lost := {key for key in (*beats, *silent) if key not in valid}:
+            pool.cancel(lost)
+
+    def _sweep(self) -> None:
+        """End attempts and activities one of whose timeouts has passed, whoever has them."""
+        expired = self.storage.expired_tasks(limit=_SWEPT_AT_ONCE)
+        if not expired:
+            return
+        now = self.storage.now()
+        results = [result for task in expired if (result := activities.timed_out(task, now)) is not None]
+        valid = set(self.storage.finish_tasks(results))
+        for result in results:
+            if result.task.id in valid:
+                announce_end(result)
+        self.pump.wake.set()

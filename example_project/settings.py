@@ -11,7 +11,8 @@ import django
 from example_project.database import database, private_folder
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-VAR_DIR = BASE_DIR / "var"
+# Database, logs, ledger, key: all that a run leaves behind.
+VAR_DIR = Path(os.environ.get("SHOP_VAR") or BASE_DIR / "var")
 
 
 def _secret_key() -> str:
@@ -101,7 +102,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.filebased.FileBasedCache",
-        "LOCATION": os.environ.get("SHOP_CACHE", str(VAR_DIR / "cache")),
+        "LOCATION": str(VAR_DIR / "cache"),
     },
 }
 

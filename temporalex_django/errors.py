@@ -29,6 +29,8 @@ class TemporalexError(Exception):
     """Something went wrong in temporalex_django."""
 
     code: ClassVar[str] = "error"
+    #: What whoever gets it should do; shown in the reference.
+    next_step: ClassVar[str] = "Read the message; every more precise error is a subclass."
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or inspect.cleandoc(type(self).__doc__ or "").split("\n\n", 1)[0])
@@ -42,60 +44,73 @@ class WorkflowDefinitionError(TemporalexError):
     """The definition of a workflow, activity, phase or policy is wrong."""
 
     code = "workflow_definition"
+    next_step = "Correct what the message lists; it names every problem of the definition at once."
 
 
 class PayloadError(TemporalexError):
     """A value cannot be encoded as a payload, or does not fit the annotation that it is decoded to."""
 
     code = "payload"
+    next_step = (
+        "Look at the path in the message; send JSON-able data, dataclasses, msgspec structs, dates, decimals "
+        "or UUIDs, and store what is large elsewhere."
+    )
 
 
 class OutsideWorkflow(TemporalexError):
     """A workflow primitive was called outside a running workflow."""
 
     code = "outside_workflow"
+    next_step = "Call it from `run`, a handler or a branch of a workflow, in tests through `WorkflowEnvironment`."
 
 
 class NestingError(TemporalexError):
     """A primitive was called in a place where it is not allowed."""
 
     code = "nesting"
+    next_step = "Move the call to a place where it is allowed; the message names primitive, place and way out."
 
 
 class DeterminismViolation(TemporalexError):
     """Workflow code did something whose result can differ on replay."""
 
     code = "determinism_violation"
+    next_step = "Use the primitive that the message names, or move the code into an activity."
 
 
 class NotAwaited(TemporalexError):
     """A primitive was called and never awaited."""
 
     code = "not_awaited"
+    next_step = "Write `await` before the call that the message names."
 
 
 class UnknownWorkflow(TemporalexError):
     """No workflow of that name is registered."""
 
     code = "unknown_workflow"
+    next_step = "Check the name; the class must be in `workflows.py` of an installed app, or imported from there."
 
 
 class UnknownVersion(TemporalexError):
     """The workflow has no such version."""
 
     code = "unknown_version"
+    next_step = "Start a version that the class has."
 
 
 class InvalidId(TemporalexError):
     """An id must be 1 to 200 printable characters without ``/``."""
 
     code = "invalid_id"
+    next_step = "Use 1 to 200 printable characters without `/`."
 
 
 class WorkflowNotFound(TemporalexError):
     """No run with that id exists."""
 
     code = "workflow_not_found"
+    next_step = "Check the id, and that the transaction that started the run has committed."
 
 
 class AlreadyRunning(TemporalexError):
@@ -105,6 +120,10 @@ class AlreadyRunning(TemporalexError):
     """
 
     code = "already_running"
+    next_step = (
+        "Use the handle of the open run, wait for its end, or start another id. With `pending`, try again "
+        "when the other transaction has ended."
+    )
 
     def __init__(self, message: str | None = None, *, pending: bool = False) -> None:
         super().__init__(message)
@@ -115,66 +134,86 @@ class ResumeRefused(TemporalexError):
     """The event does not match exactly one waiting step."""
 
     code = "resume_refused"
+    next_step = "Name the step, or an event that exactly one waiting step declares."
 
 
 class NotCancellable(TemporalexError):
     """The run is closed already."""
 
     code = "not_cancellable"
+    next_step = "Nothing: the run has ended."
 
 
 class UnknownQuery(TemporalexError):
     """The workflow does not answer a query of that name."""
 
     code = "unknown_query"
+    next_step = "Ask one of the queries that the message lists."
 
 
 class QueryFailed(TemporalexError):
     """The query function raised."""
 
     code = "query_failed"
+    next_step = "Correct the query function; the run is unharmed."
 
 
 class EngineNotFound(TemporalexError):
     """No engine, or no single engine, is registered."""
 
     code = "engine_not_found"
+    next_step = "Register one engine, or name the one that is meant."
 
 
 class NotConfigured(TemporalexError):
     """Nothing can take this call yet: install ``temporalex_django`` in Django, or use a ``WorkflowEnvironment``."""
 
     code = "not_configured"
+    next_step = (
+        "Add `temporalex_django` to `INSTALLED_APPS` and call `django.setup()` in scripts, or use a "
+        "`WorkflowEnvironment`."
+    )
 
 
 class ActivityNotFound(TemporalexError):
     """No activity of that name is registered in this process."""
 
     code = "activity_not_found"
+    next_step = (
+        "The activity must be in `activities.py` or `workflows.py` of an installed app of the worker's "
+        "project; deploy it there."
+    )
 
 
 class ActionNotPermitted(TemporalexError):
     """The user may not do this."""
 
     code = "not_permitted"
+    next_step = "Ask for the permission that the message names."
 
 
 class UpdateRejected(TemporalexError):
     """The run does not accept this update now."""
 
     code = "update_rejected"
+    next_step = (
+        "Look at the reason, and at `describe().accepts` for what the run takes now; nothing was changed, "
+        "the update id is free."
+    )
 
 
 class WorkflowClosed(UpdateRejected):
     """The run is closed and takes no more messages."""
 
     code = "workflow_closed"
+    next_step = "Nothing can reach this run any more: start a new one."
 
 
 class UpdateFailed(TemporalexError):
     """The update was accepted, and its handler failed."""
 
     code = "update_failed"
+    next_step = "Look at the handler's error; the run goes on."
 
     def __init__(self, message: str | None = None, *, type: str | None = None) -> None:  # noqa: A002 - the field's name
         super().__init__(message)
@@ -184,11 +223,15 @@ class UpdateFailed(TemporalexError):
 class UpdateTimeout(TemporalexError):
     """No outcome in time; ask again with the same ``update_id``.
 
-    ``accepted`` is True when the update is in the history and only its outcome is missing; ``reason`` is ``busy`` when
-    the run could not be locked inside the caller's transaction, else ``timeout``.
+    ``accepted`` is True when the update is in the history and only its outcome is missing; the instance's ``code`` is ``busy``
+    when the run could not be locked inside the caller's transaction.
     """
 
     code = "update_timeout"
+    next_step = (
+        "Ask again with `update_id`; what was accepted is not lost. With code `busy`, ask outside of the "
+        "open transaction."
+    )
 
     def __init__(
         self,
@@ -209,15 +252,17 @@ class ResultTimeout(TemporalexError):
     """The run has no result yet."""
 
     code = "result_timeout"
+    next_step = "Wait longer, or look at `describe()` for what the run waits for."
 
 
 class WorkflowFailed(TemporalexError):
     """The run failed.
 
-    ``reason`` is what ``Err(reason)`` held; ``type``, ``cause_message`` and ``traceback`` describe an exception that escaped.
+    ``reason`` is what ``Err(reason)`` held; ``type`` and ``traceback`` describe an exception that escaped.
     """
 
     code = "workflow_failed"
+    next_step = "Look at `reason`, or at `type` and `traceback` of the exception that escaped."
 
     def __init__(
         self,
@@ -237,18 +282,21 @@ class WorkflowTerminated(WorkflowFailed):
     """The run was terminated."""
 
     code = "workflow_terminated"
+    next_step = "See the reason; somebody closed it on purpose."
 
 
 class WorkflowTimedOut(WorkflowFailed):
     """The run did not end within its timeout."""
 
     code = "workflow_timed_out"
+    next_step = "Give it more time, or find out in its history what it waited for."
 
 
 class WorkflowCancelled(TemporalexError):
     """The run was cancelled."""
 
     code = "workflow_cancelled"
+    next_step = "Nothing: somebody asked for it."
 
 
 class ActivityFailure(TemporalexError):
@@ -259,6 +307,10 @@ class ActivityFailure(TemporalexError):
     """
 
     code = "activity_failure"
+    next_step = (
+        "Catch it in the workflow, or give the activity another retry policy; `type` and `cause` say what it "
+        "raised."
+    )
 
     def __init__(
         self,
@@ -280,6 +332,7 @@ class ChildWorkflowFailure(TemporalexError):
     """A child workflow did not complete."""
 
     code = "child_workflow_failure"
+    next_step = "Catch it in the parent, or look at the child's own history."
 
     def __init__(
         self,
@@ -296,11 +349,15 @@ class ChildWorkflowFailure(TemporalexError):
 class NondeterminismError(TemporalexError):
     """The code no longer does what the history of the run says it did.
 
-    ``seq`` is the number of the history event at which they part, ``recorded`` what the history holds there (None:
-    nothing), ``produced`` what the code did (None: nothing).
+    ``seq`` is the number of the command at which they part (of the history event, where there is no command), ``recorded`` what
+    the history holds there, ``produced`` what the code did; "nothing" where one of them has nothing.
     """
 
     code = "nondeterminism"
+    next_step = (
+        "Put the code back, or keep the old path for runs in flight with `api.patched()`; the run heals by "
+        "itself then."
+    )
 
     def __init__(
         self,
@@ -320,6 +377,7 @@ class DeadlockDetected(TemporalexError):
     """Workflow code did not come to a wait within the deadlock timeout."""
 
     code = "deadlock"
+    next_step = "Find the loop by the stack in the log; move computation into an activity."
 
 
 class Control(BaseException):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from django.db.models import Sum
 
+from example_project.replay.report import Check
 from example_project.shop.models import Stock, StockMovement
 from example_project.shop.money import amount, cents
 
@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from example_project.replay.day import Day
 
 WEB_CARTS = "web-"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One figure: what the file says and what was found."""
-
-    name: str
-    expected: Any
-    seen: Any
-
-    @property
-    def ok(self) -> bool:
-        """Whether they are the same."""
-        return bool(self.expected == self.seen)
 
 
 def ask_provider(url: str, *, after: int) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from example_project.shop.money import amount, cents
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from example_project.replay.books import Check
     from example_project.replay.chaos import Kill
     from example_project.replay.customer import Visit
     from example_project.replay.day import Day
@@ -20,6 +19,20 @@ if TYPE_CHECKING:
 RECONCILED, DIFFERENT, MALFORMED = 0, 1, 2
 SHOWN = 20
 SHOWN_IN_LINE = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One figure: what the file says and what was found."""
+
+    name: str
+    expected: Any
+    seen: Any
+
+    @property
+    def ok(self) -> bool:
+        """Whether they are the same."""
+        return bool(self.expected == self.seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

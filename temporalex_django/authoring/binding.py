@@ -1,11 +1,14 @@
-"""How classes and handles reach whatever runs them, without importing it.
+"""How classes reach whatever runs them, without importing it.
 
-``AppConfig.ready`` puts the database backend here; a ``WorkflowEnvironment`` brings its own.
+``AppConfig.ready`` puts the database backend here (``client.backend``); a ``WorkflowEnvironment`` brings handles of its own, which
+have the methods of ``client.WorkflowHandle``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from temporalex_django.errors import NotConfigured
@@ -14,10 +17,85 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.workflow import Workflow
 
 
-class Backend(Protocol):
-    """Operations on runs, as page "Programming model" describes them. ``ref`` is what a handle holds: id, and chain or class if known."""
+def _accepts() -> dict[str, list[str]]:
+    return {"signals": [], "updates": []}
 
-    def start(self, workflow: type[Workflow], args: Any, *, id: str | None, subject: Any = None, **options: Any) -> Any: ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What ``handle.describe()`` gives: a run as it stands, readable by attribute and by key.
+
+    ``blocked`` is None, or why the run cannot go on (``code, error, since, attempt``). ``waiting_for`` says in words what it waits
+    for, a worker included. ``accepts`` names the signals and updates that the open phase takes.
+    """
+
+    id: str
+    run_id: str
+    workflow: str
+    version: int
+    status: str
+    blocked: dict[str, Any] | None = None
+    waiting_for: list[str] = field(default_factory=list)
+    accepts: dict[str, list[str]] = field(default_factory=_accepts)
+    started_at: datetime | None = None
+    closed_at: datetime | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__slots__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def keys(self) -> list[str]:
+        return list(self.__slots__)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Backend(Protocol):
+    """Where ``Workflow.start`` and its kin go. Each gives a handle."""
+
+    def start(
+        self,
+        workflow: type[Workflow],
+        args: Any,
+        *,
+        id: str | None = None,
+        value: str | None = None,
+        subject: Any = None,
+    ) -> Any: ...
+
+    async def astart(
+        self,
+        workflow: type[Workflow],
+        args: Any,
+        *,
+        id: str | None = None,
+        value: str | None = None,
+        subject: Any = None,
+    ) -> Any: ...
+
+    def signal_with_start(
+        self,
+        workflow: type[Workflow],
+        signal: str,
+        payload: Any,
+        args: Any,
+        *,
+        id: str,
+        subject: Any = None,
+    ) -> Any: ...
+
+    async def asignal_with_start(
+        self,
+        workflow: type[Workflow],
+        signal: str,
+        payload: Any,
+        args: Any,
+        *,
+        id: str,
+        subject: Any = None,
+    ) -> Any: ...
 
     def handle(self, id: str, *, workflow: type[Workflow] | None = None) -> Any: ...
 

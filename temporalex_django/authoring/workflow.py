@@ -108,22 +108,41 @@ class Workflow:
         return payloads.plain(value, what=f"the answer to query {name!r}")
 
     @classmethod
-    def start(cls, args: Any = None, *, id: str | None = None, subject: Any = None, **options: Any) -> Any:  # noqa: A002
-        """Start a run on the caller's connection: inside his transaction it commits or vanishes with it.
+    def start(
+        cls, args: Any = None, *, id: str | None = None, value: str | None = None, subject: Any = None
+    ) -> Any:
+        """Start a run on the caller's connection: inside his transaction it commits or vanishes with it. Gives its handle.
 
-        Without ``id`` one is made up. ``subject`` links the run to a model instance. Raises ``AlreadyRunning``, ``InvalidId``,
-        ``PayloadError``.
+        Without ``id`` one is made up. ``subject`` links the run to a model instance. Locks nothing that exists. Raises
+        ``AlreadyRunning``, ``InvalidId``, ``PayloadError``; nothing is written then.
         """
-        return binding.backend().start(cls, args, id=id, subject=subject, **options)
+        return binding.backend().start(cls, args, id=id, value=value, subject=subject)
 
     @classmethod
-    async def astart(cls, args: Any = None, *, id: str | None = None, subject: Any = None, **options: Any) -> Any:  # noqa: A002
+    async def astart(
+        cls, args: Any = None, *, id: str | None = None, value: str | None = None, subject: Any = None
+    ) -> Any:
         """``start`` for async code."""
-        return await binding.backend().astart(cls, args, id=id, subject=subject, **options)  # type: ignore[attr-defined]
+        return await binding.backend().astart(cls, args, id=id, value=value, subject=subject)
 
     @classmethod
-    def handle(cls, *, id: str) -> Any:  # noqa: A002
-        """The handle of the newest chain of that id."""
+    def signal_with_start(cls, signal: str, payload: Any = None, args: Any = None, *, id: str, subject: Any = None) -> Any:
+        """Send a signal to the open run of that id; start it first when there is none. Gives its handle.
+
+        Both in the caller's transaction, like ``start`` and ``signal``.
+        """
+        return binding.backend().signal_with_start(cls, signal, payload, args, id=id, subject=subject)
+
+    @classmethod
+    async def asignal_with_start(
+        cls, signal: str, payload: Any = None, args: Any = None, *, id: str, subject: Any = None
+    ) -> Any:
+        """``signal_with_start`` for async code."""
+        return await binding.backend().asignal_with_start(cls, signal, payload, args, id=id, subject=subject)
+
+    @classmethod
+    def handle(cls, id: str) -> Any:
+        """The handle of the newest chain of that id and class. Asks nobody: what does not exist says so when it is used."""
         return binding.backend().handle(id, workflow=cls)
 
 

@@ -55,12 +55,11 @@ def recover(storage: DjangoStorage, *, own: UUID | None = None) -> Recovered:
         late = expires <= now
         if ended or (late and _is_dead(storage, worker, epoch, suspected, now, session_lock=session_lock)):
             _bury(storage, worker, epoch, slot if is_neighbour(place) else "", found)
-    if found or now.second == 0:  # an owner without a row cannot be judged: nobody is left who could finish
-        _release_orphans(storage)
     return found
 
 
-def _release_orphans(storage: DjangoStorage) -> None:
+def release_orphans(storage: DjangoStorage) -> None:
+    """Activities of an owner without a row: nobody is left who could finish them, or be judged. Looked for now and then."""
     rows = storage.sql.select(
         "select distinct owner from temporalex_activity_task where owner is not null"
         " and not exists (select 1 from temporalex_worker w where w.epoch = owner)",
@@ -113,9 +112,9 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     now = storage.now()
     lost = storage.sql.select(
         "delete from temporalex_activity_task where owner = %s and max_attempts > 0 and attempt >= max_attempts"
-        " returning chain_id, run_id, run_queue, seq, attempt",
+        " returning chain_id, run_id, run_queue, seq, activity, attempt",
         [epoch],
-        ("uuid", "uuid", "text", "int4", "int4"),
+        ("uuid", "uuid", "text", "int4", "text", "int4"),
     )
     encode = codec().encode
     columns = (
@@ -126,8 +125,8 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
         columns,
         insert("temporalex_message", columns),
         [
-            (chain, run, queue, "activity", "ActivityFailed", encode(_worker_lost(seq, attempt)), now)
-            for chain, run, queue, seq, attempt in lost
+            (chain, run, queue, "activity", "ActivityFailed", encode(_worker_lost(seq, activity, attempt)), now)
+            for chain, run, queue, seq, activity, attempt in lost
         ],
     )
     due = storage.sql.execute(
@@ -138,9 +137,9 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     return due, len(lost)
 
 
-def _worker_lost(seq: int, attempt: int) -> dict[str, Any]:
+def _worker_lost(seq: int, activity: str, attempt: int) -> dict[str, Any]:
     message = "the worker that ran it was lost; whether it took effect is not known"
-    return {"seq": seq, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}
+    return {"seq": seq, "activity": activity, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}
 
 
 def mark_crash(storage: DjangoStorage, chain: UUID) -> None:

@@ -1,22 +1,13 @@
-"""After a commit: Django signals about what it stored, and hints for those who wait."""
+"""After a commit: Django signals about what it stored. Replays write nothing, so they announce nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
-
-from django.db import DatabaseError, connections
 
 from temporalex_django import signals
 from temporalex_django.authoring import workflow
-from temporalex_django.conf import get_settings
-from temporalex_django.runtime.inserting import ring
 from temporalex_django.runtime.storage import RunFacts, RunWrite
 from temporalex_django.runtime.turn import TurnReport
-
-#: Whoever waits for a result or an outcome listens here; the payload names chains, by the hex of their ids.
-DONE_CHANNEL = "temporalex_done"
-_PAYLOAD_IDS = 200
 
 _BY_KIND = {
     "SignalReceived": ("message_received", {"kind": "signal"}, ("name",)),
@@ -62,20 +53,3 @@ def _announce_run(write: RunWrite, facts: RunFacts) -> None:
     for outcome in write.settled.values():
         if outcome.status == "undelivered":
             signals.send("message_received", sender, **who, kind="undelivered", name="")
-
-
-def hint(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
-    """Wake workers of other queues for new activities, and callers who wait. Hints: what goes wrong here is nobody's business."""
-    connection = connections[alias]
-    if connection.vendor != "postgresql" or connection.in_atomic_block or get_settings().POOLED:
-        return
-    queues = {task.queue for write in report.writes for task in write.tasks}.difference(own_queues)
-    if queues:
-        ring(alias=alias, queues=queues)
-    done = [w.run.chain_id.hex for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed]
-    try:
-        with connection.cursor() as cursor:
-            for i in range(0, len(done), _PAYLOAD_IDS):
-                cursor.execute("select pg_notify(%s, %s)", [DONE_CHANNEL, ",".join(done[i : i + _PAYLOAD_IDS])])
-    except DatabaseError:
-        return

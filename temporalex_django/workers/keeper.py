@@ -13,7 +13,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.recovery import recover
+from temporalex_django.runtime.recovery import recover, release_orphans
 from temporalex_django.workers.attempts import announce_end
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ log = logging.getLogger("temporalex_django.worker")
 
 _EVERY = 0.5
 _SWEPT_AT_ONCE = 200
+_ORPHANS_EVERY = 30.0
 
 
 class Keeper:
@@ -34,6 +35,7 @@ class Keeper:
         self.storage = DjangoStorage(pump.alias, worker=True)
         self.listener: Listener | None = None
         self._beaten_at = 0.0
+        self._orphans_at = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="temporalex-keeper", daemon=True)
 
@@ -85,6 +87,9 @@ class Keeper:
             self._beat()
         if recover(self.storage, own=self.pump.row.id):
             self.pump.wake.set()
+        if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
+            release_orphans(self.storage)
+            self._orphans_at = time.monotonic()
 
     def _beat(self) -> None:
         pump, row = self.pump, self.pump.row

@@ -8,6 +8,8 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 from django.db import DatabaseError, connections
 
@@ -15,10 +17,11 @@ from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.hints import hint
 from temporalex_django.runtime.recovery import block_alone, release
 from temporalex_django.runtime.slots import Slot
-from temporalex_django.runtime.storage import TaskResult
-from temporalex_django.runtime.telemetry import announce, hint
+from temporalex_django.runtime.storage import TaskResult, TaskState
+from temporalex_django.runtime.telemetry import announce
 from temporalex_django.runtime.turn import Engine, TurnReport
 from temporalex_django.runtime.worker_rows import WorkerRow
 from temporalex_django.workers.attempts import announce_end, perform
@@ -88,7 +91,7 @@ class Pump:
             self.storage,
             cache_size=settings.CACHE_SIZE,
             payload_limit=settings.MAX_PAYLOAD_BYTES,
-            perform=perform,
+            perform=self._perform,
             on_activate=self.slot.note,
         )
         self.row = WorkerRow(
@@ -123,7 +126,7 @@ class Pump:
         if not results and (room == 0 or not self._tasks_due()):
             return 0, 0
         with self.storage.transaction():
-            valid = set(self.storage.finish_tasks(results)) if results else set()
+            valid = set(self.storage.finish_tasks(results))
             tasks = self.storage.claim_tasks(limit=room, queues=self.queues, owner=self.row.epoch) if room else []
         self.pool.forget(results)
         for result in results:
@@ -144,7 +147,15 @@ class Pump:
                 raise
             return self._one_by_one(self.storage.last_claimed, exc)
 
-    def _one_by_one(self, chains: Collection, cause: BaseException) -> TurnReport:  # type: ignore[type-arg]
+    def _perform(self, task: TaskState) -> Any:
+        """An atomic activity. It may be what kills this process: its run is noted like one that is activated."""
+        self.slot.note(task.chain_id)
+        try:
+            return perform(task)
+        finally:
+            self.slot.note(None)
+
+    def _one_by_one(self, chains: Collection[UUID], cause: BaseException) -> TurnReport:
         """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
         whole = TurnReport()
         if not self.storage.transient(cause):
@@ -159,9 +170,7 @@ class Pump:
                     block_alone(self.storage, chain, exc)
                     whole.runs += 1
                 continue
-            whole.runs += report.runs
-            whole.writes += report.writes
-            whole.facts |= report.facts
+            whole.add(report)
         return whole
 
     # --- loops -------------------------------------------------------------------------------------------------------

@@ -23,15 +23,19 @@ class World:
 
     def __init__(self, env: WorkflowEnvironment) -> None:
         self.calls: list[tuple[str, Any]] = []
-        env.mock(activities.charge, self.charge)
-        env.mock(activities.refund, lambda payment: self.calls.append(("refund", payment)))
-        env.mock(activities.book_stock, lambda booking: self.calls.append(("book", booking)))
-        env.mock(activities.return_stock, lambda booking: self.calls.append(("return", booking)))
+        env.mock(activities.charge, lambda payment: self.pay("charge", payment))
+        env.mock(activities.refund, lambda payment: self.pay("refund", payment))
+        env.mock(activities.book_stock, lambda booking: self.move("book", booking))
+        env.mock(activities.return_stock, lambda booking: self.move("return", booking))
         env.mock(activities.send_receipt, lambda receipt: self.calls.append(("receipt", receipt)))
 
-    def charge(self, payment: Payment) -> PaymentMade:
-        self.calls.append(("charge", payment))
-        return PaymentMade(id="charge-1", cents=payment.cents, attempt=1)
+    def pay(self, name: str, payment: Payment) -> PaymentMade:
+        self.calls.append((name, payment))
+        return PaymentMade(id=f"{name}-1", cents=payment.cents, attempt=1)
+
+    def move(self, name: str, booking: Booking) -> int:
+        self.calls.append((name, booking))
+        return sum(booking.units.values())
 
     @property
     def names(self) -> list[str]:

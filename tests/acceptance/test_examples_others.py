@@ -173,9 +173,7 @@ def test_a_day_stores_too_and_the_next_generation_counts_on(env: WorkflowEnviron
     assert len(handle.run_ids) == 3
 
 
-def test_events_that_come_with_the_flush_go_to_the_next_generation(
-    env: WorkflowEnvironment, stored: list[Any]
-) -> None:
+def test_events_that_come_with_the_flush_go_to_the_next_generation(env: WorkflowEnvironment, stored: list[Any]) -> None:
     handle = env.start(EventCollector, id="collector")
 
     with env.batch():

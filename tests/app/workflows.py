@@ -1,3 +1,5 @@
 """The workflows that integration tests start in real workers."""
 
 from __future__ import annotations
+
+from tests.app import durable  # noqa: F401 - importing them registers them

@@ -64,7 +64,7 @@ class Command(BaseCommand):
 
     def _run(self, stack: ExitStack, *, day: Path, options: dict[str, Any]) -> int:
         var = _folder(stack, check=options["check"])
-        env = {"DATABASE_URL": self._database(stack, var=var), "SHOP_CACHE": str(var / "cache")}
+        env = {"DATABASE_URL": self._database(stack, var=var), "SHOP_VAR": str(var)}
         password = secrets.token_urlsafe(9)
         self._manage("prepare_demo", "--day", str(day), env={**env, "DEMO_PASSWORD": password}, quiet=True)
         shop = Shop(

@@ -1,0 +1,87 @@
+"""Write the generated pages of the reference: ``python scripts/reference.py``. A test compares them with the code."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from temporalex_django import conf, errors
+from temporalex_django.core import places
+
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+_NOTE = "<!-- made by scripts/reference.py: do not edit -->\n"
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings",
+        "",
+        _NOTE,
+        "One dictionary in the Django settings. Every key has a default; an unknown key is an error of `manage.py check`.",
+        "",
+        "    TEMPORALEX = {",
+        '        "ACTIVITY_THREADS": 16,',
+        "    }",
+        "",
+        "| setting | type | default | meaning |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| `{name}` | {kind} | `{default}` | {text} |" for name, kind, default, text in conf.documentation()]
+    return "\n".join(lines) + "\n"
+
+
+def errors_page() -> str:
+    lines = [
+        "# Errors",
+        "",
+        _NOTE,
+        "All are importable from `temporalex_django.errors` and derive from `TemporalexError`. The code is stable: REST answers, logs",
+        "and blocked runs carry it.",
+        "",
+        "| code | class | cause | next step |",
+        "|---|---|---|---|",
+    ]
+    for cls in vars(errors).values():
+        if inspect.isclass(cls) and issubclass(cls, errors.TemporalexError):
+            cause = " ".join((inspect.getdoc(cls) or "").split("\n\n", 1)[0].split()).replace("``", "`")
+            lines.append(f"| `{cls.code}` | `{cls.__name__}` | {cause} | {cls.next_step} |")
+    return "\n".join(lines) + "\n"
+
+
+_PRIMITIVES = (
+    *("activity", "sleep", "wait_for_signal", "publish_state", "now", "random", "uuid4", "patched", "deprecate_patch"),
+    *("phase", "parallel", "update_state", "wait_condition", "cancel_requested", "info"),
+)
+
+
+def places_page() -> str:
+    lines = [
+        "# Places",
+        "",
+        _NOTE,
+        "Where a primitive may be called. It is checked at the call and again at the `await`; a wrong place raises `NestingError`, no",
+        "workflow at all `OutsideWorkflow`. A branch is one of `parallel`, in `run` or in a handler.",
+        "",
+        "| primitive | " + " | ".join(places.UNIT_KINDS) + " |",
+        "|---|" + "---|" * len(places.UNIT_KINDS),
+    ]
+    for name in _PRIMITIVES:
+        cells = ["no" if (name, kind) in places.FORBIDDEN else "yes" for kind in places.UNIT_KINDS]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    lines += ["", "Why not:", ""]
+    lines += [f"- `{name}` in a {kind}: {reason}." for (name, kind), reason in places.FORBIDDEN.items()]
+    reads = ", ".join(f"`{name}`" for name in sorted(places.READS))
+    lines += [
+        "",
+        f"Validators, queries and predicates of `wait_condition` may only read: {reads}. A closure of `update_state` may call none of them.",
+        "`Async` may be returned by a handler of a phase only: not by `run`, not by a branch, not by an async handler.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"places.md": places_page, "settings.md": settings_page, "errors.md": errors_page}
+
+if __name__ == "__main__":
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, page in PAGES.items():
+        (REFERENCE / name).write_text(page(), encoding="utf-8")

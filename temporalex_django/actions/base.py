@@ -1,0 +1,153 @@
+"""What every operation on runs has in common: who acts, may he, the audit row, the Django signal and the log line.
+
+One operation is one class in a file of its own. The client, the admin, REST, pages and commands all call these, so they cannot
+disagree. ``user=None`` means code, which may do everything; a person needs the model permission that the class names.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.contrib.auth.models import AnonymousUser
+from django.utils import timezone
+
+from temporalex_django import signals
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import get_settings
+from temporalex_django.core import payloads, places
+from temporalex_django.errors import ActionNotPermitted, InvalidId, NestingError, PayloadError
+from temporalex_django.models import OperatorAction
+from temporalex_django.runtime.django import DjangoStorage
+
+logger = logging.getLogger("temporalex_django.actions")
+
+_APP = "temporalex_django"
+_LONGEST_NAME = 200
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who does it, and through which face: admin, rest, pages, command or code. ``user`` None is code."""
+
+    user: AbstractBaseUser | AnonymousUser | None = None
+    source: str = "code"
+    address: str | None = None
+
+
+CODE = Actor()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The run that an action was about, for audit, signal and log."""
+
+    run_id: str
+    workflow: str
+    workflow_id: str
+
+
+class Action(Generic[T]):
+    """Base of all operations. ``execute()`` checks, acts and tells; ``perform()`` is what a subclass does.
+
+    ``name`` is what the audit calls it; ``forced`` actions are audited even when code does them.
+    """
+
+    name: ClassVar[str]
+    permission: ClassVar[str]
+    forced: ClassVar[bool] = False
+
+    def __init__(self, *, by: Actor = CODE) -> None:
+        self.by = by
+        self.storage = DjangoStorage()
+
+    def execute(self) -> T:
+        """Raises ``ActionNotPermitted`` before anything is read or written, and what ``perform`` raises."""
+        self.check()
+        return self.perform()
+
+    def perform(self) -> T:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raises ``ActionNotPermitted``; ``NestingError`` inside workflow code, which has primitives of its own for this."""
+        if places.inside_workflow():
+            raise NestingError(
+                f"{self.name} through a handle inside workflow code: use api.signal_external, api.cancel_external or api.child, "
+                "or do it in an activity"
+            )
+        user = self.by.user
+        if user is None:
+            return
+        wanted = f"{_APP}.{self.permission}"
+        if not getattr(user, "is_active", False) or not user.has_perm(wanted):  # type: ignore[union-attr] # PermissionsMixin
+            raise ActionNotPermitted(f"{user} may not {self.name} runs: that takes the permission {wanted}")
+
+    # -- what happened ------------------------------------------------------------------------------------------------
+
+    @property
+    def audited(self) -> bool:
+        return self.forced or self.by.user is not None
+
+    def tell(self, subject: Subject, *, reason: str = "", **details: Any) -> None:
+        """Write the audit row in the open transaction; after the commit send ``operator_acted`` and log. Never payloads.
+
+        An ordinary message from code leaves a log line alone: it is in the history.
+        """
+        self.storage.on_commit(lambda: self._announce(subject, reason))
+        if not self.audited:
+            return
+        user = self.by.user
+        OperatorAction.objects.using(self.storage.alias).create(
+            at=timezone.now(),
+            action=self.name,
+            actor_id=getattr(user, "pk", None),
+            actor_name=str(user)[:200] if user is not None else "",
+            run_id=subject.run_id,
+            workflow=subject.workflow,
+            workflow_id=subject.workflow_id,
+            reason=reason,
+            source=self.by.source,
+            address=self.by.address,
+            forced=self.forced,
+            details=details,
+        )
+
+    def _announce(self, subject: Subject, reason: str) -> None:
+        ids = {"run_id": subject.run_id, "workflow": subject.workflow, "workflow_id": subject.workflow_id}
+        logger.log(
+            logging.INFO if self.audited else logging.DEBUG,
+            "%s of %s %s by %s",
+            self.name,
+            subject.workflow,
+            subject.workflow_id,
+            self.by.source if self.by.user is None else f"user {self.by.user.pk} ({self.by.source})",
+            extra={**ids, "action": self.name},
+        )
+        if self.audited:
+            sender = workflows.registry.get(subject.workflow, subject.workflow)
+            signals.send("operator_acted", sender, **ids, action=self.name, actor=self.by.user, reason=reason)
+
+
+def plain(value: Any, *, what: str) -> Any:
+    """``value`` as it will be stored. Raises ``PayloadError`` with the path of what cannot be encoded, or for one too large."""
+    return payloads.plain(value, what=what, limit=get_settings().MAX_PAYLOAD_BYTES)
+
+
+def check_name(name: object, *, what: str) -> str:
+    """The name of a message. Raises ``PayloadError``: names that begin with two underscores are reserved."""
+    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
+        raise PayloadError(f"the name of a {what} is a string of 1 to {_LONGEST_NAME} printable characters, not {name!r}")
+    if name.startswith("__"):
+        raise PayloadError(f"{what} {name!r}: names that begin with two underscores are reserved")
+    return name
+
+
+def check_update_id(value: object) -> str:
+    """Raises ``InvalidId`` unless it is a string of 1 to 200 printable characters."""
+    if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_NAME or not value.isprintable():
+        raise InvalidId(f"{value!r} is no update id: 1 to {_LONGEST_NAME} printable characters")
+    return value

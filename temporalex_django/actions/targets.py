@@ -1,0 +1,116 @@
+"""Which run an operation is about: found by business id, by run id, or known from its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from temporalex_django.actions.base import Subject
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.errors import WorkflowClosed, WorkflowNotFound
+from temporalex_django.runtime.django import DjangoStorage
+
+_COLUMNS = "c.id, c.run_id, c.queue, c.closed, i.workflow_id, i.workflow, i.version, i.status"
+_TYPES = ("uuid", "uuid", "text", "bool", "text", "text", "int4", "text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A chain and its current run, as they were when they were read.
+
+    ``pinned`` is the run that was asked for by its run id: that one is shown. Messages go to the chain all the same.
+    """
+
+    chain_id: UUID
+    run_id: UUID
+    queue: str
+    closed: bool
+    workflow_id: str
+    workflow: str
+    version: int
+    status: str
+    pinned: UUID | None = None
+
+    @property
+    def shown(self) -> UUID:
+        """The run whose row, history and result are meant."""
+        return self.pinned or self.run_id
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(run_id=str(self.run_id), workflow=self.workflow, workflow_id=self.workflow_id)
+
+    @property
+    def code(self) -> type[Workflow] | None:
+        """Its class, when this process has it in the version of the run; without it nothing may be activated here."""
+        cls = workflows.registry.get(self.workflow)
+        return cls if cls is not None and cls.version == self.version else None
+
+    def require_open(self, what: str) -> None:
+        """Raises ``WorkflowClosed``."""
+        if self.closed:
+            raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {what} refused")
+
+
+def find(ref: str, *, storage: DjangoStorage, workflow: str | None = None) -> Target:
+    """The newest chain of a business id, else the run of that run id. One read, two for a run id.
+
+    ``workflow`` narrows it to one class. Raises ``WorkflowNotFound``.
+    """
+    of = f" of {workflow}" if workflow else ""
+    if not isinstance(ref, str) or not ref.isprintable():
+        raise WorkflowNotFound(f"no run{of} has the id {ref!r}")
+    own, parameters = ("", [ref]) if workflow is None else (" and i.workflow = %s", [ref, workflow])
+    rows = storage.sql.select(
+        f"select {_COLUMNS} from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"  # noqa: S608
+        f" where i.workflow_id = %s{own} order by i.id desc limit 1",
+        parameters,
+        _TYPES,
+    )
+    if rows:
+        return _target(rows[0])
+    if (run_id := _as_uuid(ref)) is not None:
+        rows = storage.sql.select(
+            f"select {_COLUMNS} from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"  # noqa: S608
+            f" where i.id = %s{own}",
+            [run_id, *parameters[1:]],
+            _TYPES,
+        )
+        if rows:
+            return _target(rows[0], pinned=run_id)
+    raise WorkflowNotFound(f"no run{of} has the id {ref!r}")
+
+
+def find_chain(chain_id: UUID, *, storage: DjangoStorage) -> Target:
+    """The same by chain. Raises ``WorkflowNotFound``."""
+    rows = storage.sql.select(
+        f"select {_COLUMNS} from temporalex_chain c join temporalex_instance i on i.id = c.run_id where c.id = %s",  # noqa: S608
+        [chain_id],
+        _TYPES,
+    )
+    if not rows:
+        raise WorkflowNotFound("no such run: was the transaction that started it rolled back?")
+    return _target(rows[0])
+
+
+def _target(row: tuple[object, ...], *, pinned: UUID | None = None) -> Target:
+    chain_id, run_id, queue, closed, workflow_id, workflow, version, status = row
+    return Target(
+        chain_id=chain_id,  # type: ignore[arg-type] # the types are those of _TYPES
+        run_id=run_id,  # type: ignore[arg-type]
+        queue=str(queue),
+        closed=bool(closed),
+        workflow_id=str(workflow_id),
+        workflow=str(workflow),
+        version=int(version),  # type: ignore[call-overload]
+        status=str(status),
+        pinned=pinned,
+    )
+
+
+def _as_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

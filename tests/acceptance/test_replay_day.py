@@ -1,0 +1,370 @@
+"""Playing a day: the file, the provider, the report; and, slower, a day against real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib import error, request
+
+import pytest
+
+from example_project.provider.ledger import KeyConflict, Ledger, Request
+from example_project.provider.server import Provider, Weather
+from example_project.replay.customer import Visit
+from example_project.replay.day import Day, Problem, read_day
+from example_project.replay.report import Check, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL_DAY = ROOT / "example_project" / "data" / "2017-06-14" / "basket_lines.csv"
+HEADER = "basket_id,household_id,store_id,timestamp,product_id,quantity,sales_value,retail_disc,coupon_disc"
+GOOD = "b1,788,360,2017-06-14 00:01:42,1134483,1,9.99,2.00,0.00"
+
+
+def day_of(folder: Path, *lines: str | bytes) -> Day:
+    file = folder / "basket_lines.csv"
+    file.write_bytes(
+        b"\n".join(line if isinstance(line, bytes) else line.encode() for line in (HEADER, *lines)) + b"\n"
+    )
+    return read_day(file)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_real_day_is_valid_to_the_last_line() -> None:
+    day = read_day(REAL_DAY)
+
+    assert day.problems == []
+    assert len(day.baskets) == 406
+    assert sum(len(basket.lines) for basket in day.baskets) == 3404
+    assert sum(basket.units for basket in day.baskets) == sum(day.units().values()) == 336_074
+    assert sum(basket.cents for basket in day.baskets) == 1_102_498
+    assert [basket.id for basket in day.baskets if basket.cents == 0] == ["33656946313"]
+
+
+def test_lines_arrive_twenty_seconds_apart_and_the_last_one_at_the_stamp(tmp_path: Path) -> None:
+    (basket,) = day_of(tmp_path, GOOD, GOOD, GOOD).baskets
+
+    assert [(basket.stamp - basket.arrival(number)).total_seconds() for number in (1, 2, 3)] == [40, 20, 0]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (GOOD.replace(",1,9.99", ",-1,9.99"), "quantity '-1'"),
+        (GOOD.replace(",1,9.99", ",1.5,9.99"), "quantity '1.5'"),
+        (GOOD.replace(",1,9.99", ",٣,9.99"), "quantity"),
+        (GOOD.replace("9.99", "9.9"), "'9.9' is not an amount"),
+        (GOOD.replace("9.99", "-9.99"), "'-9.99' is not an amount"),
+        (GOOD.replace("9.99", "NaN"), "'NaN' is not an amount"),
+        (GOOD.replace("1134483", ""), "'' is not a product id"),
+        (GOOD.replace("2017-06-14 00", "2017-06-31 00"), "timestamp"),
+        (GOOD.replace("00:01:42", "00:01:43"), "timestamp"),
+        (GOOD + ",7", "10 fields instead of 9"),
+        ("b1,788", "2 fields instead of 9"),
+        (GOOD.replace("788", '"788'), "unexpected end of data"),
+    ],
+)
+def test_malformed_line_keeps_its_basket_from_starting_and_no_other(tmp_path: Path, line: str, reason: str) -> None:
+    other = GOOD.replace("b1", "b2")
+
+    day = day_of(tmp_path, GOOD, line, other)
+
+    (problem,) = day.problems
+    assert (problem.line, problem.basket) == (3, "b1")
+    assert reason in problem.reason
+    assert [basket.id for basket in day.baskets] == ["b2"]
+
+
+def test_bytes_that_are_no_text_spoil_one_line(tmp_path: Path) -> None:
+    day = day_of(tmp_path, GOOD.encode().replace(b"1134483", b"11\xff83"), GOOD.replace("b1", "b2"))
+
+    assert [(problem.line, problem.basket) for problem in day.problems] == [(2, "b1")]
+    assert [basket.id for basket in day.baskets] == ["b2"]
+
+
+def test_line_without_a_usable_basket_is_reported_and_stops_nobody(tmp_path: Path) -> None:
+    day = day_of(tmp_path, GOOD, GOOD.replace("b1", "../b1"))
+
+    assert [(problem.line, problem.basket) for problem in day.problems] == [(3, "")]
+    assert [basket.id for basket in day.baskets] == ["b1"]
+
+
+def test_file_without_its_columns_is_one_problem(tmp_path: Path) -> None:
+    file = tmp_path / "lines.csv"
+    file.write_text("basket_id,quantity\nb1,1\n")
+
+    day = read_day(file)
+
+    assert day.problems == [Problem(line=1, reason="no column timestamp, product_id, sales_value")]
+    assert day.baskets == []
+
+
+def test_empty_file_is_one_problem(tmp_path: Path) -> None:
+    file = tmp_path / "lines.csv"
+    file.write_text("")
+
+    assert [problem.reason for problem in read_day(file).problems] == ["the file is empty"]
+
+
+def test_byte_order_mark_and_windows_line_ends_are_no_problem(tmp_path: Path) -> None:
+    file = tmp_path / "lines.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + f"{HEADER}\r\n{GOOD}\r\n\r\n".encode())
+
+    day = read_day(file)
+
+    assert day.problems == []
+    assert len(day.baskets) == 1
+
+
+# --- the provider -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger(tmp_path / "ledger.sqlite3")
+    yield ledger
+    ledger.close()
+
+
+def charge(key: str = "k1", reference: str = "b1", cents: int = 999) -> Request:
+    return Request(operation="charge", key=key, reference=reference, cents=cents)
+
+
+def test_ledger_books_once_by_key_and_counts_repeats(ledger: Ledger) -> None:
+    first = ledger.open_call(charge())
+    booked = ledger.book(first, request=charge())
+    second = ledger.open_call(charge())
+    again = ledger.book(second, request=charge())
+
+    assert (first.number, second.number) == (1, 2)
+    assert booked == (first.id, False)
+    assert again == (first.id, True)
+    report = ledger.report()
+    assert (report["calls"], report["repeats"], report["charges"], report["cents"]) == (2, 1, 1, 999)
+
+
+def test_ledger_finds_purchases_that_were_charged_under_two_keys(ledger: Ledger) -> None:
+    for key in ("k1", "k2"):
+        request_ = charge(key=key)
+        ledger.book(ledger.open_call(request_), request=request_)
+
+    assert ledger.report()["doubles"] == 1
+
+
+def test_ledger_refuses_a_key_for_another_amount(ledger: Ledger) -> None:
+    ledger.book(ledger.open_call(charge()), request=charge())
+
+    with pytest.raises(KeyConflict):
+        ledger.book(ledger.open_call(charge(cents=1)), request=charge(cents=1))
+
+
+def test_report_counts_from_a_call_on_and_leaves_out_the_web_shop(ledger: Ledger) -> None:
+    for key in ("k1", "k2", "web"):
+        request_ = charge(key=key, reference="web-1" if key == "web" else key)
+        last = ledger.open_call(request_)
+        ledger.book(last, request=request_)
+
+    report = ledger.report(after=1, without="web-")
+
+    assert (report["last"], report["calls"], report["charges"]) == (last.id, 1, 1)
+
+
+def test_weather_is_seeded_and_has_the_shares_that_were_asked() -> None:
+    weather = Weather(seed=3)
+
+    outcomes = [weather.outcome(reference=str(number), number=1) for number in range(20_000)]
+
+    assert outcomes == [Weather(seed=3).outcome(reference=str(number), number=1) for number in range(20_000)]
+    assert outcomes.count("late") / 20_000 == pytest.approx(0.02, abs=0.004)
+    assert outcomes.count("failed before booking") / 20_000 == pytest.approx(0.025, abs=0.004)
+    assert outcomes.count("failed after booking") / 20_000 == pytest.approx(0.025, abs=0.004)
+
+
+def post(url: str, *, key: str, body: Any, timeout: float = 5) -> tuple[int, Any]:
+    call = request.Request(url + "/charges", data=json.dumps(body).encode(), headers={"Idempotency-Key": key})
+    try:
+        with request.urlopen(call, timeout=timeout) as answer:
+            return answer.status, json.load(answer)
+    except error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+
+
+@pytest.fixture
+def provider(ledger: Ledger, request: pytest.FixtureRequest) -> Iterator[Provider]:
+    with Provider(0, ledger=ledger, weather=getattr(request, "param", Weather(fail=0, late=0))) as provider:
+        thread = threading.Thread(target=provider.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield provider
+        provider.closing.set()
+        provider.shutdown()
+        thread.join()
+
+
+def test_provider_answers_a_repeated_key_with_the_first_charge(provider: Provider) -> None:
+    first = post(provider.url, key="k1", body={"reference": "b1", "cents": 5})
+    second = post(provider.url, key="k1", body={"reference": "b1", "cents": 5})
+
+    assert first == (201, {"id": "charge-1", "cents": 5, "repeated": False})
+    assert second == (200, {"id": "charge-1", "cents": 5, "repeated": True})
+    assert post(provider.url, key="k1", body={"reference": "b1", "cents": 6})[0] == 409
+
+
+@pytest.mark.parametrize(
+    "body", [{}, [], {"reference": "b1"}, {"reference": "b1", "cents": 0}, {"reference": "", "cents": 1}]
+)
+def test_provider_refuses_what_it_does_not_understand(provider: Provider, body: Any) -> None:
+    assert post(provider.url, key="k1", body=body)[0] == 422
+    assert provider.ledger.report()["calls"] == 0
+
+
+@pytest.mark.parametrize("provider", [Weather(fail=0, late=1, late_seconds=30)], indirect=True)
+def test_late_answer_was_booked_all_the_same(provider: Provider) -> None:
+    with pytest.raises(TimeoutError):
+        post(provider.url, key="k1", body={"reference": "b1", "cents": 5}, timeout=0.2)
+
+    assert provider.ledger.report()["charges"] == 1
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def report_of(tmp_path: Path, *lines: str, seen: int = 1, kills_wanted: int = 0) -> Report:
+    day = day_of(tmp_path, GOOD, *lines)
+    result = {"total": "9.99", "lines": 1, "units": 1, "confirmed_by": "customer", "charge": {"attempt": 2}}
+    visit = Visit(basket=day.baskets[0], confirms=True, added=1, waits=[0.004], result=result)
+    return Report(
+        day=day,
+        visits=[visit],
+        checks=[Check(name="baskets completed", expected=1, seen=seen)],
+        seconds=2.0,
+        kills_wanted=kills_wanted,
+    )
+
+
+def test_report_of_a_day_that_reconciles(tmp_path: Path) -> None:
+    report = report_of(tmp_path)
+
+    assert report.code == 0
+    facts = report.as_dict()
+    assert (facts["sales"], facts["units"], facts["runs_per_second"]) == ("9.99", 1, 0.5)
+    assert facts["update_seconds"] == {"p50": 0.004, "p99": 0.004}
+    assert "All 1 figures equal the file's." in report.text()
+
+
+def test_difference_gives_one_and_is_named(tmp_path: Path) -> None:
+    report = report_of(tmp_path, seen=2)
+
+    assert report.code == 1
+    assert "DIFFERENCE: baskets completed: 2; by the file 1" in report.text()
+
+
+def test_malformed_line_gives_two_but_a_difference_outranks_it(tmp_path: Path) -> None:
+    bad = GOOD.replace("b1", "b2").replace("9.99", "x")
+
+    assert report_of(tmp_path, bad).code == 2
+    assert report_of(tmp_path, bad, seen=0).code == 1
+    assert "basket_lines.csv:3: 'x' is not an amount" in report_of(tmp_path, bad).text()
+
+
+def test_fewer_kills_than_asked_give_one(tmp_path: Path) -> None:
+    report = report_of(tmp_path, kills_wanted=2)
+
+    assert report.code == 1
+    assert "0 kills instead of 2" in report.text()
+
+
+def test_customer_in_trouble_gives_one_and_is_named(tmp_path: Path) -> None:
+    report = report_of(tmp_path)
+    report.visits[0].problem = "start: 503"
+
+    assert report.code == 1
+    assert "TROUBLE: basket b1: start: 503" in report.text()
+
+
+# --- the play, with real processes ------------------------------------------------------------------------------------
+
+
+def play(folder: Path, file: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Run replay_day on a database of its own; it starts and ends its own processes."""
+    out = folder / "report.json"
+    done = subprocess.run(
+        [sys.executable, "manage.py", "replay_day", str(file), "--json", str(out), "--confirm-within", "2", *options],
+        cwd=ROOT,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("TX_TEST")},
+            "DJANGO_SETTINGS_MODULE": "example_project.settings",
+            "DATABASE_URL": f"sqlite://{folder / 'shop.sqlite3'}",
+            "SHOP_VAR": str(folder / "var"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    return done.returncode, json.loads(out.read_text()) if out.exists() else {}, said
+
+
+def first_baskets(folder: Path, number: int) -> Path:
+    """Copy the day's first baskets."""
+    header, *lines = REAL_DAY.read_text().splitlines()
+    wanted = list(dict.fromkeys(line.partition(",")[0] for line in lines))[:number]
+    file = folder / "basket_lines.csv"
+    file.write_text("\n".join([header, *(line for line in lines if line.partition(",")[0] in wanted)]) + "\n")
+    (folder / "products.csv").write_bytes(REAL_DAY.with_name("products.csv").read_bytes())
+    return file
+
+
+@pytest.mark.slow
+def test_some_baskets_reconcile_and_a_second_play_on_the_same_database_too(tmp_path: Path) -> None:
+    file = first_baskets(tmp_path, 25)
+
+    for _ in range(2):
+        code, report, said = play(tmp_path, file, "--speed", "2000")
+
+        assert code == 0, said
+        assert report["completed"] == report["baskets"] == 25
+        assert report["confirmed"] == {"customer": 23, "timeout": 2}
+        assert report["provider"]["doubles"] == 0
+        assert all(check["ok"] for check in report["checks"])
+
+
+@pytest.mark.slow
+def test_malformed_line_gives_two_and_names_file_and_line(tmp_path: Path) -> None:
+    file = first_baskets(tmp_path, 5)
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines, lines[1].replace(",1,", ",many,", 1)]) + "\n")
+
+    code, report, said = play(tmp_path, file, "--speed", "2000")
+
+    assert code == 2, said
+    assert f"{file}:{len(lines) + 1}: quantity 'many'" in said
+    assert report["completed"] == report["baskets"] == 4
+    assert report["skipped"] == [lines[1].partition(",")[0]]
+
+
+@pytest.mark.slow
+def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
+    code, report, said = play(tmp_path, first_baskets(tmp_path, 40), "--chaos", "1", "--speed", "700")
+
+    assert code == 0, said
+    (kill,) = report["kills"]
+    assert all(held["again"] > held["attempt"] for held in kill["held"]), said
+
+
+def test_missing_file_is_said_and_nothing_is_started(tmp_path: Path) -> None:
+    code, report, said = play(tmp_path, tmp_path / "nowhere.csv")
+
+    assert code == 1
+    assert report == {}
+    assert "nowhere.csv" in said

@@ -1,0 +1,188 @@
+"""Workflows and activities that the tests of storage, workers and faults start in real processes.
+
+What activities do to the world is a line in a file: it survives whatever is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from temporalex_django import Err, Ok, RetryPolicy, Stop, Workflow, activity, activity_context, api, update
+from temporalex_django.core.results import Reply
+from temporalex_django.errors import ActivityFailure
+
+PATIENCE = 30.0
+
+
+def note(path: str, line: str) -> None:
+    with Path(path).open("a") as file:
+        file.write(f"{line}\n")
+
+
+def held_by(path: str) -> None:
+    """Wait until the test removes the file."""
+    deadline = time.monotonic() + PATIENCE
+    while Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@activity
+def double(n: int) -> int:
+    return 2 * n
+
+
+@activity
+async def double_async(n: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * n
+
+
+@activity(retry=RetryPolicy(max_attempts=4, initial_interval=0.05))
+def recorded(path: str, hold: str | None = None) -> str:
+    context = activity_context()
+    note(path, f"{context.attempt} {context.idempotency_key} {os.getpid()}")
+    if hold is not None:
+        held_by(hold)
+    return context.idempotency_key
+
+
+@activity(retry=RetryPolicy(max_attempts=1))
+def once(path: str, hold: str) -> None:
+    recorded.__wrapped__(path, hold)
+
+
+@activity(retry=RetryPolicy(max_attempts=3, initial_interval=0.05))
+def flaky(path: str, failures: int) -> int:
+    attempt = activity_context().attempt
+    note(path, str(attempt))
+    if attempt <= failures:
+        raise ValueError(f"attempt {attempt}")
+    return attempt
+
+
+@activity(heartbeat=1.0, retry=RetryPolicy(max_attempts=2, initial_interval=0.05))
+def silent(path: str, hold: str) -> Any:
+    context = activity_context()
+    note(path, f"{context.attempt} {context.heartbeat_details}")
+    if context.attempt > 1:
+        return context.heartbeat_details
+    context.heartbeat({"at": 7})
+    held_by(hold)
+    return "too late"
+
+
+@activity(start_to_close=0.3, retry=RetryPolicy(max_attempts=1))
+def slow(hold: str) -> None:
+    held_by(hold)
+
+
+@activity(atomic=True)
+def write_user(name: str, path: str | None = None, hold: str | None = None) -> int:
+    """One business row, in the transaction of its run."""
+    from django.contrib.auth import get_user_model
+
+    user = get_user_model().objects.create(username=name)
+    if path is not None:
+        note(path, str(os.getpid()))
+    if hold is not None:
+        held_by(hold)
+    return int(user.pk)
+
+
+class Doubling(Workflow):
+    """One activity."""
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await double(args["n"]))
+
+
+class AsyncDoubling(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.parallel([lambda n=n: double_async(n) for n in range(args["n"])]))
+
+
+class Recording(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok(await recorded(args["path"], args.get("hold")))
+
+
+class AtMostOnce(Workflow):
+    async def run(self, args: Any) -> Any:
+        try:
+            await once(args["path"], args["hold"])
+        except ActivityFailure as exc:
+            return Err(exc.type)
+        return Ok("done")
+
+
+class Flaky(Workflow):
+    async def run(self, args: Any) -> Any:
+        try:
+            return Ok(await flaky(args["path"], args["failures"]))
+        except ActivityFailure as exc:
+            return Err([exc.type, exc.attempts])
+
+
+class Silent(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok(await silent(args["path"], args["hold"]))
+
+
+class Slow(Workflow):
+    async def run(self, args: Any) -> Any:
+        try:
+            await slow(args["hold"])
+        except ActivityFailure as exc:
+            return Err(exc.timeout)
+        return Ok("in time")
+
+
+class Sleeping(Workflow):
+    async def run(self, args: Any) -> Any:
+        await api.sleep(args["seconds"])
+        return Ok("awake")
+
+
+class Booking(Workflow):
+    """An atomic activity between two ordinary ones."""
+
+    async def run(self, args: Any) -> Any:
+        n = await double(1)
+        user = await write_user(args["name"], args.get("path"), args.get("hold"))
+        return Ok([n, user])
+
+
+class Tally(Workflow):
+    """Counts by updates and signals until it is told to stop."""
+
+    async def run(self, args: Any) -> Any:
+        state = await api.phase(
+            {"n": 0},
+            update={"add": update(lambda n, s: Reply(s["n"] + n, {"n": s["n"] + n}))},
+            signal={"stop": lambda _, s: Stop(s)},
+        )
+        return Ok(state["n"])
+
+
+class Deadly(Workflow):
+    """Kills whoever activates it, as often as the file has lines to give."""
+
+    async def run(self, args: Any) -> Any:
+        path = args["path"]
+        count = os.stat(path).st_size
+        if count < args["times"]:
+            os.truncate(path, count + 1)
+            os._exit(137)
+        return Ok(count)
+
+
+class Stuck(Workflow):
+    """Raises in the database's face: a state that PostgreSQL cannot store."""
+
+    async def run(self, args: Any) -> Any:
+        await api.wait_for_signal(args.get("name", "go"))
+        return Ok(None)

@@ -1,0 +1,232 @@
+"""What a worker does, in this thread on committed data."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+
+from temporalex_django.conf import get_settings
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start, update_outcome
+from temporalex_django.runtime.storage import Outcome
+from temporalex_django.workers.pump import Pump, run_until_idle
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def start(workflow: str, args: Any = None, **options: Any) -> Started:
+    options.setdefault("workflow_id", f"{workflow}-1")
+    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+
+
+def instance(started: Started) -> Instance:
+    return Instance.objects.get(pk=started.run_id)
+
+
+def result(started: Started) -> Any:
+    row = instance(started)
+    return row.status, (row.closing_value or {}).get("result", row.closing_value)
+
+
+def test_a_run_with_an_activity_completes() -> None:
+    started = start("Doubling", {"n": 21})
+
+    run_until_idle()
+
+    assert result(started) == ("completed", 42)
+    assert not ActivityTask.objects.exists()
+    assert not Message.objects.exists()
+    assert not Worker.objects.exists()
+    kinds = [e.kind for e in instance(started).events.all()]
+    assert kinds == [
+        *("WorkflowStarted", "ActivationStarted", "ActivityScheduled"),
+        *("ActivationStarted", "ActivityCompleted", "WorkflowCompleted"),
+    ]
+
+
+def test_async_activities_run_too() -> None:
+    started = start("AsyncDoubling", {"n": 5})
+
+    run_until_idle()
+
+    assert result(started) == ("completed", [0, 2, 4, 6, 8])
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(2, ("completed", 3)), (9, ("failed", ["ValueError", 3]))])
+def test_a_failing_activity_is_tried_again_by_its_policy(tmp_path: Path, failures: int, ends: tuple[str, Any]) -> None:
+    path = str(tmp_path / "log")
+    started = start("Flaky", {"path": path, "failures": failures})
+
+    def ended() -> bool:
+        run_until_idle()  # idle means that nothing is due now: the next attempt is due in a moment
+        return not instance(started).is_open
+
+    wait_for(ended)
+
+    status, value = result(started)
+    assert (status, value if status == "completed" else value["reason"]) == ends
+    assert Path(path).read_text().split() == ["1", "2", "3"]
+
+
+def test_an_atomic_activity_commits_with_its_run() -> None:
+    started = start("Booking", {"name": "ann"})
+
+    run_until_idle()
+
+    user = get_user_model().objects.get(username="ann")
+    assert result(started) == ("completed", [2, user.pk])
+
+
+def test_a_timer_is_not_due_before_its_time() -> None:
+    started = start("Sleeping", {"seconds": 0.4})
+
+    run_until_idle()
+    assert instance(started).status == "waiting"
+    wait_for(lambda: run_until_idle() and not instance(started).is_open)
+
+    assert result(started) == ("completed", "awake")
+
+
+def test_messages_are_delivered_in_order() -> None:
+    started, storage = start("Tally"), DjangoStorage()
+    run_until_idle()
+    for i in range(1, 4):
+        insert_message(started.chain_id, kind="update", name="add", body=i, dedupe=f"u{i}", storage=storage)
+    insert_message(started.chain_id, kind="signal", name="stop", body=None, storage=storage)
+    late = insert_message(started.chain_id, kind="update", name="add", body=9, dedupe="late", storage=storage)
+
+    run_until_idle()
+
+    assert result(started) == ("completed", 6)
+    outcomes = [update_outcome(started.chain_id, f"u{i}", storage=storage) for i in range(1, 4)]
+    assert outcomes == [Outcome(status="completed", value=v) for v in (1, 3, 6)]
+    refused = update_outcome(started.chain_id, "late", storage=storage)
+    assert refused is not None
+    assert refused.status == "rejected"
+    assert late.new
+
+
+def test_a_run_without_its_class_is_blocked_and_goes_on_when_a_worker_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from temporalex_django.authoring import workflow
+
+    started = start("Doubling", {"n": 1})
+    cls = workflow.registry.pop("Doubling")
+    try:
+        run_until_idle()
+        blocked = instance(started).blocked
+        assert blocked is not None
+        assert blocked["code"] == "unknown_workflow"
+        assert Chain.objects.get(pk=started.chain_id).due_at is None
+    finally:
+        workflow.registry["Doubling"] = cls
+
+    run_until_idle()
+
+    assert result(started) == ("completed", 2)
+    assert instance(started).blocked is None
+
+
+def test_a_run_that_another_live_worker_has_is_left_to_it() -> None:
+    from temporalex_django.authoring import workflow
+
+    other = Pump(kind="worker")
+    other.row.register(other.storage)
+    started = start("Doubling", {"n": 1})
+    cls = workflow.registry.pop("Doubling")
+    try:
+        run_until_idle()
+        assert instance(started).blocked is None
+        assert instance(started).status == "pending"
+    finally:
+        workflow.registry["Doubling"] = cls
+        other.row.remove(other.storage)
+        other.slot.close(remove=True)
+
+    run_until_idle()
+
+    assert result(started) == ("completed", 2)
+
+
+def test_a_poison_run_is_blocked_and_the_others_of_its_batch_go_on() -> None:
+    good = [start("Doubling", {"n": i}, workflow_id=f"d{i}") for i in range(5)]
+    bad = start("Doubling", {"n": 1}, workflow_id="bad")
+    Instance.objects.filter(pk=bad.run_id).update(args=b"\xff not json")
+
+    run_until_idle()
+
+    assert [result(s) for s in good] == [("completed", 2 * i) for i in range(5)]
+    blocked = instance(bad).blocked
+    assert blocked is not None
+    assert blocked["code"] == "payload"
+    assert Chain.objects.get(pk=bad.chain_id).attempt == 1
+
+
+def test_a_state_that_the_database_cannot_store_blocks_its_run_alone() -> None:
+    bad = start("Stuck", {"name": "nul\x00"})  # PostgreSQL has no text with a NUL; SQLite has
+    good = start("Doubling", {"n": 4})
+
+    run_until_idle()
+
+    assert result(good) == ("completed", 8)
+    from django.db import connection
+
+    if connection.vendor == "postgresql":
+        assert instance(bad).blocked is not None
+
+
+def test_a_heartbeat_that_stops_ends_the_attempt_and_its_details_are_there_for_the_next(tmp_path: Path) -> None:
+    path, hold = tmp_path / "log", tmp_path / "hold"
+    hold.touch()
+    started = start("Silent", {"path": str(path), "hold": str(hold)})
+    stop = threading.Event()
+    worker = threading.Thread(target=Pump().run, args=[stop])
+    worker.start()
+    try:
+        wait_for(lambda: not instance(started).is_open)
+    finally:
+        hold.unlink()
+        stop.set()
+        worker.join()
+
+    assert result(started) == ("completed", {"at": 7})
+    assert path.read_text().splitlines() == ["1 None", "2 {'at': 7}"]
+
+
+def test_start_to_close_ends_an_attempt_whose_thread_is_stuck(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    started = start("Slow", {"hold": str(hold)})
+    stop = threading.Event()
+    worker = threading.Thread(target=Pump().run, args=[stop])
+    worker.start()
+    try:
+        wait_for(lambda: not instance(started).is_open)
+    finally:
+        hold.unlink()
+        stop.set()
+        worker.join()
+
+    assert instance(started).closing_value["reason"] == "start_to_close"
+
+
+def test_a_worker_shows_itself_and_goes_without_a_trace() -> None:
+    stop = threading.Event()
+    pump = Pump(queues=["default", "slow"])
+    worker = threading.Thread(target=pump.run, args=[stop])
+    worker.start()
+    try:
+        row = wait_for(Worker.objects.first)
+        assert (row.epoch, row.queues) == (pump.row.epoch, ["default", "slow"])
+        assert row.workflows["Doubling"] == [1]
+        assert (row.expires_at - row.beat_at).total_seconds() == get_settings().LEASE_SECONDS
+    finally:
+        stop.set()
+        worker.join()
+    assert not Worker.objects.exists()
+    assert not Path(pump.slot.path).exists()

@@ -1,0 +1,32 @@
+"""The Python blocks of tutorial and how-to run, page by page, in the order in which a reader meets them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("docs/tutorial/*.md"), *ROOT.glob("docs/howto/*.md")])
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+LINK = re.compile(r"\]\(([^)#:]+?)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_blocks_run(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    namespace: dict[str, object] = {"__name__": f"docs_{page.stem.replace('-', '_')}"}
+
+    for match in BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        code = compile("\n" * line + match.group(1), str(page), "exec")
+        exec(code, namespace)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *ROOT.glob("docs/**/*.md")], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = LINK.findall(page.read_text(encoding="utf-8"))
+
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing, f"{page.name} links to {missing}"

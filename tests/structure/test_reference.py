@@ -1,0 +1,34 @@
+"""The generated reference pages say what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
+assert _spec is not None
+assert _spec.loader is not None
+reference = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(reference)
+
+
+@pytest.mark.parametrize("name", sorted(reference.PAGES))
+def test_generated_page_is_up_to_date(name: str) -> None:
+    stored = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+
+    assert stored == reference.PAGES[name](), "run: .venv/bin/python scripts/reference.py"
+
+
+def test_every_error_has_a_code_of_its_own_and_a_next_step() -> None:
+    from temporalex_django import errors
+
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.TemporalexError)]
+
+    assert len({c.code for c in classes}) == len(classes)
+    for cls in classes[1:]:
+        assert "next_step" in vars(cls), f"{cls.__name__} has no next step"
+        assert cls("a message").message == "a message"
+        assert str(cls())

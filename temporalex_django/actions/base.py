@@ -7,6 +7,7 @@ disagree. ``user=None`` means code, which may do everything; a person needs the 
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -91,6 +92,10 @@ class Action(Generic[T]):
     @property
     def audited(self) -> bool:
         return self.forced or self.by.user is not None
+
+    def together(self) -> AbstractContextManager[None]:
+        """A transaction when there is an audit row to write beside the message; one INSERT alone needs none."""
+        return self.storage.transaction() if self.audited else nullcontext()
 
     def tell(self, subject: Subject, *, reason: str = "", **details: Any) -> None:
         """Write the audit row in the open transaction; after the commit send ``operator_acted`` and log. Never payloads.

@@ -13,12 +13,9 @@ from temporalex_django.authoring.unique import SEPARATOR, check_id
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import seconds
-from temporalex_django.errors import InvalidId, PayloadError
+from temporalex_django.errors import InvalidId
 from temporalex_django.runtime.ids import uuid7
 from temporalex_django.runtime.inserting import NewStart, insert_start, ring_on_commit
-
-#: Key of the advisory note beside a generated id: such an id is nobody else's, so nothing is checked.
-_SUFFIX_BYTES = 4
 
 
 class Start(Action[Target]):
@@ -52,7 +49,7 @@ class Start(Action[Target]):
     def perform(self) -> Target:
         cls = self.workflow
         new = self._new()
-        with self.storage.transaction() if self.audited else self.storage.savepoint_free():
+        with self.together():
             started = insert_start(new, storage=self.storage)
             self.tell(Subject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new.workflow_id))
         ring_on_commit(alias=self.storage.alias, queues=[new.queue])
@@ -66,3 +63,41 @@ class Start(Action[Target]):
             version=cls.version,
             status="pending",
         )
+
+    def _new(self) -> NewStart:
+        cls = self.workflow
+        workflow_id = self._id()
+        what = f"the input of {cls.name}"
+        args = plain(self.args, what=what)
+        payloads.fit(args, cls.definition.args_type, what=what)  # here it is the caller's error, later it would be the run's
+        return NewStart(
+            workflow_id=workflow_id,
+            workflow=cls.name,
+            args=args,
+            version=cls.version,
+            queue=cls.task_queue,
+            scope="global" if cls.unique is None else cls.unique.scope,
+            generated=self.id is None and self.value is None,
+            timeout=_timeout(cls),
+            subject=self.subject,
+            tags=list(cls.tags) or None,
+            metadata=dict(cls.metadata) or None,
+        )
+
+    def _id(self) -> str:
+        unique = self.workflow.unique
+        if self.id is not None:
+            if self.value is not None:
+                raise InvalidId(f"{self.workflow.name}: give id= or value=, not both")
+            return check_id(self.id)
+        if self.value is None:
+            return str(uuid7())
+        if unique is None:
+            raise InvalidId(f"{self.workflow.name} has no `unique`, so it takes an id, not a value")
+        made = unique.id_for(self.value)
+        return check_id(f"{made}{SEPARATOR}{os.urandom(4).hex()}" if unique.scope == "none" else made)
+
+
+def _timeout(cls: type[Workflow]) -> float | None:
+    given = [t for t in (cls.execution_timeout, cls.run_timeout) if t is not None]
+    return min((seconds(t) for t in given), default=None)

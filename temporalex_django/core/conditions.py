@@ -8,6 +8,7 @@ from typing import Any
 
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.scheduler import Unit
+from temporalex_django.errors import NestingError
 
 
 class Condition:
@@ -31,7 +32,7 @@ class Conditions:
                 self.open.remove(condition)
                 continue
             try:
-                true = condition.predicate()
+                true = holds(condition.predicate)
             except Exception as exc:  # noqa: BLE001 - user code; its waiter gets the error
                 self.open.remove(condition)
                 condition.ivar.fail(exc)
@@ -39,6 +40,15 @@ class Conditions:
             if true:
                 self.open.remove(condition)
                 condition.ivar.put(True)
+
+
+def holds(predicate: Callable[[], Any]) -> bool:
+    """Whether it is true. An async predicate would be true for ever: it raises ``NestingError``."""
+    verdict = predicate()
+    if inspect.isawaitable(verdict):
+        getattr(verdict, "close", lambda: None)()
+        raise NestingError("wait_condition needs a plain predicate: this one gave an awaitable")
+    return bool(verdict)
 
 
 def wants_state(predicate: Callable[..., Any]) -> bool:

@@ -55,6 +55,7 @@ def messages(
                 incoming.append(update)
             else:
                 waiting.append(update)
+    waiting.sort(key=lambda update: update.after)  # as a replay does: ids of an inbox need not be in order of arrival (D-24)
     return waiting, incoming
 
 
@@ -93,8 +94,8 @@ def run(executor: Executor) -> None:
 
 
 def look(executor: Executor) -> None:
-    """Evaluate open conditions."""
-    if executor.conditions.open:
+    """Evaluate open conditions; not while there is nothing to record: a refused update must not move a run (its stamp could)."""
+    if executor.conditions.open and executor.recording:
         with executor.pure("predicate"):
             executor.conditions.look()
 
@@ -214,7 +215,9 @@ def _call(
     phase.busy = unit
     try:
         value = executor.scheduler.call(unit, lambda: handler.fn(args, copied(phase.state)))
-    except (Exception, Control, SystemExit) as exc:  # noqa: BLE001 - the handler's failure is its sender's
+    except KeyboardInterrupt:
+        raise  # the process is meant
+    except BaseException as exc:  # noqa: BLE001 - the handler's failure is its sender's
         finished(None, exc)
         return
     if inspect.isawaitable(value):
@@ -237,7 +240,7 @@ def _answered(
     if error is not None:
         _failed(executor, f"{kind} {name}", update, error)
     else:
-        phase.state = copied(value.state) if isinstance(value, Async) else value.state
+        phase.state = copied(value.state)  # the handler may have kept a reference
         if isinstance(value, Async):
             _spawn(executor, phase, kind, name, update, value.fn)
         elif update is not None:

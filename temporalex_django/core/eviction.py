@@ -9,11 +9,15 @@ says whether a probe at import found it to work.
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from temporalex_django.core import places
+
+
+_WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 
 
 def _finalized(obj: object) -> None:
@@ -22,7 +26,7 @@ def _finalized(obj: object) -> None:
 
 
 def _chain(coroutine: Any) -> Iterable[Any]:
-    """The coroutine and all that it is suspended in."""
+    """The coroutine and all that it is suspended in. A wrapper (``coroutine.__await__()``) shows what is in it to ``gc`` only."""
     seen = 0
     while coroutine is not None and seen < 10_000:
         seen += 1
@@ -33,6 +37,8 @@ def _chain(coroutine: Any) -> Iterable[Any]:
             inner = getattr(coroutine, "gi_yieldfrom", None)
         if inner is None:
             inner = getattr(coroutine, "ag_await", None)
+        if inner is None and type(coroutine).__name__ in _WRAPPERS:
+            inner = next(iter(gc.get_referents(coroutine)), None)
         coroutine = inner
 
 

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from temporalex_django.core import dispatch, eviction, matching, payloads, places
@@ -34,6 +35,8 @@ from temporalex_django.errors import Cancelled, Control, NestingError, PayloadEr
 #: A longer history slows every rebuild: the run should continue as new.
 SUGGEST_CONTINUE_AS_NEW = 10_000
 _WAITS_SHOWN = 20
+#: A fan-out of thousands that all wait for the same must not make each activation slow.
+_UNITS_ASKED = 200
 
 
 class Executor:
@@ -57,6 +60,7 @@ class Executor:
         self.publications = 0
         self.cancel_requested = False
         self.closed: str | None = None
+        self.handed_over: dict[int, Coroutine[Any, Any, Any]] = {}  # coroutines given as branches, until they have ended
         self.open_updates: dict[str, str] = {}  # accepted and unfinished: id -> name
         self.activities: dict[int, str] = {}  # scheduled and unresolved: number -> name
         self._resolve: dict[int, Callable[[Job], None]] = {}
@@ -87,7 +91,7 @@ class Executor:
             self.replaying = False
 
     def _activate(self, activation: Activation, recorded: Recorded | None) -> Completion:
-        completion = self._completion = Completion()
+        completion = self._completion = Completion(changed=activation.start is not None)
         self.now = activation.now
         self.history_length = activation.history_length
         if activation.seed is not None:
@@ -113,7 +117,7 @@ class Executor:
         completion.pending = [(update.id, update.after) for update in self.mailbox.updates if not update.accepted]
         self.mailbox.updates.clear()  # the host delivers those that wait again: cached and rebuilt executors agree
         completion.closed = self.closed
-        completion.changed = bool(activation.start is not None or completion.jobs or completion.commands)
+        completion.changed = self.recording
         return completion
 
     def _start(self, start: dict[str, Any]) -> None:
@@ -187,6 +191,12 @@ class Executor:
 
     def plain(self, value: Any, what: str) -> Any:
         return payloads.plain(value, what=what, limit=self.payload_limit)
+
+    @property
+    def recording(self) -> bool:
+        """Whether the present activation has had an effect, so that it will be in the history."""
+        completion = self._completion
+        return completion.changed or bool(completion.jobs or completion.commands)
 
     def new_number(self) -> int:
         self._last_number += 1
@@ -277,7 +287,7 @@ class Executor:
     def waiting_for(self) -> list[str]:
         """What the units wait for, in order of their creation; the first twenty."""
         waits: list[str] = []
-        for unit in self.scheduler.units.values():
+        for unit in islice(self.scheduler.units.values(), _UNITS_ASKED):
             if unit.waiting is not None and unit.waiting.label not in waits:
                 waits.append(unit.waiting.label)
                 if len(waits) >= _WAITS_SHOWN:
@@ -287,6 +297,8 @@ class Executor:
     def evict(self) -> None:
         """Drop the run from memory without running any more of its code."""
         coroutines: list[Coroutine[Any, Any, Any]] = [u.coroutine for u in self.scheduler.units.values() if u.coroutine]
+        coroutines += self.handed_over.values()
+        self.handed_over.clear()
         self.scheduler.units.clear()
         self.scheduler.ready.clear()
         eviction.discard(coroutines)

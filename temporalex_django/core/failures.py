@@ -8,6 +8,7 @@ from typing import Any
 from temporalex_django.errors import ActivityFailure, TemporalexError
 
 _TRACEBACK_LINES = 40
+_LONGEST = 50_000
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
@@ -18,9 +19,17 @@ def describe(exc: BaseException) -> dict[str, Any]:
 def message_of(exc: BaseException) -> str:
     """``str(exc)``; a user's ``__str__`` that raises does not hide the failure itself."""
     try:
-        return str(exc)
+        text = str(exc)
     except Exception as broken:  # noqa: BLE001 - arbitrary user code
         return f"<no message: {type(broken).__name__} in __str__>"
+    return storable(text)
+
+
+def storable(text: str) -> str:
+    """``text`` as every database can keep it: no lone surrogates, no NUL, of bounded length."""
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST] + f"… ({len(text):,} characters)"
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
 
 
 def failure_of_run(exc: BaseException) -> dict[str, Any]:
@@ -29,7 +38,7 @@ def failure_of_run(exc: BaseException) -> dict[str, Any]:
     text = "".join(lines).splitlines()
     if len(text) > _TRACEBACK_LINES:
         text = [*text[:5], "  …", *text[-_TRACEBACK_LINES:]]
-    return {**describe(exc), "reason": None, "traceback": "\n".join(text)}
+    return {**describe(exc), "reason": None, "traceback": storable("\n".join(text))}
 
 
 def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailure:

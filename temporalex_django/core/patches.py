@@ -13,14 +13,17 @@ class Patches:
 
     def patched(self, patch: str, *, replaying: bool) -> tuple[bool, bool]:
         """``(answer, whether the marker command is due)``. While replaying, only what the history holds is true."""
-        if patch not in self._answers:
-            self._answers[patch] = not replaying or patch in self.recorded
-        answer = self._answers[patch]
+        answer = self._answer(patch, replaying=replaying)
         return answer, answer and self._mark(patch)
 
     def deprecate(self, patch: str, *, replaying: bool) -> bool:
         """Whether the marker command is due; an old history without it replays all the same."""
-        return (not replaying or patch in self.recorded) and self._mark(patch)
+        return self._answer(patch, replaying=replaying) and self._mark(patch)
+
+    def _answer(self, patch: str, *, replaying: bool) -> bool:
+        # kept: a run that went past here without the marker must not set it in a later round of a loop, where a rebuild,
+        # which knows the marker from the start, would set it in the first round
+        return self._answers.setdefault(patch, not replaying or patch in self.recorded)
 
     def _mark(self, patch: str) -> bool:
         new = patch not in self._marked

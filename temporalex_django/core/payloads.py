@@ -23,6 +23,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder()
 
 MAX_BYTES = 2_000_000
+MAX_DEPTH = 200
 
 
 class PayloadCodec(Protocol):
@@ -34,10 +35,13 @@ class PayloadCodec(Protocol):
 
 
 class JsonCodec:
-    """The default codec: deterministic JSON."""
+    """The default codec: deterministic JSON. What it is given is plain already, so nothing is looked for (NaN and the like)."""
 
     def encode(self, value: Any) -> bytes:
-        return encode(value)
+        try:
+            return _encoder.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return encode(value)
 
     def decode(self, data: bytes) -> Any:
         try:
@@ -53,8 +57,8 @@ def encode(value: Any, *, what: str = "payload") -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         try:
             data = _encoder.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
-        except (TypeError, ValueError, OverflowError, RecursionError):
-            raise PayloadError(f"{what} cannot be encoded{_where(value)}: {exc}") from exc
+        except (TypeError, ValueError, OverflowError, RecursionError) as reason:
+            raise PayloadError(f"{what} cannot be encoded{_where(value)}: {reason}") from exc
     if b"null" in data:  # JSON writes NaN as null: the value would change without a word
         path = _find(value, lambda v: isinstance(v, float) and not math.isfinite(v))
         if path is not None:
@@ -71,7 +75,24 @@ def plain(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> Any:
     data = encode(value, what=what)
     if len(data) > limit:
         raise PayloadError(f"{what} is {len(data):,} bytes, more than the {limit:,} allowed: store it and pass its key")
-    return _decoder.decode(data)
+    decoded = _decoder.decode(data)
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deep(decoded):
+        raise PayloadError(f"{what} is nested more than {MAX_DEPTH} levels deep: copying it would break a worker's stack")
+    return decoded
+
+
+def _deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            part
+            for whole in level
+            for part in (whole.values() if type(whole) is dict else whole if type(whole) is list else ())
+            if type(part) is dict or type(part) is list
+        ]
+        if not level:
+            return False
+    return True
 
 
 def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
@@ -82,7 +103,7 @@ def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
         return msgspec.convert(value, annotation, str_keys=True)
     except msgspec.ValidationError as exc:
         raise PayloadError(f"{what} does not fit {_name(annotation)}: {exc}") from exc
-    except TypeError as exc:
+    except (TypeError, RecursionError) as exc:
         raise PayloadError(f"{what} cannot be decoded to {_name(annotation)}: {exc}") from exc
 
 
@@ -129,8 +150,18 @@ def _where(value: Any) -> str:
             return True
         return False
 
-    path = _find(value, bad)
+    path = _find(value, bad) or _find(value, _bad_keys)
     return f" at `{path}`" if path and path != "$" else ""
+
+
+def _bad_keys(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    try:
+        msgspec.to_builtins(dict.fromkeys(value), str_keys=True)
+    except Exception:  # noqa: BLE001 - see above
+        return True
+    return False
 
 
 def _find(value: Any, bad: Any, path: str = "$", depth: int = 0) -> str | None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalex_django.core import dispatch
-from temporalex_django.core.conditions import Condition, wants_state
+from temporalex_django.core.conditions import Condition, holds, wants_state
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.ivar import Call, IVar
 from temporalex_django.core.phase import Phase
@@ -105,7 +105,7 @@ async def wait_condition(executor: Executor, predicate: Callable[..., Any], time
             raise NestingError("wait_condition with the phase state is for async handlers only: take no parameter elsewhere")
         test = lambda: predicate(copied(opened.state))  # noqa: E731 - closes over the phase of this call
     with executor.pure("predicate"):
-        if test():
+        if holds(test):
             return True
     ivar = IVar("condition")
     condition = Condition(unit, test, ivar)
@@ -132,6 +132,8 @@ class Parallel:
                 )
             if isinstance(branch, Call):
                 branch.hand_over()
+            elif inspect.iscoroutine(branch):
+                executor.handed_over[id(branch)] = branch
         self._executor = executor
         self._branches = branches
         self._limit = limit or len(branches)
@@ -151,6 +153,7 @@ class Parallel:
             for branch in self._branches[self._next :]:
                 if inspect.iscoroutine(branch):
                     branch.close()
+                    self._executor.handed_over.pop(id(branch), None)
             self._next = len(self._branches)
             if self._running:
                 await self._done
@@ -177,6 +180,7 @@ class Parallel:
 
     def _ended(self, index: int, value: Any, error: BaseException | None) -> None:
         self._running -= 1
+        self._executor.handed_over.pop(id(self._branches[index]), None)
         if isinstance(error, (MemoryError, RecursionError)):
             raise error
         if error is None and isinstance(value, Async):

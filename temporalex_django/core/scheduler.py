@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from temporalex_django.core.ivar import Call, IVar
-from temporalex_django.errors import Cancelled, Control, DeterminismViolation, NotAwaited
+from temporalex_django.errors import Cancelled, DeterminismViolation, NotAwaited
 
 Finished = Callable[[Any, BaseException | None], None]
 _number = attrgetter("number")
@@ -128,7 +128,9 @@ class Scheduler:
             trap = coroutine.send(None) if error is None else coroutine.throw(error)
         except StopIteration as stop:
             self._finish(unit, stop.value, None)
-        except (Exception, Control, SystemExit) as exc:  # noqa: BLE001 - whatever user code raises ends its unit
+        except KeyboardInterrupt:
+            raise  # the process is meant
+        except BaseException as exc:  # noqa: BLE001 - whatever user code raises ends its unit
             self._finish(unit, None, exc)
         else:
             self._block(unit, trap)

@@ -9,6 +9,7 @@ from typing import Any
 from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import describe
+from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.runtime.storage import NewTask, TaskResult, TaskState
 
 #: Timeouts by which state of a task they count from.
@@ -85,6 +86,11 @@ def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> dat
     retry_at = now + timedelta(seconds=delay)
     close = task.options.get("schedule_to_close")
     return retry_at if close is None or retry_at < task.scheduled_at + timedelta(seconds=close) else None
+
+
+def hopeless(error: BaseException) -> bool:
+    """No code for it here, or a payload that does not fit: another attempt would end the same way."""
+    return isinstance(error, (ActivityNotFound, PayloadError))
 
 
 def unknown(task: TaskState, error: BaseException) -> TaskResult:

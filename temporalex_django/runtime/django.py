@@ -137,9 +137,9 @@ class DjangoStorage(TaskStatements, TurnStatements):
             queue = queues[(self._turn + i) % len(queues)]
             if len(claimed) >= limit:
                 break
-            self._claim_due(queue, limit - len(claimed), claimed)
-            # messages get a share even where due runs alone would fill the turn
-            self._claim_fresh(queue, max(limit - len(claimed), limit // 4, 1), claimed)
+            # Messages first: they go to runs that are in memory. Due runs get a share even where messages would fill the turn.
+            self._claim_fresh(queue, limit - len(claimed), claimed)
+            self._claim_due(queue, max(limit - len(claimed), limit // 4, 1), claimed)
         chosen = _alone(list(claimed.values()), worker=self.worker)
         self.last_claimed = [state.chain_id for state in chosen]
         return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from temporalex_django import errors
+from temporalex_django.core.values import copied
 from temporalex_django.runtime.storage import Outcome
 
 
@@ -13,7 +14,7 @@ def result_of(status: str, closing: dict[str, Any] | None, *, workflow: str, wor
     name, facts = f"{workflow} {workflow_id}", closing or {}
     match status:
         case "completed":
-            return facts.get("result")
+            return copied(facts.get("result"))
         case "failed":
             reason, kind = facts.get("reason"), facts.get("type")
             why = f"{kind}: {facts.get('message')}" if kind else f"{reason!r}"
@@ -36,7 +37,7 @@ def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
         state = "was accepted and is not done yet" if accepted else "was not looked at yet"
         raise errors.UpdateTimeout(f"{what} {state}; ask again with the same id", update_id=update_id, accepted=accepted)
     if outcome.status == "completed":
-        return outcome.value
+        return copied(outcome.value)
     facts = outcome.value or {}
     message, code = facts.get("message") or "", facts.get("code")
     if code == errors.WorkflowClosed.code:

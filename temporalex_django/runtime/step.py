@@ -9,7 +9,7 @@ from uuid import UUID
 
 from temporalex_django.core.activation import Activation, Completion
 from temporalex_django.core.events import CLOSING, ENGINE_VERSION, FORMAT, Job
-from temporalex_django.core.failures import error_data
+from temporalex_django.core.failures import error_data, message_of
 from temporalex_django.errors import TemporalexError, WorkflowClosed
 from temporalex_django.runtime.cache import Cached
 from temporalex_django.runtime.storage import InboxMessage, NewEvent, NewRun, NewTask, Outcome, RunFacts, RunState, RunWrite
@@ -24,7 +24,8 @@ class Step:
 
     def __init__(self, run: RunState, messages: Sequence[InboxMessage], now: datetime) -> None:
         self.run = run
-        self.messages = messages
+        # updates that waited were here before all others, whatever their ids (D-24)
+        self.messages = sorted(messages, key=lambda message: message.after is None)
         self.now = max(now, run.stamp) if run.stamp is not None else now
         self.write = RunWrite(run=run)
 
@@ -49,7 +50,7 @@ class Step:
         code = error.code if isinstance(error, TemporalexError) else type(error).__name__
         self.write.instance["blocked"] = {
             "code": code,
-            "error": f"{type(error).__name__}: {error}",
+            "error": f"{type(error).__name__}: {message_of(error)}",
             "since": self.now.isoformat(),
             "attempt": run.attempt,
         }

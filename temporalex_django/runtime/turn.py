@@ -188,6 +188,9 @@ class Engine:
         unknown: list[RunState] = []
         for run in runs:
             entry = self.cache.take(run.run_id)
+            if entry is not None and not _of_present_class(entry):
+                entry.executor.evict()
+                entry = None
             if entry is None:
                 unknown.append(run)
             else:
@@ -296,7 +299,7 @@ class Engine:
             except Exception as exc:
                 if self.storage.transient(exc):
                     raise
-                result = activities.failed(task, exc, self.storage.now())
+                result = activities.failed(task, exc, self.storage.now(), final=activities.hopeless(exc))
             if (took := time.monotonic() - began) > _ATOMIC_SLOW:
                 logger.warning("atomic activity %s held its transaction for %.1f s", task.activity, took)
             if result.outcome is None:
@@ -304,6 +307,12 @@ class Engine:
             else:
                 results.append((Job(*result.outcome), task))
         return results, retries
+
+
+def _of_present_class(entry: Cached) -> bool:
+    """False when the class was defined again since: the run goes on with the new code, as it would after a restart."""
+    cls = workflow.registry.get(entry.facts.workflow)
+    return cls is None or cls.definition is entry.executor.definition
 
 
 def _due(moment: datetime | None, now: datetime) -> bool:

@@ -14,7 +14,7 @@ from uuid import UUID
 from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.workflow import Workflow, registry
 from temporalex_django.core import payloads, places
 from temporalex_django.core.activation import RunInfo
 from temporalex_django.core.commands import Command
@@ -113,6 +113,7 @@ class Environment:
             self._made_ids += 1
             id = f"{workflow.name}-{self._made_ids}"  # noqa: A001
         workflow_id = check_id(id)
+        registry[workflow.name] = workflow  # runs hold names: of two classes of one name, the one that is started is meant
         plain = payloads.plain(args, what=f"the input of {workflow.name}")
         chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62))
         self._drive()
@@ -227,10 +228,8 @@ class Environment:
         try:
             with self.engine.storage.savepoint():
                 result = activities.completed(task, self.perform(task))
-        except TemporalexError as exc:
-            result = activities.failed(task, exc, self.clock, final=True)
-        except Exception as exc:  # noqa: BLE001 - user code; its policy decides
-            result = activities.failed(task, exc, self.clock)
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - user code; its policy decides
+            result = activities.failed(task, exc, self.clock, final=activities.hopeless(exc))
         self.engine.tasks.finish_tasks([result])
 
     # -- driving ------------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from temporalex_django.authoring import workflow
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.values import copied
 from temporalex_django.errors import WorkflowClosed
 from temporalex_django.runtime.outcomes import result_of, update_value
 from temporalex_django.runtime.storage import Outcome
@@ -130,7 +132,7 @@ class EnvironmentHandle:
 
     def history(self) -> list[HistoryEvent]:
         """Of the newest run."""
-        return list(self._row.events)
+        return [replace(event, attributes=copied(event.attributes)) for event in self._row.events]
 
     def describe(self) -> dict[str, Any]:
         row = self._row

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import select
+import socket
 import threading
 from collections.abc import Callable, Collection
 from typing import Any
@@ -39,6 +41,7 @@ class Listener:
         self._ring = ring
         self._stop = threading.Event()
         self._ready = threading.Event()
+        self._bell, self._button = socket.socketpair()  # makes the thread look up from its connection
         self._thread = threading.Thread(target=self._run, name="temporalex-listener", daemon=True)
 
     def start(self) -> None:
@@ -48,7 +51,10 @@ class Listener:
 
     def stop(self) -> None:
         self._stop.set()
+        self._button.send(b"x")
         self._thread.join(5)
+        self._button.close()
+        self._bell.close()
 
     def _run(self) -> None:
         delay = 0.1
@@ -76,6 +82,7 @@ class Listener:
                 self.locked = bool(row and row[0])
                 self._ready.set()
                 self._ring()  # a hint may have been lost while nobody listened
-            for notice in connection.notifies(timeout=0.5, stop_after=1):
+            select.select([connection, self._bell], [], [], 0.5)
+            for notice in connection.notifies(timeout=0):
                 if not notice.payload or not self.queues.isdisjoint(notice.payload.split(",")):
                     self._ring()

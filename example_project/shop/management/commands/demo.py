@@ -88,8 +88,8 @@ class Command(BaseCommand):
                 str(shop.cluster_pid),
             )
             code = self._manage("replay_day", str(day), *running, *forwarded(options), env=env)
-        if not options["check"]:
             self.stdout.write(self._welcome(shop, password=password))
+        if not options["check"]:
             self.stdout.write("The shop stays open. Ctrl-C ends it.")
             shop.wait()
         return code

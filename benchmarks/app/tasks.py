@@ -1,0 +1,7 @@
+"""What django-q2 runs as the peer of a workflow with one activity."""
+
+from __future__ import annotations
+
+
+def nothing() -> int:
+    return 1

@@ -1,0 +1,64 @@
+"""Send a signal to the open run of an id, and start it when there is none."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import models
+
+from temporalex_django.actions.base import CODE, Action, Actor
+from temporalex_django.actions.signal import Signal
+from temporalex_django.actions.start import Start
+from temporalex_django.actions.targets import Target, find
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
+
+
+class SignalWithStart(Action[Target]):
+    """Both in one transaction, in the caller's if one is open. Raises what ``Start`` and ``Signal`` raise.
+
+    ``AlreadyRunning`` is left for an id that a run of another class, or a start that has not committed, holds.
+    """
+
+    name: ClassVar[str] = "signal_with_start"
+    permission: ClassVar[str] = "start_instance"
+
+    def __init__(
+        self,
+        workflow: type[Workflow],
+        *,
+        signal: str,
+        payload: Any = None,
+        args: Any = None,
+        id: str,
+        subject: models.Model | None = None,
+        by: Actor = CODE,
+    ) -> None:
+        super().__init__(by=by)
+        self.workflow = workflow
+        self.signal = signal
+        self.payload = payload
+        self.args = args
+        self.id = id
+        self.subject = subject
+
+    def perform(self) -> Target:
+        start = Start(self.workflow, args=self.args, id=self.id, subject=self.subject, by=self.by)
+        with self.storage.transaction():
+            target = self._open()
+            if target is None:
+                try:
+                    target = start.execute()
+                except AlreadyRunning:
+                    target = self._open()  # somebody else started it between our look and our start
+                    if target is None:
+                        raise
+            Signal(target, signal=self.signal, payload=self.payload, by=self.by).execute()
+        return target
+
+    def _open(self) -> Target | None:
+        try:
+            target = find(self.id, storage=self.storage, workflow=self.workflow.name)
+        except WorkflowNotFound:
+            return None
+        return None if target.closed or target.pinned is not None else target

@@ -1,0 +1,58 @@
+"""Close a run at once, from outside."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from temporalex_django.actions import inline
+from temporalex_django.actions.base import CODE, Action, Actor
+from temporalex_django.actions.targets import Target
+from temporalex_django.conf import get_settings
+from temporalex_django.errors import UpdateTimeout, WorkflowClosed
+from temporalex_django.models import Chain
+from temporalex_django.runtime.step import terminated
+from temporalex_django.runtime.storage import RunState
+
+
+class Terminate(Action[None]):
+    """Close the run in the caller's transaction; none of its code runs any more, its activities start no more.
+
+    Locks the chain, waiting at most ``UPDATE_LOCK_WAIT``: then ``UpdateTimeout`` with the code ``busy``. Raises ``WorkflowClosed``
+    for a run that is closed. Always audited.
+    """
+
+    name: ClassVar[str] = "terminate"
+    permission: ClassVar[str] = "terminate_instance"
+    forced: ClassVar[bool] = True
+
+    def __init__(self, target: Target, *, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.target = target
+        self.reason = reason
+
+    def perform(self) -> None:
+        target = self.target
+        target.require_open("terminate")
+        inline.refuse_own_run(target, "terminate()", storage=self.storage)
+        with self.storage.transaction():
+            run = self._locked()
+            if run.closed:
+                raise WorkflowClosed(f"{target.workflow} {target.workflow_id} is closed: terminate refused")
+            write = terminated(run, reason=self.reason, now=self.storage.now())
+            self.storage.write([write])
+            self.tell(target.subject, reason=self.reason)
+            inline.after_commit(write, target, storage=self.storage)
+
+    def _locked(self) -> RunState:
+        """The chain under our lock, also one whose workers died of it (which a claim keeps for workers)."""
+        target, wait = self.target, get_settings().UPDATE_LOCK_WAIT
+        chains = [target.chain_id]
+        found = self.storage.claim(limit=1, queues=(), chains=chains)
+        if not found and self.storage.lock(target.chain_id, wait=wait):
+            Chain.objects.using(self.storage.alias).filter(pk=target.chain_id, crashes__gt=0).update(crashes=0)
+            found = self.storage.claim(limit=1, queues=(), chains=chains)
+        if not found:
+            raise UpdateTimeout(
+                f"{target.workflow} {target.workflow_id} is busy: its lock was not free within {wait:g} s, try again", code="busy"
+            )
+        return found[0]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
+
+if TYPE_CHECKING:
+    from temporalex_django.authoring.binding import Backend
 
 
 class TemporalexConfig(AppConfig):
@@ -17,6 +22,14 @@ class TemporalexConfig(AppConfig):
 
     def ready(self) -> None:
         from temporalex_django import checks  # noqa: F401, PLC0415 - importing it registers them
+        from temporalex_django.authoring import binding  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.runtime import connections  # noqa: F401, PLC0415 - its receiver prepares worker sessions
 
+        binding.bind(_backend)
         autodiscover_modules("activities", "workflows")
+
+
+def _backend() -> Backend:
+    from temporalex_django.client import backend  # noqa: PLC0415 - it needs the models
+
+    return backend()

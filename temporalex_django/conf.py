@@ -67,6 +67,11 @@ class Settings:
     DRAIN_SECONDS: float = _setting(
         20.0, "How long a worker that was told to stop waits for activities in progress before it gives them back."
     )
+    Q2_PUMPS: int | None = _setting(
+        None,
+        "Processes of a django-q2 cluster that advance workflows, when its `broker_class` is ours; the others run the project's own "
+        "tasks. None: half of `Q_CLUSTER['workers']`, at least one.",
+    )
     WORKER_MAX_SECONDS: float | None = _setting(
         3600.0, "A worker of a django-q2 cluster retires after this time and is replaced. None: never."
     )

@@ -42,6 +42,6 @@ ALL = {
 }  #: by name, for whoever sends them from records
 
 
-def send(name: str, sender: object, **arguments: object) -> None:
+def send(name: str, sender: object, /, **arguments: object) -> None:
     """Send one of them robustly; Django logs what a receiver raises."""
     ALL[name].send_robust(sender=sender, **arguments)

@@ -51,6 +51,11 @@ class Subject:
     workflow_id: str
 
 
+def storage() -> DjangoStorage:
+    """The tables, on the connection of the calling thread."""
+    return DjangoStorage()
+
+
 class Action(Generic[T]):
     """Base of all operations. ``execute()`` checks, acts and tells; ``perform()`` is what a subclass does.
 
@@ -63,7 +68,7 @@ class Action(Generic[T]):
 
     def __init__(self, *, by: Actor = CODE) -> None:
         self.by = by
-        self.storage = DjangoStorage()
+        self.storage = storage()
 
     def execute(self) -> T:
         """Raises ``ActionNotPermitted`` before anything is read or written, and what ``perform`` raises."""
@@ -74,12 +79,8 @@ class Action(Generic[T]):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raises ``ActionNotPermitted``; ``NestingError`` inside workflow code, which has primitives of its own for this."""
-        if places.inside_workflow():
-            raise NestingError(
-                f"{self.name} through a handle inside workflow code: use api.signal_external, api.cancel_external or api.child, "
-                "or do it in an activity"
-            )
+        """Raises ``ActionNotPermitted``, and ``NestingError`` inside workflow code."""
+        refuse_inside_workflow(self.name)
         user = self.by.user
         if user is None:
             return
@@ -135,6 +136,15 @@ class Action(Generic[T]):
         if self.audited:
             sender = workflows.registry.get(subject.workflow, subject.workflow)
             signals.send("operator_acted", sender, **ids, action=self.name, actor=self.by.user, reason=reason)
+
+
+def refuse_inside_workflow(what: str) -> None:
+    """Raises ``NestingError``: workflow code has primitives of its own for all this, which replay."""
+    if places.inside_workflow():
+        raise NestingError(
+            f"{what} through a handle inside workflow code: use api.signal_external, api.cancel_external or api.child, or do it in "
+            "an activity"
+        )
 
 
 def plain(value: Any, *, what: str) -> Any:

@@ -41,7 +41,7 @@ class Terminate(Action[None]):
             write = terminated(run, reason=self.reason, now=self.storage.now())
             self.storage.write([write])
             self.tell(target.subject, reason=self.reason)
-            inline.after_commit(write, target, storage=self.storage)
+            inline.closed_from_outside(write, target, storage=self.storage)
 
     def _locked(self) -> RunState:
         """The chain under our lock, also one whose workers died of it (which a claim keeps for workers)."""

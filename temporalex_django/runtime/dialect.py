@@ -8,6 +8,7 @@ statements whether it advances one run or two hundred.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -43,6 +44,9 @@ class Dialect(Protocol):
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> list[tuple[Any, ...]]:
         """The same for a body that returns rows. ``columns`` may not hold bytes."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Statements inside need not wait for each other's answers; they give no rows."""
 
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         """An expression for now, and its parameters: the storage's clock if it has one of its own, else the database's.

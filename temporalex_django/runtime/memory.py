@@ -37,7 +37,6 @@ class MemoryMessage:
     message: InboxMessage
     chain_id: UUID
     fresh: bool = True
-    settled: bool = False
     outcome: Outcome | None = None
 
 
@@ -49,7 +48,11 @@ class MemoryStorage:
         self.chains: dict[UUID, RunState] = {}
         self.runs: dict[UUID, MemoryRun] = {}
         self.run_ids: dict[UUID, list[UUID]] = {}  # of each chain, oldest first
+        self.chains_of: dict[str, list[UUID]] = {}  # by business id, oldest first
         self.messages: dict[int, MemoryMessage] = {}
+        self._inboxes: dict[UUID, dict[int, MemoryMessage]] = {}  # unsettled ones
+        self._kept: dict[UUID, dict[str, MemoryMessage]] = {}  # updates by their id
+        self._fresh: dict[UUID, None] = {}  # chains that a message has not woken yet
         self.open_tasks: dict[int, TaskState] = {}
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
@@ -61,6 +64,7 @@ class MemoryStorage:
         facts = RunFacts(run_id=run_id, workflow_id=workflow_id, workflow=workflow, version=version, args=args, seed=seed)
         self.runs[run_id] = MemoryRun(facts=facts)
         self.run_ids[chain_id] = [run_id]
+        self.chains_of.setdefault(workflow_id, []).append(chain_id)
         self.chains[chain_id] = RunState(
             chain_id=chain_id,
             run_id=run_id,
@@ -76,10 +80,8 @@ class MemoryStorage:
 
     def send(self, chain_id: UUID, kind: str, name: str, body: Any, *, dedupe: str | None = None) -> int:
         """Put a message into the inbox of a chain; an update id that is taken gives the message that has it."""
-        if dedupe is not None:
-            for number, known in self.messages.items():
-                if known.chain_id == chain_id and known.message.dedupe == dedupe:
-                    return number
+        if dedupe is not None and (known := self._kept.get(chain_id, {}).get(dedupe)) is not None:
+            return known.message.id
         return self._deliver(chain_id, kind, name, body, dedupe=dedupe)
 
     def _deliver(
@@ -87,7 +89,11 @@ class MemoryStorage:
     ) -> int:
         number = next(self._ids)
         message = InboxMessage(id=number, kind=kind, name=name, body=body, dedupe=dedupe, run_id=run_id)
-        self.messages[number] = MemoryMessage(message=message, chain_id=chain_id)
+        kept = self.messages[number] = MemoryMessage(message=message, chain_id=chain_id)
+        self._inboxes.setdefault(chain_id, {})[number] = kept
+        self._fresh[chain_id] = None
+        if dedupe is not None:
+            self._kept.setdefault(chain_id, {})[dedupe] = kept
         return number
 
     def current(self, chain_id: UUID) -> MemoryRun:
@@ -119,18 +125,14 @@ class MemoryStorage:
         if chains:
             wanted = [self.chains[chain_id] for chain_id in chains]
         else:
-            fresh = {message.chain_id for message in self.messages.values() if message.fresh}
             due = [run for run in self.chains.values() if run.due_at is not None and run.due_at <= self.clock]
             wanted = sorted(due, key=lambda run: run.due_at or self.clock)
-            wanted += [run for run in self.chains.values() if run.chain_id in fresh and run not in due]
+            taken = {run.chain_id for run in due}
+            wanted += [self.chains[chain_id] for chain_id in self._fresh if chain_id not in taken]
         return [replace(run) for run in wanted[:limit]]
 
     def inbox(self, chains: Collection[UUID]) -> dict[UUID, list[InboxMessage]]:
-        found: dict[UUID, list[InboxMessage]] = {}
-        for kept in self.messages.values():
-            if not kept.settled and kept.chain_id in chains:
-                found.setdefault(kept.chain_id, []).append(kept.message)
-        return found
+        return {chain_id: [kept.message for kept in self._inboxes.get(chain_id, {}).values()] for chain_id in chains}
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
         return {run_id: self.runs[run_id].facts for run_id in runs}
@@ -179,25 +181,28 @@ class MemoryStorage:
         self.chains[state.chain_id] = state
 
     def _settle(self, write: RunWrite) -> None:
+        chain_id = write.run.chain_id
+        inbox, updates = self._inboxes.get(chain_id, {}), self._kept.get(chain_id, {})
         for number in write.consumed:
             self.messages.pop(number, None)
+            inbox.pop(number, None)
         for number, outcome in write.settled.items():
-            kept = self.messages[number]
-            kept.fresh, kept.settled, kept.outcome = False, True, outcome
-            if outcome.status == "rejected":
-                kept.message.dedupe = None  # the id of a rejected update stays free
+            kept = inbox.pop(number)
+            kept.fresh, kept.outcome = False, outcome
+            if outcome.status == "rejected" and kept.message.dedupe is not None:
+                del updates[kept.message.dedupe]  # the id of a rejected update stays free
         for number, after in write.waiting.items():
-            kept = self.messages[number]
-            kept.fresh, kept.message.after = False, after
+            inbox[number].fresh, inbox[number].message.after = False, after
         for number in write.parked:
-            self.messages[number].fresh = False
-        for kept in self.messages.values():
-            if kept.chain_id != write.run.chain_id or kept.outcome is None:
-                continue
-            if kept.message.dedupe in write.outcomes:
-                kept.outcome = write.outcomes[kept.message.dedupe]
-            elif write.closing is not None and kept.outcome.status == "accepted":
-                kept.outcome = write.closing
+            inbox[number].fresh = False
+        if not any(kept.fresh for kept in inbox.values()):
+            self._fresh.pop(chain_id, None)
+        for update_id, outcome in write.outcomes.items():
+            updates[update_id].outcome = outcome
+        if write.closing is not None:
+            for kept in updates.values():
+                if kept.outcome is not None and kept.outcome.status == "accepted":
+                    kept.outcome = write.closing
 
     # -- TaskStorage --------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,17 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
+from weakref import WeakSet
 
 import psycopg
 from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.runtime.dialect import Columns, Types
+from temporalex_django.runtime.pg_arrays import array, register
 
+#: Connections that can send our arrays.
+_known: WeakSet[Any] = WeakSet()
 #: lock_not_available, deadlock_detected, serialization_failure: the same work succeeds on another try.
 TRANSIENT = frozenset({"55P03", "40P01", "40001"})
 
@@ -34,10 +38,13 @@ class PostgresDialect:
     def cursor(self) -> Iterator[Any]:
         connection = connections[self.alias]
         connection.ensure_connection()
+        if connection.connection not in _known:
+            _known.add(connection.connection)
+            register(connection.connection)
+            if connection.connection.prepare_threshold is None and not get_settings().POOLED:
+                connection.connection.prepare_threshold = 5  # Django turns it off, for poolers; its own cursors never prepare
         raw: psycopg.Cursor[Any] = psycopg.Cursor(connection.connection)
         raw.format = psycopg.pq.Format.BINARY
-        if connection.connection.prepare_threshold is None and not get_settings().POOLED:
-            connection.connection.prepare_threshold = 5  # Django turns it off, for poolers; its own cursors never prepare
         wrapped = connection.make_debug_cursor(raw) if connection.queries_logged else connection.make_cursor(raw)
         with wrapped as cursor:
             yield cursor
@@ -55,7 +62,7 @@ class PostgresDialect:
             return int(cursor.rowcount)
 
     def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
-        return f"= any(%s::{kind}[])", list(values)
+        return f"= any(%s::{kind}[])", array(list(values), kind)
 
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
         arrays = _arrays(columns, rows, key)
@@ -74,6 +81,14 @@ class PostgresDialect:
             found: list[tuple[Any, ...]] = cursor.fetchall()
             return found
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Statements inside are sent one after the other without waiting for each answer; the end waits, and raises."""
+        connection = connections[self.alias]
+        connection.ensure_connection()
+        with connection.wrap_database_errors, connection.connection.pipeline():
+            yield
+
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         if clock is not None:
             return "%s::timestamptz", [clock()]
@@ -87,8 +102,9 @@ class PostgresDialect:
         return isinstance(cause, psycopg.Error) and cause.sqlstate in TRANSIENT
 
 
-def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[list[Any]]:
-    arrays = [list(values) for values in zip(*rows, strict=True)]
+def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[bytes]:
+    by_column = zip(*rows, strict=True)
+    arrays = [array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
     if arrays and key is not None:
         arrays.append(arrays[[name for name, _ in columns].index(key)])
     return arrays

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -52,6 +53,9 @@ class SqliteDialect:
         with connections[self.alias].cursor() as cursor:
             cursor.execute(_one(columns, body, key), [json.dumps(adapted)])
             return _converted(cursor.fetchall(), types)
+
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         del live

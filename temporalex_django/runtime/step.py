@@ -22,8 +22,11 @@ _RESULTS = ("activity", "child", "external")
 class Step:
     """Builds the ``RunWrite`` of one run."""
 
-    def __init__(self, run: RunState, messages: Sequence[InboxMessage], now: datetime) -> None:
+    def __init__(
+        self, run: RunState, messages: Sequence[InboxMessage], now: datetime, *, inline_atomic: bool = True
+    ) -> None:
         self.run = run
+        self._inline_atomic = inline_atomic
         # updates that waited were here before all others, whatever their ids (D-24)
         self.messages = sorted(messages, key=lambda message: message.after is None)
         self.now = max(now, run.stamp) if run.stamp is not None else now
@@ -197,7 +200,7 @@ class Step:
                     scheduled_at=self.now,
                 )
                 write.tasks.append(task)
-                if atomic:
+                if atomic and self._inline_atomic:  # else whoever claims tasks runs it
                     run.atomic_due = self.now
         write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
 

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -24,6 +25,7 @@ from temporalex_django.runtime import activities
 from temporalex_django.runtime.cache import Cache, Cached
 from temporalex_django.runtime.step import Step
 from temporalex_django.runtime.storage import NewTask, RunFacts, RunState, RunWrite, Storage, TaskResult, TaskState, TaskStorage
+from temporalex_django.runtime.watchdog import watchdog
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -33,6 +35,8 @@ _BUDGET = 0.025
 _ATOMIC_ACTIVATIONS = 20
 _ATOMIC_BUDGET = 0.05
 _ATOMIC_SLOW = 1.0
+#: What a rebuild may take beyond the deadlock timeout: a tenth of the speed that is expected of it.
+_REPLAYED_PER_SECOND = 10_000
 
 
 @dataclass(slots=True)
@@ -69,6 +73,7 @@ class Engine:
         *,
         cache_size: int = 1000,
         payload_limit: int = payloads.MAX_BYTES,
+        deadlock_timeout: float | None = None,
         inline_atomic: bool = True,
         perform: Callable[[TaskState], Any] | None = None,
         on_activate: Callable[[UUID | None], None] | None = None,
@@ -77,6 +82,7 @@ class Engine:
         self.tasks = tasks
         self.cache = Cache(cache_size)
         self._limit = payload_limit
+        self._deadlock_timeout = deadlock_timeout
         self._inline_atomic = inline_atomic
         self._perform = perform
         self._on_activate = on_activate or (lambda _: None)
@@ -107,12 +113,17 @@ class Engine:
             return report
         inbox = self.storage.inbox([run.chain_id for run in claimed])
         now = self.storage.now()
-        later = [run for run in claimed if self._inline_atomic and not run.closed and _due(run.atomic_due, now)]
-        report.atomic = [run.chain_id for run in later]
-        # a blocked run is not tried again because a message came
-        idle = [run for run in claimed if not run.closed and (run.paused or (run.attempt and not force and not _due(run.due_at, now)))]
-        steps = [Step(run, inbox.get(run.chain_id, []), now) for run in claimed if run not in later]
-        active = [step.run for step in steps if not step.run.closed and step.run not in idle]
+        steps: list[Step] = []
+        idle: set[UUID] = set()  # paused, or blocked and not due: a blocked run is not tried again because a message came
+        for run in claimed:
+            waits = bool(run.paused or (run.attempt and not force and not _due(run.due_at, now)))
+            if self._inline_atomic and not run.closed and not waits and _due(run.atomic_due, now):
+                report.atomic.append(run.chain_id)
+                continue
+            steps.append(Step(run, inbox.get(run.chain_id, []), now, inline_atomic=self._inline_atomic))
+            if not run.closed and waits:
+                idle.add(run.chain_id)
+        active = [step.run for step in steps if not step.run.closed and step.run.chain_id not in idle]
         entries, errors = self._entries(active, report)
         deadline = time.monotonic() + _BUDGET
         for index, step in enumerate(steps):
@@ -121,7 +132,7 @@ class Engine:
                 break
             if run.closed:
                 write = step.closed()
-            elif run in idle:
+            elif run.chain_id in idle:
                 write = step.parked()
             elif self._left_to_others(run, errors.get(run.run_id), report):
                 continue
@@ -129,7 +140,7 @@ class Engine:
                 write = self._step(step, entries.pop(run.run_id, None), errors.get(run.run_id), report)
             report.writes.append(write)
             report.runs += 1
-            if self._inline_atomic and _due(run.atomic_due, step.now):
+            if self._inline_atomic and not run.attempt and _due(run.atomic_due, step.now):
                 report.atomic.append(run.chain_id)
         for run_id, entry in entries.items():  # claimed and not begun
             self.cache.put(run_id, entry)
@@ -148,9 +159,10 @@ class Engine:
             return self._blocked(step, error, report)
         self._on_activate(run.chain_id)
         try:
-            write = step.activate(
-                entry, token=self.storage.new_token(), new_run_id=self.storage.new_run_id, results=results
+            activate = partial(
+                step.activate, entry, token=self.storage.new_token(), new_run_id=self.storage.new_run_id, results=results
             )
+            write = watchdog.run(activate, limit=self._deadlock_timeout, what=f"run {run.run_id}")
         except Exception as exc:  # noqa: BLE001 - pure work: whatever it is, it is this run's, and nothing of it was stored
             entry.executor.evict()
             return self._blocked(Step(run, step.messages, step.now), exc, report)
@@ -215,21 +227,26 @@ class Engine:
                     errors[run.run_id] = exc
         return entries, errors
 
-    @staticmethod
     def _catch_up(
-        entry: Cached, run: RunState, events: Sequence[HistoryEvent], errors: dict[UUID, BaseException]
+        self, entry: Cached, run: RunState, events: Sequence[HistoryEvent], errors: dict[UUID, BaseException]
     ) -> bool:
         """Feed what others wrote since. False when the entry is no ancestor: its activation was rolled back."""
         if not events or events[0].attributes.get("head") != entry.head:
             return False
         try:
-            entry.executor.replay([event for event in events if event.seq > entry.length])
+            self._replay(entry.executor, [event for event in events if event.seq > entry.length])
         except Exception as exc:  # noqa: BLE001 - see _entries
             errors[run.run_id] = exc
             return False
         _stand(entry, events)
         entry.shown = None
         return True
+
+    def _replay(self, executor: Executor, events: Sequence[HistoryEvent]) -> None:
+        limit = self._deadlock_timeout
+        if limit is not None:
+            limit += len(events) / _REPLAYED_PER_SECOND
+        watchdog.run(partial(executor.replay, events), limit=limit, what=f"run {executor.info.run_id}")
 
     def _build(self, run: RunState, facts: RunFacts, events: Sequence[HistoryEvent]) -> Cached:
         cls = workflow.find(facts.workflow)
@@ -243,7 +260,7 @@ class Engine:
         )
         executor = Executor(cls.definition, info, payload_limit=self._limit)
         try:
-            executor.replay(events)
+            self._replay(executor, events)
         except BaseException:
             executor.evict()
             raise
@@ -254,37 +271,63 @@ class Engine:
     # -- phase 2 ------------------------------------------------------------------------------------------------------
 
     def _advance_atomic(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
-        """Run due atomic activities of one run, and go on with it while its work is atomic, in one transaction."""
+        """Run due atomic activities of one run, and go on with it while its work is atomic, in one transaction.
+
+        When an activation fails, what the activities wrote before it is undone with it: their results have no place to go.
+        """
+        done = TurnReport()
+        try:
+            with self.storage.savepoint():
+                self._atomic_rounds(chain_id, queues, done)
+        except _ActivationFailed as failed:
+            for run in self.storage.claim(limit=1, queues=queues, chains=[chain_id]):
+                messages = self.storage.inbox([chain_id]).get(chain_id, [])
+                report.facts.update(done.facts)
+                write = self._blocked(Step(run, messages, self.storage.now()), failed.error, report)
+                self.storage.write([write])
+                report.writes.append(write)
+                report.runs += 1
+        else:
+            report.add(done)
+
+    def _atomic_rounds(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
         claimed = self.storage.claim(limit=1, queues=queues, chains=[chain_id])
         if not claimed or claimed[0].closed or claimed[0].paused:
             return
         run = claimed[0]
-        due = self.tasks.atomic_tasks(chain_id)
         entries, errors = self._entries(claimed, report)
-        entry, error = entries.get(run.run_id), errors.get(run.run_id)
+        if self._left_to_others(run, errors.get(run.run_id), report):
+            return
+        entry = entries.get(run.run_id)
+        if entry is None:
+            raise _ActivationFailed(errors[run.run_id])
+        due = self.tasks.atomic_tasks(chain_id)
         messages = self.storage.inbox([chain_id]).get(chain_id, [])
         begun = time.monotonic()
         for remaining in reversed(range(_ATOMIC_ACTIVATIONS)):
-            results, retries = self._run_atomic(due) if entry is not None else ([], [])
+            results, retries = self._run_atomic(due)
             run.atomic_due = min((again.retry_at for again in retries if again.retry_at is not None), default=None)
             step = Step(run, messages, self.storage.now())
             messages = []
-            write = self._step(step, entry, error, report, results=[job for job, _ in results])
+            write = self._step(step, entry, None, report, results=[job for job, _ in results])
+            if run.run_id in report.blocked:
+                raise _ActivationFailed(report.blocked[run.run_id])
             write.cancelled_tasks += [task.seq for _, task in results if task.id]
             for again in retries:
                 _keep(write, again)
             new = [task for task in write.tasks if task.atomic and task.attempt == 0]
-            go_on = bool(new and remaining and not retries and time.monotonic() - begun < _ATOMIC_BUDGET)
-            if go_on:
+            more = bool(new and remaining and not retries and time.monotonic() - begun < _ATOMIC_BUDGET)
+            if more:
                 write.tasks = [task for task in write.tasks if not task.atomic]
                 due = [_as_state(task) for task in new]
                 run.atomic_due = None
             self.storage.write([write])
             report.writes.append(write)
             report.runs += 1
-            if not go_on:
+            taken = self.cache.take(run.run_id) if more else None
+            if taken is None:
                 return
-            entry = self.cache.take(run.run_id)
+            entry = taken
 
     def _run_atomic(self, due: Sequence[TaskState]) -> tuple[list[tuple[Job, TaskState]], list[TaskResult]]:
         """Each in a savepoint of its own. Raises what the database raises about the transaction as a whole."""
@@ -307,6 +350,14 @@ class Engine:
             else:
                 results.append((Job(*result.outcome), task))
         return results, retries
+
+
+class _ActivationFailed(Exception):
+    """Undoes the transaction of phase 2; ``error`` is why the run is blocked."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _of_present_class(entry: Cached) -> bool:

@@ -73,16 +73,20 @@ class TurnStatements:
 
     def write(self, writes: Sequence[RunWrite]) -> None:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
-        encode = codec().encode
-        self.sql.write(
-            _EVENT,
-            insert("temporalex_history_event", _EVENT),
-            [(w.run.run_id, e.seq, e.activation, e.kind, e.at, encode(e.attributes)) for w in writes for e in w.events],
-        )
-        self._write_tasks(writes)
-        self._write_inbox(writes)
         self._write_messages([m for w in writes for m in w.messages])
-        self._write_runs(writes)
+        with self.sql.together():
+            encode = codec().encode
+            self.sql.write(
+                _EVENT,
+                insert("temporalex_history_event", _EVENT),
+                [(w.run.run_id, e.seq, e.activation, e.kind, e.at, encode(e.attributes)) for w in writes for e in w.events],
+            )
+            self._write_tasks(writes)
+            self._write_inbox(writes)
+            self._write_runs(writes)
+            self._write_chains(writes)
+
+    def _write_chains(self, writes: Sequence[RunWrite]) -> None:
         self.sql.write(
             _CHAIN,
             "update temporalex_chain set run_id = v.run_id, due_at = v.due_at, deadline = v.deadline, head = v.head,"
@@ -217,7 +221,7 @@ class TurnStatements:
             )
         successors = [w for w in writes if w.next_run is not None]
         if successors:
-            encode, now = codec().encode, self.now()
+            encode, now = codec().encode, max(w.run.stamp for w in successors if w.run.stamp is not None)
             inherited = ", ".join(f"o.{name.strip()}" for name in _INHERITED.split(","))
             self.sql.write(
                 _RUN,

@@ -19,14 +19,21 @@ from temporalex_django.testing.environment import EPOCH, Environment
 class WorkflowEnvironment(Environment):
     """Workflows in memory with a virtual clock, which starts at 2026-01-01T00:00Z and moves by ``advance`` alone.
 
-    ``evict=True`` rebuilds each run from its history before every activation.
+    ``evict=True`` rebuilds each run from its history before every activation. ``deadlock_timeout`` (real seconds) blocks a run
+    whose code does not come to a wait.
     """
 
-    def __init__(self, *, evict: bool = False) -> None:
+    def __init__(self, *, evict: bool = False, deadlock_timeout: float | None = None) -> None:
         super().__init__()
         self.storage = MemoryStorage(EPOCH)
         self.clock = EPOCH
-        self.engine = Engine(self.storage, self.storage, cache_size=0 if evict else 1_000_000, inline_atomic=False)
+        self.engine = Engine(
+            self.storage,
+            self.storage,
+            cache_size=0 if evict else 1_000_000,
+            inline_atomic=False,
+            deadlock_timeout=deadlock_timeout,
+        )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
         existing = self._chain_of(workflow_id)
@@ -37,11 +44,8 @@ class WorkflowEnvironment(Environment):
         )
 
     def _chain_of(self, workflow_id: str) -> UUID | None:
-        found = None
-        for chain_id in self.storage.chains:
-            if self.storage.current(chain_id).facts.workflow_id == workflow_id:
-                found = chain_id
-        return found
+        chains = self.storage.chains_of.get(workflow_id)
+        return chains[-1] if chains else None
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         return self.storage.run_ids[chain_id]

@@ -72,6 +72,7 @@ class Keeper:
                     self.tend()
                     delay = _EVERY
                 except DatabaseError as exc:
+                    self.pump.on_beat()
                     if not self.storage.transient(exc):
                         log.warning("the keeper's database does not answer: %s", exc)
                         connections[self.storage.alias].close()
@@ -81,6 +82,7 @@ class Keeper:
 
     def tend(self) -> None:
         """One pass. Raises when the database is gone."""
+        self.pump.on_beat()
         self._heartbeats()
         self._sweep()
         if time.monotonic() - self._beaten_at >= get_settings().LEASE_SECONDS / 3:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -70,15 +70,15 @@ class Pump:
         queues: Sequence[str] | None = None,
         kind: str = "worker",
         inline: bool = False,
-        slot: Slot | None = None,
+        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         settings = get_settings()
         self.storage = DjangoStorage(alias, worker=True)
         self.alias = self.storage.alias
         self.queues = list(queues or all_queues())
         self.wake = threading.Event()
-        self.slot = slot or Slot()
-        self._owns_slot = slot is None
+        self.slot = Slot()
+        self.on_beat = on_beat  # called several times a second while this process lives, by the keeper
         self.pool: Pool = (
             InlinePool(now=self.now)
             if inline
@@ -91,6 +91,7 @@ class Pump:
             self.storage,
             cache_size=settings.CACHE_SIZE,
             payload_limit=settings.MAX_PAYLOAD_BYTES,
+            deadlock_timeout=settings.DEADLOCK_TIMEOUT,
             perform=self._perform,
             on_activate=self.slot.note,
         )
@@ -194,7 +195,6 @@ class Pump:
         delay = fruitless = 0.0
         deadline = None if timeout is None else time.monotonic() + timeout
         while not stop.is_set():
-            self.slot.beat()
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout:g} s there is still work: {self.pool.busy} activities are running")
             self.wake.clear()
@@ -255,8 +255,7 @@ class Pump:
         finally:
             self.pool.close()
             self.engine.cache.clear()
-            if self._owns_slot:
-                self.slot.close(remove=True)
+            self.slot.close()
 
 
 def run_until_idle(

@@ -146,7 +146,7 @@ def test_a_run_that_another_live_worker_has_is_left_to_it() -> None:
     finally:
         workflow.registry["Doubling"] = cls
         other.row.remove(other.storage)
-        other.slot.close(remove=True)
+        other.slot.close()
 
     run_until_idle()
 

@@ -1,0 +1,162 @@
+"""Read a run: as it stands, its history, its result. No locks, nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+from django.db.models.functions import Now
+
+from temporalex_django.actions.targets import Target
+from temporalex_django.actions.waiting import Deadline, await_for, wait_for
+from temporalex_django.authoring.binding import Description
+from temporalex_django.conf import codec
+from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.errors import ResultTimeout, WorkflowNotFound
+from temporalex_django.models import Instance, Worker
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.outcomes import result_of
+
+DEFAULT_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveWorkers:
+    """What the workers that are alive can take: pairs of queues, and versions by class. One read serves a whole list of runs."""
+
+    able: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
+
+    def missing(self, *, workflow: str, version: int, queue: str) -> str | None:
+        """Why none of them can take a run, in words; None when one can."""
+        here = [workflows for queues, workflows in self.able if queue in queues]
+        if not here:
+            return f"a worker: none that is alive takes the queue {queue!r}"
+        if not any(version in workflows.get(workflow, ()) for workflows in here):
+            return f"a worker: none that is alive has the class {workflow} (version {version})"
+        return None
+
+
+def live_workers(*, alias: str) -> LiveWorkers:
+    """Workers whose lease has not run out. One read."""
+    rows = Worker.objects.using(alias).filter(expires_at__gt=Now()).values_list("queues", "workflows")
+    return LiveWorkers(
+        able=[
+            (frozenset(queues), {name: frozenset(versions) for name, versions in workflows.items()})
+            for queues, workflows in rows
+        ]
+    )
+
+
+def describe(target: Target, *, storage: DjangoStorage) -> Description:
+    """The run as it stands. When something is due that no live worker can take, ``waiting_for`` says so."""
+    now, parameters = storage.sql.instant(storage.clock)
+    run = _run(target, storage=storage)
+    waiting = list(run.waiting_for or [])
+    if run.status not in CLOSED_STATUSES and not run.blocked:
+        due = storage.sql.select(
+            f"select coalesce(c.due_at <= {now}, false) or"  # noqa: S608
+            " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh)"
+            " or exists (select 1 from temporalex_activity_task t where t.run_id = c.run_id and t.owner is null)"
+            " from temporalex_chain c where c.id = %s",
+            [*parameters, target.chain_id],
+            ("bool",),
+        )
+        if due and due[0][0]:
+            missing = live_workers(alias=storage.alias).missing(
+                workflow=run.workflow, version=run.version, queue=run.queue
+            )
+            waiting += [missing] if missing else []
+    return described(run, waiting_for=waiting)
+
+
+def described(run: Instance, *, waiting_for: Iterable[str] | None = None) -> Description:
+    """The description of a row that was read already."""
+    return Description(
+        id=run.workflow_id,
+        run_id=str(run.pk),
+        workflow=run.workflow,
+        version=run.version,
+        status=run.status,
+        blocked=run.blocked,
+        waiting_for=list((run.waiting_for or []) if waiting_for is None else waiting_for),
+        accepts=run.accepts or {"signals": [], "updates": []},
+        started_at=run.started_at,
+        closed_at=run.closed_at,
+    )
+
+
+def _run(target: Target, *, storage: DjangoStorage) -> Instance:
+    runs = Instance.objects.using(storage.alias).defer("args", "carried", "published", "closing")
+    run = (runs.filter(pk=target.pinned) if target.pinned else runs.filter(pk=target.run_id)).first()
+    if run is None:
+        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
+    return run
+
+
+def history(target: Target, *, storage: DjangoStorage) -> list[HistoryEvent]:
+    """Of the newest run, or of the one that was asked for by its run id."""
+    return storage.histories({target.shown: 0})[target.shown]
+
+
+class Result:
+    """The result of a chain: follows continue-as-new. Waits with no transaction open; inside one it looks once.
+
+    Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, and ``ResultTimeout`` for one that is open.
+    """
+
+    def __init__(self, target: Target, *, timeout: float | None, storage: DjangoStorage) -> None:
+        self.target = target
+        self.storage = storage
+        self.deadline = Deadline(None if timeout is None else wait_seconds(timeout, what="timeout"))
+
+    def get(self) -> Any:
+        if connections[self.storage.alias].in_atomic_block:
+            return self.value(self.look())
+        return self.value(wait_for(self.look, self.deadline))
+
+    async def aget(self) -> Any:
+        from asgiref.sync import sync_to_async  # noqa: PLC0415 - only where it is needed
+
+        found = await await_for(self.look, self.deadline)
+        return await sync_to_async(self.value)(found)
+
+    def look(self) -> tuple[str, Any] | None:
+        """Status and closing attributes of a chain that is closed."""
+        rows = self.storage.sql.select(
+            "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
+            " where c.id = %s and c.closed",
+            [self.target.chain_id],
+            ("text", "bytea"),
+        )
+        if not rows:
+            return None
+        status, closing = rows[0]
+        return status, None if closing is None else codec().decode(closing)
+
+    def value(self, found: tuple[str, Any] | None) -> Any:
+        target = self.target
+        if found is not None:
+            status, closing = found
+            return result_of(status, closing, workflow=target.workflow, workflow_id=target.workflow_id)
+        now = describe(_current(target, storage=self.storage), storage=self.storage)
+        if now.blocked:
+            why = f"blocked: {now.blocked.get('error')}"
+        else:
+            why = f"{now.status}, waiting for {', '.join(now.waiting_for)}" if now.waiting_for else now.status
+        raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {why}")
+
+
+def _current(target: Target, *, storage: DjangoStorage) -> Target:
+    from temporalex_django.actions.targets import find_chain  # noqa: PLC0415
+
+    return find_chain(target.chain_id, storage=storage)
+
+
+def run_ids(target: Target, *, storage: DjangoStorage) -> list[UUID]:
+    """Of all runs of the chain, oldest first."""
+    runs = Instance.objects.using(storage.alias).filter(chain_id=target.chain_id).order_by("pk")
+    return list(runs.values_list("pk", flat=True))

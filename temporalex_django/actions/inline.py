@@ -1,0 +1,117 @@
+"""Turns in the caller's process: one engine a database alias, for all threads.
+
+An executor that was advanced in a transaction which rolled back stays in the cache and is never used: its token is not the one
+on the row. So a caller may roll back whatever happened here.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from django.db import connections
+
+from temporalex_django.actions.targets import Target
+from temporalex_django.conf import get_settings
+from temporalex_django.errors import NestingError, OutsideWorkflow
+from temporalex_django.models import ActivityTask
+from temporalex_django.runtime import telemetry
+from temporalex_django.runtime.activity_context import activity_context
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import ring_on_commit
+from temporalex_django.runtime.storage import RunFacts, RunState, RunWrite
+from temporalex_django.runtime.turn import Engine, TurnReport
+
+_engines: dict[tuple[str, int, int], Engine] = {}
+_lock = threading.Lock()
+
+
+def engine(alias: str) -> Engine:
+    """The engine of this process. Only its first phase is used: atomic activities are left to workers, due at once."""
+    settings = get_settings()
+    key = (alias, settings.CACHE_SIZE, settings.MAX_PAYLOAD_BYTES)
+    with _lock:
+        if key not in _engines:
+            storage = DjangoStorage(alias)
+            _engines[key] = Engine(
+                storage,
+                storage,
+                cache_size=settings.CACHE_SIZE,
+                payload_limit=settings.MAX_PAYLOAD_BYTES,
+                deadlock_timeout=settings.DEADLOCK_TIMEOUT,
+            )
+        return _engines[key]
+
+
+def locked(target: Target, *, storage: DjangoStorage, wait: float) -> RunState | None:
+    """The chain under the lock of the open transaction, or None: not free within ``wait`` seconds, or only for workers to take.
+
+    Leaves the transaction whole. SQLite has the lock already.
+    """
+    chains = [target.chain_id]
+    found = storage.claim(limit=1, queues=(), chains=chains)
+    if not found and wait > 0 and storage.sql.vendor != "sqlite" and storage.lock(target.chain_id, wait=wait):
+        found = storage.claim(limit=1, queues=(), chains=chains)
+    return found[0] if found else None
+
+
+def advance(target: Target, *, storage: DjangoStorage) -> TurnReport:
+    """One activation of a run that ``locked`` gave, in the open transaction. After its commit signals go out and workers ring.
+
+    Tries a blocked run too. Never for a process without the class (``Target.code``): that would block the run.
+    """
+    report = engine(storage.alias).advance(limit=1, queues=(), chains=[target.chain_id], force=True)
+    _follow_up(report, storage=storage)
+    return report
+
+
+def closed_from_outside(write: RunWrite, target: Target, *, storage: DjangoStorage) -> None:
+    """The same follow-up for a run that an action closed."""
+    facts = RunFacts(
+        run_id=write.run.run_id,
+        workflow_id=target.workflow_id,
+        workflow=target.workflow,
+        version=target.version,
+        args=None,
+        seed=0,
+    )
+    entry = engine(storage.alias).cache.take(write.run.run_id)
+    if entry is not None:
+        entry.executor.evict()
+    _follow_up(TurnReport(runs=1, writes=[write], facts={write.run.run_id: facts}), storage=storage)
+
+
+def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:
+    if not report.writes:
+        return
+    storage.on_commit(partial(telemetry.announce, report))
+    queues = {task.queue for write in report.writes for task in write.tasks}
+    queues |= {write.run.queue for write in report.writes if _due_at_once(write)}
+    if queues:
+        ring_on_commit(alias=storage.alias, queues=queues)
+
+
+def _due_at_once(write: RunWrite) -> bool:
+    """Whether a worker has something to do now: the next run of the chain, an atomic activity, a message to another run."""
+    run = write.run
+    due = run.due_at is not None and run.stamp is not None and run.due_at <= run.stamp
+    return due or write.next_run is not None or bool(write.messages)
+
+
+def refuse_own_run(target: Target, what: str, *, storage: DjangoStorage) -> None:
+    """Raises ``NestingError`` inside an atomic activity of this very run: its transaction has the run locked, in the middle of a turn."""
+    try:
+        context = activity_context()
+    except OutsideWorkflow:
+        return
+    if context.run_id != str(target.run_id) or not connections[storage.alias].in_atomic_block:
+        return
+    number = context.idempotency_key.rpartition(":")[2]
+    tasks = ActivityTask.objects.using(storage.alias).filter(run_id=target.run_id, seq=int(number))
+    # one that runs in the transaction that scheduled it has no row; an external one always has
+    if tasks.filter(atomic=False).exists():
+        return
+    raise NestingError(
+        f"{what} of {target.workflow} {target.workflow_id} inside an atomic activity of the same run: its transaction has the run "
+        "locked. Return the value to the workflow instead; signal() and cancel() are fine"
+    )

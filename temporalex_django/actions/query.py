@@ -1,0 +1,106 @@
+"""Ask a run, from its published state."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.db import DatabaseError, connections
+
+from temporalex_django.actions import inline
+from temporalex_django.actions.base import CODE, Action, Actor
+from temporalex_django.actions.targets import Target
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.events import CLOSED_STATUSES
+from temporalex_django.errors import UnknownQuery
+
+BUILT_IN = ("__accepts", "__describe")
+
+
+class Query(Action[Any]):
+    """Gives the answer, from the row: no worker is asked.
+
+    With ``fresh``, messages that no turn has read and a first activation that has not been are driven here first, in a transaction
+    of their own or in the caller's; the wait for the lock is at most ``UPDATE_LOCK_WAIT``, after that the row answers as it is.
+    Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` in a process without the class, ``NestingError``.
+    """
+
+    name: ClassVar[str] = "query"
+    permission: ClassVar[str] = "query_instance"
+
+    def __init__(self, target: Target, *, query: str, args: Any = None, fresh: bool = True, by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.target = target
+        self.query = query
+        self.args = args
+        self.fresh = fresh
+
+    def perform(self) -> Any:
+        inline.refuse_own_run(self.target, "query()", storage=self.storage)
+        cls = workflows.find(self.target.workflow)
+        row = self._row()
+        status, _, blocked, undelivered = row
+        stale = undelivered or (status == "pending" and not blocked)
+        if self.fresh and stale and status not in CLOSED_STATUSES and self.target.code is not None and self._drive():
+            row = self._row()
+        if isinstance(self.query, str) and self.query.startswith("__"):
+            return self._built_in()
+        published = None if row[1] is None else codec().decode(row[1])
+        if published is None and self.target.pinned is None and row[0] not in CLOSED_STATUSES:
+            published = self._before()
+        return cls.answer(self.query, self.args, published)
+
+    def _row(self) -> tuple[str, bytes | None, bool, bool]:
+        """Status, published state, whether it is blocked, and whether a message is unread; of the chain's run of this moment."""
+        run = "c.run_id" if self.target.pinned is None else "%s"
+        pinned = [] if self.target.pinned is None else [self.target.pinned]
+        rows = self.storage.sql.select(
+            "select i.status, i.published, i.blocked is not null,"
+            " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh)"
+            f" from temporalex_chain c join temporalex_instance i on i.id = {run} where c.id = %s",  # noqa: S608
+            [*pinned, self.target.chain_id],
+            ("text", "bytea", "bool", "bool"),
+        )
+        found: tuple[str, bytes | None, bool, bool] = rows[0]  # type: ignore[assignment] # as the types say
+        return found
+
+    def _drive(self) -> bool:
+        connection = connections[self.storage.alias]
+        inside = connection.in_atomic_block
+        if inside and connection.vendor == "postgresql":
+            level = self.storage.sql.select("select current_setting('transaction_isolation')", [], ("text",))[0][0]
+            if level not in ("read committed", "read uncommitted"):
+                return False  # it could not see what it locks: the row answers
+        try:
+            with self.storage.savepoint() if inside else self.storage.transaction():
+                run = inline.locked(self.target, storage=self.storage, wait=get_settings().UPDATE_LOCK_WAIT)
+                if run is None or run.closed:
+                    return True
+                inline.advance(self.target, storage=self.storage)
+        except DatabaseError as exc:
+            if inside or not self.storage.transient(exc):
+                raise
+        return True
+
+    def _before(self) -> Any:
+        """The state of the run before this one, while this one has published none (D-22); None for the first of a chain."""
+        rows = self.storage.sql.select(
+            "select o.id, o.published from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
+            [self.target.chain_id],
+            ("uuid", "bytea"),
+        )
+        runs: list[tuple[UUID, bytes | None]] = [(row[0], row[1]) for row in rows]
+        return codec().decode(runs[1][1]) if len(runs) > 1 and runs[1][1] is not None else None
+
+    def _built_in(self) -> Any:
+        from temporalex_django.actions.describe import describe  # noqa: PLC0415 - it reads more than a query
+
+        described = describe(self.target, storage=self.storage)
+        match self.query:
+            case "__accepts":
+                return described.accepts
+            case "__describe":
+                plain = described.as_dict()
+                return {k: v.isoformat() if hasattr(v, "isoformat") else v for k, v in plain.items()}
+        raise UnknownQuery(f"no built-in query {self.query!r} (there are: {', '.join(BUILT_IN)})")

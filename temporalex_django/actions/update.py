@@ -1,0 +1,263 @@
+"""Send an update and wait for its outcome: in the caller's process where that is possible (page "Durability", 3.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, connections, transaction
+
+from temporalex_django.actions import inline
+from temporalex_django.actions.base import CODE, Action, Actor, check_name, check_update_id, plain
+from temporalex_django.actions.targets import Target
+from temporalex_django.actions.waiting import Deadline, await_for, wait_for
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.durations import wait_seconds
+from temporalex_django.errors import NestingError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
+from temporalex_django.models import Instance
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import Inserted, insert_message, ring_on_commit
+from temporalex_django.runtime.outcomes import update_value
+from temporalex_django.runtime.storage import Outcome, RunWrite
+
+DEFAULT_TIMEOUT = 10.0
+MODES = ("auto", "worker")
+_DONE = ("completed", "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where an update stands. ``outcome`` None: no turn has judged it; ``fresh``: no turn has even read it."""
+
+    outcome: Outcome | None
+    fresh: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return self.outcome is not None and self.outcome.status != "accepted"
+
+
+class Update(Action[Any]):
+    """Gives the handler's response.
+
+    Outside of a transaction: a turn in this process when the run's lock is free within ``UPDATE_LOCK_WAIT`` and the class is here,
+    in one transaction with the message; else the outcome is waited for, with no transaction open. Inside ``atomic()`` nothing is
+    waited for but the lock, and everything lives or dies with the caller's transaction. A rejected update leaves nothing behind.
+
+    Raises ``PayloadError``, ``InvalidId``, ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``NestingError``, and
+    ``UpdateTimeout``: ask again with its ``update_id``. An id that was accepted once gives its first outcome.
+    """
+
+    name: ClassVar[str] = "update"
+    permission: ClassVar[str] = "signal_instance"
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        update: str,
+        args: Any = None,
+        id: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        mode: str = "auto",
+        by: Actor = CODE,
+    ) -> None:
+        super().__init__(by=by)
+        if mode not in MODES:
+            raise ValueError(f"mode is 'auto' or 'worker', not {mode!r}")
+        self.target = target
+        self.update = check_name(update, what="update")
+        self.args = plain(args, what=f"the arguments of update {update!r}")
+        self.id = str(uuid4()) if id is None else check_update_id(id)
+        self.deadline = Deadline(None if timeout is None else wait_seconds(timeout, what="timeout"))
+        self._turns_here = mode == "auto" and target.code is not None
+        self._message: int | None = None
+
+    def perform(self) -> Any:
+        first = self._begin()
+        return self._value(first if first.ended else wait_for(self._look, self.deadline))
+
+    async def aexecute(self) -> Any:
+        """``execute`` that holds no thread while it waits."""
+        first: Standing = await sync_to_async(self._checked_begin)()
+        return await sync_to_async(self._value)(first if first.ended else await await_for(self._look, self.deadline))
+
+    def _checked_begin(self) -> Standing:
+        self.check()
+        return self._begin()
+
+    def _begin(self) -> Standing:
+        inline.refuse_own_run(self.target, "update()", storage=self.storage)
+        if connections[self.storage.alias].in_atomic_block:
+            return self._inside()
+        if self.target.closed:
+            return self._of_closed()
+        here = self._here(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left)) if self._turns_here else None
+        return here or self._leave_to_workers()
+
+    # -- inside the caller's transaction --------------------------------------------------------------------------------
+
+    def _inside(self) -> Standing:
+        """All that is left undone raises ``UpdateTimeout`` at once; what was not admitted is rolled back to a savepoint."""
+        if self.storage.sql.vendor == "postgresql":
+            level = self.storage.sql.select("select current_setting('transaction_isolation')", [], ("text",))[0][0]
+            if level not in ("read committed", "read uncommitted"):
+                raise NestingError(
+                    f"update() inside a transaction of isolation level {level}: it could not see what others did to the run "
+                    "before it got the lock. Call it outside of the transaction, or use READ COMMITTED"
+                )
+        if self.target.closed:
+            return self._of_closed()
+        if not self._turns_here:
+            why = "mode is 'worker'" if self.target.code is not None else f"this process has no {self.target.workflow}"
+            raise self._busy(f"{why}, and a worker cannot see it before the transaction commits")
+        with self.storage.savepoint():
+            found = self._turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left))
+            if found is None:
+                raise self._busy("its lock was not free")
+            if found.outcome is None:
+                raise self._busy("it did not come to judge the update")
+        if not found.ended:
+            raise UpdateTimeout(
+                f"{self._what} was accepted and is not done: it goes on when the transaction commits; ask again then with the "
+                "same id",
+                update_id=self.id,
+                accepted=True,
+            )
+        return found
+
+    def _busy(self, why: str) -> UpdateTimeout:
+        return UpdateTimeout(
+            f"{self._what} inside a transaction: {why}; nothing was written. Ask again, outside of the transaction if possible",
+            update_id=self.id,
+            code="busy",
+        )
+
+    # -- outside ---------------------------------------------------------------------------------------------------------
+
+    def _here(self, *, wait: float) -> Standing | None:
+        """A turn in a transaction of our own; None when the lock was not to be had."""
+        try:
+            with self.storage.transaction():
+                return self._turn(wait=wait)
+        except DatabaseError as exc:
+            if not self.storage.transient(exc):
+                raise
+            return None
+
+    def _leave_to_workers(self) -> Standing:
+        """Only the message, committed, so that whoever has the run or takes it next finds it."""
+        alias = self.storage.alias
+        try:
+            with self.storage.transaction():
+                if self.storage.sql.vendor == "postgresql":
+                    # the same id may be in a transaction of somebody else's that has not ended
+                    wait = f"{max(1, int(min(self.deadline.left, 60.0) * 1000))}ms"
+                    self.storage.sql.execute("select set_config('lock_timeout', %s, true)", [wait])
+                if self._insert().new:
+                    self.tell(self.target.subject, update=self.update, update_id=self.id)
+        except DatabaseError as exc:
+            if not self.storage.transient(exc):
+                raise
+            raise UpdateTimeout(f"{self._what}: the database is busy; ask again with the same id", update_id=self.id) from exc
+        ring_on_commit(alias=alias, queues=[self.target.queue])
+        return self._standing()
+
+    def _look(self) -> Standing | None:
+        """Whether it has ended; an update that nobody has read goes on trying for the lock."""
+        standing = self._standing()
+        if standing.outcome is None and standing.fresh and self._turns_here:
+            standing = self._here(wait=0) or standing
+        return standing if standing.ended else None
+
+    # -- both ------------------------------------------------------------------------------------------------------------
+
+    def _turn(self, *, wait: float) -> Standing | None:
+        """Lock, insert, activate, in the open transaction. None without the lock, then nothing is written."""
+        run = inline.locked(self.target, storage=self.storage, wait=wait)
+        if run is None:
+            return None
+        if run.closed:
+            return self._of_closed()
+        inserted = self._insert()
+        if not inserted.new and (known := self._standing()).outcome is not None:
+            return known
+        report = inline.advance(self.target, storage=self.storage)
+        write = report.writes[0] if report.writes else None
+        outcome = write.settled.get(inserted.id) if write is not None else None
+        if outcome is not None and outcome.status == "rejected":
+            self._leave_nothing(inserted, write)
+        elif inserted.new:
+            self.tell(self.target.subject, update=self.update, update_id=self.id)
+        if outcome is None:  # behind a handler, or the run is blocked, or has an atomic activity to run first
+            ring_on_commit(alias=self.storage.alias, queues=[self.target.queue])
+        return Standing(outcome=outcome)
+
+    def _leave_nothing(self, inserted: Inserted, write: RunWrite | None) -> None:
+        """A rejected update: when the activation did nothing else, nothing at all is written."""
+        if write is None or (not write.events and "blocked" not in write.instance):
+            transaction.set_rollback(True, using=self.storage.alias)
+        else:
+            self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
+
+    def _insert(self) -> Inserted:
+        inserted = insert_message(
+            self.target.chain_id, kind="update", name=self.update, body=self.args, dedupe=self.id, storage=self.storage
+        )
+        self._message = inserted.id
+        return inserted
+
+    def _of_closed(self) -> Standing:
+        """A closed run still knows the outcomes of what it accepted. Raises ``WorkflowClosed`` for everything else."""
+        found = standing(self.target.chain_id, self.id, storage=self.storage)
+        if found is not None and found.outcome is not None and found.outcome.status in _DONE:
+            return found
+        raise WorkflowClosed(f"{self.target.workflow} {self.target.workflow_id} is closed: update {self.update!r} refused")
+
+    def _standing(self) -> Standing:
+        found = standing(self.target.chain_id, self.id, storage=self.storage)
+        if found is None:  # somebody else's turn rejected it and nobody is left to tell why
+            raise UpdateTimeout(f"{self._what} is gone: send it again", update_id=self.id)
+        return found
+
+    @property
+    def _what(self) -> str:
+        return f"update {self.update!r} of {self.target.workflow} {self.target.workflow_id}"
+
+    def _value(self, found: Standing | None) -> Any:
+        outcome = found.outcome if found is not None else self._standing().outcome
+        try:
+            return update_value(outcome, update_id=self.id, what=self._what)
+        except UpdateTimeout as exc:
+            raise UpdateTimeout(f"{exc}{self._why()}", update_id=self.id, accepted=exc.accepted) from None
+
+    def _why(self) -> str:
+        run = Instance.objects.using(self.storage.alias).filter(pk=self.target.run_id).values("blocked").first()
+        blocked = run["blocked"] if run else None
+        return f" (the run is blocked: {blocked.get('error')})" if blocked else ""
+
+
+def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> Standing | None:
+    """Where an update of a chain stands; None for an id that it does not know."""
+    rows = storage.sql.select(
+        "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and dedupe = %s",
+        [chain_id, update_id],
+        ("bool", "text", "bytea"),
+    )
+    if not rows:
+        return None
+    fresh, status, value = rows[0]
+    if status is None:
+        return Standing(outcome=None, fresh=fresh)
+    return Standing(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))
+
+
+def outcome_of(target: Target, update_id: str, *, storage: DjangoStorage) -> Any:
+    """The response of an update that was sent before. Raises what ``Update`` raises, ``WorkflowNotFound`` for an unknown id."""
+    found = standing(target.chain_id, update_id, storage=storage)
+    if found is None:
+        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} knows no update with the id {update_id!r}")
+    what = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
+    return update_value(found.outcome, update_id=update_id, what=what)

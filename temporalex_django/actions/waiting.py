@@ -1,0 +1,56 @@
+"""Waiting for an outcome: looks with growing pauses, with no transaction open."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from asgiref.sync import sync_to_async
+
+T = TypeVar("T")
+
+_FIRST = 0.004
+_LONGEST = 0.1
+_GROWTH = 1.6
+
+
+class Deadline:
+    """So many seconds from now; None is never."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._at = None if timeout is None else time.monotonic() + timeout
+
+    @property
+    def left(self) -> float:
+        return float("inf") if self._at is None else max(0.0, self._at - time.monotonic())
+
+
+def wait_for(look: Callable[[], T | None], deadline: Deadline) -> T | None:
+    """What ``look`` gives as soon as that is not None; None when the time is over. Looks once at least."""
+    for pause in _pauses():
+        if (found := look()) is not None:
+            return found
+        if deadline.left <= 0:
+            return None
+        time.sleep(min(pause, deadline.left))
+    raise AssertionError("unreachable")
+
+
+async def await_for(look: Callable[[], T | None], deadline: Deadline) -> T | None:
+    """The same without holding a thread between two looks."""
+    for pause in _pauses():
+        if (found := await sync_to_async(look)()) is not None:
+            return found
+        if deadline.left <= 0:
+            return None
+        await asyncio.sleep(min(pause, deadline.left))
+    raise AssertionError("unreachable")
+
+
+def _pauses() -> Iterator[float]:
+    pause = _FIRST
+    while True:
+        yield pause
+        pause = min(pause * _GROWTH, _LONGEST)

@@ -1,0 +1,241 @@
+"""Handles: how code outside of workflows starts, messages, asks and ends runs.
+
+Everything here is a thin way to ``actions``; every method has an ``a``-prefixed twin for async code, which runs the same code in
+Django's thread for it and holds no thread while it waits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from temporalex_django.actions import describe as reading
+from temporalex_django.actions.base import refuse_inside_workflow, storage
+from temporalex_django.actions.cancel import Cancel
+from temporalex_django.actions.query import Query
+from temporalex_django.actions.signal import Signal
+from temporalex_django.actions.signal_with_start import SignalWithStart
+from temporalex_django.actions.start import Start
+from temporalex_django.actions.targets import Target, find, find_chain
+from temporalex_django.actions.terminate import Terminate
+from temporalex_django.actions.update import DEFAULT_TIMEOUT, Update
+from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.events import HistoryEvent
+
+__all__ = ["Description", "WorkflowHandle", "backend"]
+
+
+class WorkflowHandle:
+    """A business execution: the newest chain of a business id, or the one that ``start`` gave or that a run id belongs to.
+
+    Making one asks nobody. ``workflow`` narrows the search to one class, which scopes ``workflow`` and ``version`` need. What a
+    method raises when there is no such run is ``WorkflowNotFound``.
+    """
+
+    def __init__(
+        self, id: str | UUID, *, workflow: type[Workflow] | None = None, chain_id: UUID | None = None
+    ) -> None:
+        self.id = str(id)
+        self.chain_id = chain_id
+        self._workflow = workflow
+
+    def __repr__(self) -> str:
+        return f"<WorkflowHandle {self.id!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, WorkflowHandle):
+            return NotImplemented
+        return (self.id, self.chain_id, self._workflow) == (other.id, other.chain_id, other._workflow)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.chain_id))
+
+    def _target(self) -> Target:
+        refuse_inside_workflow("an operation on a run")
+        if self.chain_id is not None:
+            return find_chain(self.chain_id, storage=storage())
+        return find(self.id, storage=storage(), workflow=self._workflow.name if self._workflow else None)
+
+    # -- messages -------------------------------------------------------------------------------------------------------
+
+    def signal(self, name: str, payload: Any = None) -> None:
+        """Send a signal: one INSERT on the caller's connection, which commits or vanishes with his transaction.
+
+        Raises ``WorkflowClosed``, ``PayloadError``; nothing is written then.
+        """
+        Signal(self._target(), signal=name, payload=payload).execute()
+
+    def update(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        id: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        mode: str = "auto",
+    ) -> Any:
+        """Send an update and give its response; see ``actions.update.Update`` for where it runs and what it locks.
+
+        ``id`` makes it safe to send again: the first outcome is given. ``timeout`` is in seconds. ``mode`` "worker" leaves the
+        turn to a worker. Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``PayloadError``.
+        """
+        return Update(self._target(), update=name, args=args, id=id, timeout=timeout, mode=mode).execute()
+
+    def query(self, name: str, args: Any = None, *, fresh: bool = True) -> Any:
+        """Ask the run's published state. ``fresh`` delivers unread messages first.
+
+        Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` where the class is missing.
+        """
+        return Query(self._target(), query=name, args=args, fresh=fresh).execute()
+
+    # -- the end --------------------------------------------------------------------------------------------------------
+
+    def result(self, timeout: float | None = reading.DEFAULT_TIMEOUT) -> Any:
+        """Wait for the result, through continue-as-new; ``timeout`` in seconds, None is for ever. In a transaction it looks once.
+
+        Raises ``WorkflowFailed`` (with ``WorkflowTerminated`` and ``WorkflowTimedOut``), ``WorkflowCancelled``, ``ResultTimeout``.
+        """
+        return reading.Result(self._target(), timeout=timeout, storage=storage()).get()
+
+    def cancel(self, reason: str = "") -> None:
+        """Ask the run to cancel: an INSERT like ``signal``. Raises ``WorkflowClosed``."""
+        Cancel(self._target(), reason=reason).execute()
+
+    def terminate(self, reason: str = "") -> None:
+        """Close the run at once, in the caller's transaction. Locks the chain. Raises ``WorkflowClosed``."""
+        Terminate(self._target(), reason=reason).execute()
+
+    # -- looking --------------------------------------------------------------------------------------------------------
+
+    def describe(self) -> Description:
+        """The run as it stands; what it waits for includes a worker, when none that is alive can take it."""
+        return reading.describe(self._target(), storage=storage())
+
+    def history(self) -> list[HistoryEvent]:
+        """The events of the newest run, or of the run that the handle was made for by run id."""
+        return reading.history(self._target(), storage=storage())
+
+    @property
+    def run_id(self) -> str:
+        """Of the newest run, or of the one that the handle was made for by run id."""
+        return str(self._target().shown)
+
+    @property
+    def run_ids(self) -> list[str]:
+        """Of all runs of the chain, oldest first."""
+        return [str(run_id) for run_id in reading.run_ids(self._target(), storage=storage())]
+
+    @property
+    def status(self) -> str:
+        return self.describe().status
+
+    # -- async ----------------------------------------------------------------------------------------------------------
+
+    async def asignal(self, name: str, payload: Any = None) -> None:
+        """``signal`` for async code."""
+        await sync_to_async(self.signal)(name, payload)
+
+    async def aupdate(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        id: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        mode: str = "auto",
+    ) -> Any:
+        """``update`` for async code."""
+        target = await sync_to_async(self._target)()
+        update = await sync_to_async(Update)(target, update=name, args=args, id=id, timeout=timeout, mode=mode)
+        return await update.aexecute()
+
+    async def aquery(self, name: str, args: Any = None, *, fresh: bool = True) -> Any:
+        """``query`` for async code."""
+        return await sync_to_async(self.query)(name, args, fresh=fresh)
+
+    async def aresult(self, timeout: float | None = reading.DEFAULT_TIMEOUT) -> Any:
+        """``result`` for async code."""
+        target = await sync_to_async(self._target)()
+        return await (await sync_to_async(reading.Result)(target, timeout=timeout, storage=storage())).aget()
+
+    async def acancel(self, reason: str = "") -> None:
+        """``cancel`` for async code."""
+        await sync_to_async(self.cancel)(reason)
+
+    async def aterminate(self, reason: str = "") -> None:
+        """``terminate`` for async code."""
+        await sync_to_async(self.terminate)(reason)
+
+    async def adescribe(self) -> Description:
+        """``describe`` for async code."""
+        return await sync_to_async(self.describe)()
+
+    async def ahistory(self) -> list[HistoryEvent]:
+        """``history`` for async code."""
+        return await sync_to_async(self.history)()
+
+
+class DatabaseBackend:
+    """``binding.Backend`` on the tables."""
+
+    def start(
+        self,
+        workflow: type[Workflow],
+        args: Any,
+        *,
+        id: str | None = None,
+        value: str | None = None,
+        subject: Any = None,
+    ) -> WorkflowHandle:
+        target = Start(workflow, args=args, id=id, value=value, subject=subject).execute()
+        return WorkflowHandle(target.workflow_id, workflow=workflow, chain_id=target.chain_id)
+
+    async def astart(
+        self,
+        workflow: type[Workflow],
+        args: Any,
+        *,
+        id: str | None = None,
+        value: str | None = None,
+        subject: Any = None,
+    ) -> WorkflowHandle:
+        return await sync_to_async(self.start)(workflow, args, id=id, value=value, subject=subject)
+
+    def signal_with_start(
+        self,
+        workflow: type[Workflow],
+        signal: str,
+        payload: Any,
+        args: Any,
+        *,
+        id: str,
+        subject: Any = None,
+    ) -> WorkflowHandle:
+        target = SignalWithStart(workflow, signal=signal, payload=payload, args=args, id=id, subject=subject).execute()
+        return WorkflowHandle(target.workflow_id, workflow=workflow, chain_id=target.chain_id)
+
+    async def asignal_with_start(
+        self,
+        workflow: type[Workflow],
+        signal: str,
+        payload: Any,
+        args: Any,
+        *,
+        id: str,
+        subject: Any = None,
+    ) -> WorkflowHandle:
+        return await sync_to_async(self.signal_with_start)(workflow, signal, payload, args, id=id, subject=subject)
+
+    def handle(self, id: str, *, workflow: type[Workflow] | None = None) -> WorkflowHandle:
+        return WorkflowHandle(id, workflow=workflow)
+
+
+_database = DatabaseBackend()
+
+
+def backend() -> DatabaseBackend:
+    """What ``AppConfig.ready`` binds."""
+    return _database

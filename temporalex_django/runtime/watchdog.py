@@ -1,0 +1,100 @@
+"""The deadlock watchdog: workflow code that computes without coming to a wait is interrupted.
+
+``PyThreadState_SetAsyncExc`` raises an exception in another thread at its next bytecode, which also ends ``while True`` and loops in
+``finally``. Three things make it sound: arming, firing and disarming share one lock, so nothing fires at a step that has ended; the
+step is one *call* inside the ``try``; and having fired counts as a deadlock even if the code swallowed the exception.
+Code inside a C function is interrupted when that returns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from temporalex_django.errors import DeadlockDetected
+
+T = TypeVar("T")
+logger = logging.getLogger("temporalex_django.runtime")
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_raise_in.argtypes = [ctypes.c_ulong, ctypes.py_object]
+
+
+class _Interrupted(BaseException):
+    """Raised in the thread that is stuck; out of reach of ``except Exception``."""
+
+
+class _Watched:
+    __slots__ = ("deadline", "fired", "thread")
+
+    def __init__(self, thread: int, deadline: float) -> None:
+        self.thread = thread
+        self.deadline = deadline
+        self.fired = False
+
+
+class Watchdog:
+    """One thread looks after all threads that are watched; it sleeps while there are none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: dict[int, _Watched] = {}
+        self._busy = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def run(self, call: Callable[[], T], *, limit: float | None, what: str) -> T:
+        """``call()``, for at most ``limit`` seconds. Raises ``DeadlockDetected`` after that, whatever the code did about it."""
+        if limit is None:
+            return call()
+        watched = _Watched(threading.get_ident(), time.monotonic() + limit)
+        self._arm(watched)
+        value: T | None = None
+        try:
+            try:
+                value = call()
+            finally:
+                self._disarm(watched)
+        except _Interrupted:
+            self._disarm(watched)
+        if watched.fired:
+            raise DeadlockDetected(f"{what} did not come to a wait within {limit:g} s: its code loops or computes too long")
+        return value  # type: ignore[return-value] # None only when it was interrupted
+
+    def _arm(self, watched: _Watched) -> None:
+        with self._lock:
+            self._watched[watched.thread] = watched
+            if self._thread is None or not self._thread.is_alive():  # the first use, or the child of a fork
+                self._thread = threading.Thread(target=self._look, name="temporalex-watchdog", daemon=True)
+                self._thread.start()
+        self._busy.set()
+
+    def _disarm(self, watched: _Watched) -> None:
+        with self._lock:
+            if self._watched.pop(watched.thread, None) is not None and watched.fired:
+                _raise_in(watched.thread, ctypes.py_object())  # not delivered yet: take it back
+
+    def _look(self) -> None:
+        while True:
+            self._busy.wait()
+            with self._lock:
+                if not self._watched:
+                    self._busy.clear()
+                    continue
+                now = time.monotonic()
+                late = [w for w in self._watched.values() if w.deadline <= now and not w.fired]
+                for watched in late:
+                    watched.fired = True
+                    stack = sys._current_frames().get(watched.thread)
+                    text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
+                    _raise_in(watched.thread, ctypes.py_object(_Interrupted))
+                    logger.error("workflow code does not come to a wait; interrupted here:\n%s", text)
+                pause = min((w.deadline - now for w in self._watched.values() if not w.fired), default=0.05)
+            time.sleep(min(max(pause, 0.001), 0.05))
+
+
+watchdog = Watchdog()

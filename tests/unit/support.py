@@ -1,0 +1,102 @@
+"""What the unit tests share: activities that do next to nothing, and ways to look at histories and commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalex_django import Ok, Workflow, activity
+from temporalex_django.core.commands import Command
+from temporalex_django.testing import WorkflowEnvironment
+
+HERE = __name__
+
+
+@activity
+def work(value: Any = None) -> Any:
+    return value
+
+
+@activity
+def other(value: Any = None) -> Any:
+    return value
+
+
+@activity
+def broken(value: Any = None) -> Any:
+    raise ValueError(f"broken: {value}")
+
+
+class CheckedEnvironment(WorkflowEnvironment):
+    """Remembers its handles, so that the fixture can replay every run when the test is over."""
+
+    def __init__(self, *, evict: bool = False) -> None:
+        super().__init__(evict=evict)
+        self.handles: list[Any] = []
+
+    def start(self, *args: Any, **kwargs: Any) -> Any:
+        handle = super().start(*args, **kwargs)
+        self.handles.append(handle)
+        return handle
+
+    def check(self) -> None:
+        """Every run replays, from every activation boundary of its history."""
+        before = len(self.commands)
+        for handle in self.handles:
+            self.replay(handle)
+            history = handle.history()
+            cls = self.class_of(handle)
+            for activation in range(1, history[-1].activation if history else 0):
+                self.replay_history(cls, [event for event in history if event.activation <= activation])
+            assert [event.seq for event in history] == list(range(1, len(history) + 1))
+        assert len(self.commands) == before, "a replay produced commands"
+
+    @staticmethod
+    def class_of(handle: Any) -> type[Workflow]:
+        from temporalex_django.authoring import workflow
+
+        return workflow.find(handle.describe()["workflow"])
+
+
+def flow(run: Callable[[Any, Any], Any], **attributes: Any) -> type[Workflow]:
+    """A workflow class of ``async def run(self, args)``."""
+    return type("Flow", (Workflow,), {"run": run, "__module__": __name__, **attributes})
+
+
+def once(body: Callable[[], Any], **attributes: Any) -> type[Workflow]:
+    """A workflow that completes with what ``body()`` gives."""
+
+    async def run(self: Any, args: Any) -> Ok[Any]:
+        return Ok(await body())
+
+    return flow(run, **attributes)
+
+
+def kinds(handle: Any) -> list[str]:
+    """Kinds of the events of the newest run, without the stamps."""
+    return [event.kind for event in handle.history() if event.kind not in ("WorkflowStarted", "ActivationStarted")]
+
+
+def events(handle: Any, kind: str) -> list[dict[str, Any]]:
+    return [event.attributes for event in handle.history() if event.kind == kind]
+
+
+def produced(env: WorkflowEnvironment) -> list[Command]:
+    return [command for commands in env.commands for command in commands]
+
+
+def produced_kinds(env: WorkflowEnvironment) -> list[str]:
+    return [command.kind for command in produced(env)]
+
+
+def stable(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Without what is drawn anew for each run: ids and tokens."""
+    return {key: value for key, value in attributes.items() if key not in ("run_id", "head", "id", "update_id")}
+
+
+def plain_history(handle: Any) -> list[tuple[Any, ...]]:
+    return [(e.seq, e.activation, e.kind, e.at, stable(e.attributes)) for e in handle.history()]
+
+
+def plain_commands(env: WorkflowEnvironment) -> list[list[tuple[Any, ...]]]:
+    return [[(c.kind, c.seq, stable(c.attributes)) for c in commands] for commands in env.commands]

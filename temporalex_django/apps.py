@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from typing import TYPE_CHECKING
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+from django.conf import settings
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.conf import get_settings
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.binding import Backend
@@ -27,9 +33,26 @@ class TemporalexConfig(AppConfig):
 
         binding.bind(_backend)
         autodiscover_modules("activities", "workflows")
+        _run_locally()
 
 
 def _backend() -> Backend:
     from temporalex_django.client import backend  # noqa: PLC0415 - it needs the models
 
     return backend()
+
+
+def _run_locally() -> None:
+    """``runserver`` advances workflows in threads of its own (setting ``LOCAL_RUNNER``), in the process that serves."""
+    serves = sys.argv[1:2] == ["runserver"] and (os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv)
+    wanted = get_settings().LOCAL_RUNNER
+    if not serves or not (settings.DEBUG if wanted is None else wanted):
+        return
+
+    def begin() -> None:
+        from temporalex_django.workers.local import LocalRunner  # noqa: PLC0415 - it needs the models
+
+        apps.ready_event.wait()
+        LocalRunner().start()
+
+    threading.Thread(target=begin, name="temporalex-begin", daemon=True).start()

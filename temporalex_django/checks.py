@@ -1,1 +1,207 @@
-"""System checks."""
+"""System checks, tag ``temporalex``. What is wrong with our own settings is an Error; what the host's set-up lets us down in, a Warning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - the name Django gives it
+from django.db import DatabaseError, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.utils.connection import ConnectionDoesNotExist
+
+from temporalex_django import conf
+
+TAG = "temporalex"
+_BROKER = "temporalex_django.workers.q2.Broker"
+_OURS = "temporalex_django.workers.q2"
+
+
+@register(TAG)
+def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """``TEMPORALEX``: unknown names, wrong types, a codec or a database that is not there."""
+    del app_configs
+    found: list[CheckMessage] = [Error(problem, id="temporalex_django.E001") for problem in conf.problems()]
+    alias = conf.get_settings().DATABASE
+    if alias not in settings.DATABASES:
+        known = ", ".join(sorted(settings.DATABASES))
+        found.append(
+            Error(f"TEMPORALEX['DATABASE'] is {alias!r}, which is not in DATABASES (there are: {known}).", id="temporalex_django.E002")
+        )
+    return found
+
+
+@register(TAG)
+def check_database(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """How the database of the runs is set up."""
+    del app_configs
+    try:
+        connection = connections[conf.get_settings().DATABASE]
+    except ConnectionDoesNotExist:
+        return []
+    return list(_BY_VENDOR.get(connection.vendor, _other)(connection))
+
+
+def _sqlite(connection: Any) -> Iterator[CheckMessage]:
+    configured = connection.settings_dict
+    if str((configured.get("OPTIONS") or {}).get("transaction_mode") or "").upper() not in {"IMMEDIATE", "EXCLUSIVE"}:
+        yield Warning(
+            "Workflows on SQLite without transaction_mode=IMMEDIATE: a transaction that reads before it writes fails with "
+            "'database is locked' when somebody else wrote in between.",
+            hint="DATABASES[...]['OPTIONS'] = {'transaction_mode': 'IMMEDIATE', 'timeout': 20, 'init_command': "
+            "'PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;'}",
+            id="temporalex_django.W001",
+        )
+    if configured.get("ATOMIC_REQUESTS"):
+        yield Warning(
+            "Workflows on SQLite with ATOMIC_REQUESTS: every request holds the one writer lock to its end, and workers wait for it.",
+            hint="Set ATOMIC_REQUESTS to False for this database, or use PostgreSQL.",
+            id="temporalex_django.W002",
+        )
+
+
+def _postgresql(connection: Any) -> Iterator[CheckMessage]:
+    if (connection.settings_dict.get("OPTIONS") or {}).get("pool"):
+        yield Warning(
+            "Workflows on a connection with psycopg's pool: pools and fork do not mix, and django-q2 forks its workers.",
+            hint="Use CONN_MAX_AGE instead of OPTIONS['pool'] in worker processes.",
+            id="temporalex_django.W003",
+        )
+    try:
+        from psycopg import Connection  # noqa: F401, PLC0415 - an extra
+    except ImportError:
+        yield Error(
+            "Workflows on PostgreSQL need psycopg 3.", hint="pip install 'temporalex-django[postgres]'", id="temporalex_django.E003"
+        )
+
+
+def _other(connection: Any) -> Iterator[CheckMessage]:
+    yield Error(
+        f"Workflows run on PostgreSQL and SQLite; the database {connection.alias!r} is {connection.vendor}.",
+        hint="Name another alias in TEMPORALEX['DATABASE'].",
+        id="temporalex_django.E004",
+    )
+
+
+_BY_VENDOR: dict[str, Callable[[Any], Iterator[CheckMessage]]] = {"sqlite": _sqlite, "postgresql": _postgresql}
+
+
+@register(Tags.database)
+def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Tables that are not there yet. With ``check --database`` only, like every check that asks a database."""
+    alias = conf.get_settings().DATABASE
+    if not databases or alias not in databases or alias not in settings.DATABASES:
+        return []
+    missing = unapplied(alias)
+    if not missing:
+        return []
+    return [
+        Error(
+            f"The tables of workflows are not up to date on {alias!r}: {', '.join(missing)} is not applied.",
+            hint="Run: manage.py migrate temporalex_django" + ("" if alias == "default" else f" --database {alias}"),
+            id="temporalex_django.E005",
+        )
+    ]
+
+
+def unapplied(alias: str) -> list[str]:
+    """Migrations of this app that the database does not have; none when it cannot be asked."""
+    try:
+        executor = MigrationExecutor(connections[alias])
+        targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "temporalex_django"]
+        return [migration.name for migration, _ in executor.migration_plan(targets) if migration.app_label == "temporalex_django"]
+    except DatabaseError:
+        return []
+
+
+@register(TAG)
+def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """``Q_CLUSTER``, when the project runs django-q2."""
+    del app_configs
+    cluster = getattr(settings, "Q_CLUSTER", None)
+    if not isinstance(cluster, dict):
+        return []
+    path = cluster.get("broker_class")
+    if not path:
+        return [
+            Warning(
+                "django-q2 is set up without our broker: this cluster does not advance workflows.",
+                hint=f"Q_CLUSTER['broker_class'] = {_BROKER!r}, or run manage.py temporalex worker beside it.",
+                id="temporalex_django.W004",
+            )
+        ]
+    found = list(_broker_problems(str(path)))
+    timeout, retry = cluster.get("timeout"), cluster.get("retry", 60)
+    if timeout is not None and retry <= timeout:
+        found.append(
+            Warning(
+                f"Q_CLUSTER['retry'] ({retry} s) is not more than its timeout ({timeout} s): django-q2 starts tasks again while they "
+                "still run.",
+                hint="Make retry larger than timeout.",
+                id="temporalex_django.W005",
+            )
+        )
+    cache = (settings.CACHES.get(cluster.get("cache", "default")) or {}).get("BACKEND", "")
+    if cache.endswith("LocMemCache"):
+        found.append(
+            Warning(
+                "django-q2 keeps the state of its cluster in Django's cache, and that is LocMem: other processes do not see it.",
+                hint="Use a cache that processes share; the console of workflows reads its own table and is not affected.",
+                id="temporalex_django.W006",
+            )
+        )
+    return found
+
+
+def _broker_problems(path: str) -> Iterator[CheckMessage]:
+    """A broker of ours that cannot be used is an Error; anybody else's is not our business, beyond saying what it means."""
+    module, _, name = path.rpartition(".")
+    ours = path.startswith("temporalex_django.")
+    try:
+        cls = getattr(import_module(module), name)
+    except Exception as exc:  # noqa: BLE001 - whatever importing it raises, the cluster would not start
+        if ours:
+            yield Error(
+                f"Q_CLUSTER['broker_class'] is {path!r}, which cannot be imported: {exc}",
+                hint=f"It is called {_BROKER!r}.",
+                id="temporalex_django.E006",
+            )
+        return
+    from temporalex_django.workers.q2 import PumpTokens  # noqa: PLC0415 - it imports django-q2
+
+    if isinstance(cls, type) and issubclass(cls, PumpTokens):
+        return
+    if ours:
+        yield Error(
+            f"Q_CLUSTER['broker_class'] is {path!r}, which is not a broker.",
+            hint=f"It is called {_BROKER!r}.",
+            id="temporalex_django.E006",
+        )
+    else:
+        yield Warning(
+            f"Q_CLUSTER['broker_class'] is {path!r}, which does not advance workflows.",
+            hint=f"class Broker({_OURS}.PumpTokens, {name}): pass, or run manage.py temporalex worker beside the cluster.",
+            id="temporalex_django.W004",
+        )
+
+
+@register(TAG)
+def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Two workflows or activities of one name in autodiscovered modules: the second one would replace the first."""
+    del app_configs
+    from temporalex_django.authoring import activity, workflow  # noqa: PLC0415 - filled by autodiscovery
+
+    found: list[CheckMessage] = []
+    for what, registry in (("workflow", workflow), ("activity", activity)):
+        for name, places in getattr(registry, "duplicates", dict)().items():
+            found.append(
+                Error(
+                    f"Two definitions of the {what} {name!r}: {' and '.join(places)}.",
+                    hint="Give one of them another name=.",
+                    id="temporalex_django.E007",
+                )
+            )
+    return found

@@ -83,13 +83,15 @@ class Activity(Generic[P, R]):
         self.name = name or f"{fn.__module__}.{fn.__qualname__.rsplit('<locals>.', 1)[-1]}"
         self._hints: dict[str, Any] | None = None
         self._signature: inspect.Signature | None = None
+        self._positional: range | None = None
         self._plain_options = options.as_dict()
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         """Schedule it, when awaited. Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` here, at the call."""
         executor = places.executor_for(self.name)
-        self._bind(args, kwargs)
+        if kwargs or not self._takes(len(args)):
+            self._bind(args, kwargs)
         attributes: dict[str, Any] = {
             "activity": self.name,
             "args": [executor.plain(arg, f"argument {i + 1} of {self.name}") for i, arg in enumerate(args)],
@@ -119,6 +121,16 @@ class Activity(Generic[P, R]):
         if self._hints is None:
             self._hints = payloads.hints(self.__wrapped__)
         return self._hints
+
+    def _takes(self, count: int) -> bool:
+        """Whether so many positional arguments fit; ``inspect``'s own way costs more than the rest of the call."""
+        if self._positional is None:
+            parameters = inspect.signature(self.__wrapped__).parameters.values()
+            plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+            needed = sum(p.default is p.empty for p in plain)
+            named = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+            self._positional = range(0) if named else range(needed, len(plain) + 1)
+        return count in self._positional
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         if self._signature is None:

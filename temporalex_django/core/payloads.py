@@ -22,6 +22,8 @@ from temporalex_django.errors import PayloadError
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder()
 
+_ATOMS = frozenset({str, int, float, bool})
+
 MAX_BYTES = 2_000_000
 MAX_DEPTH = 200
 
@@ -97,7 +99,7 @@ def _deep(value: Any) -> bool:
 
 def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
     """Decode plain data to ``annotation``; raises ``PayloadError`` with the path of the field that does not fit."""
-    if annotation is Any or annotation is None or annotation is object:
+    if annotation is Any or annotation is None or annotation is object or (type(value) is annotation and annotation in _ATOMS):
         return value
     try:
         return msgspec.convert(value, annotation, str_keys=True)

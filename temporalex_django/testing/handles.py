@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from temporalex_django.authoring import workflow
+from temporalex_django.authoring.binding import Description
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.values import copied
 from temporalex_django.errors import WorkflowClosed
@@ -134,20 +135,20 @@ class EnvironmentHandle:
         """Of the newest run."""
         return [replace(event, attributes=copied(event.attributes)) for event in self._row.events]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         row = self._row
-        return {
-            "id": self.id,
-            "run_id": self.run_id,
-            "workflow": row.facts.workflow,
-            "version": row.facts.version,
-            "status": row.status,
-            "blocked": row.blocked,
-            "waiting_for": row.waiting_for,
-            "accepts": row.accepts,
-            "started_at": row.started_at,
-            "closed_at": row.closed_at,
-        }
+        return Description(
+            id=self.id,
+            run_id=self.run_id,
+            workflow=row.facts.workflow,
+            version=row.facts.version,
+            status=row.status,
+            blocked=row.blocked,
+            waiting_for=row.waiting_for,
+            accepts=row.accepts,
+            started_at=row.started_at,
+            closed_at=row.closed_at,
+        )
 
     def _refuse_closed(self, what: str) -> None:
         row = self._row

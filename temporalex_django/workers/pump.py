@@ -17,11 +17,10 @@ from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.hints import hint
 from temporalex_django.runtime.recovery import block_alone, release
 from temporalex_django.runtime.slots import Slot
 from temporalex_django.runtime.storage import TaskResult, TaskState
-from temporalex_django.runtime.telemetry import announce
+from temporalex_django.runtime.telemetry import announce, hint
 from temporalex_django.runtime.turn import Engine, TurnReport
 from temporalex_django.runtime.worker_rows import WorkerRow
 from temporalex_django.workers.attempts import announce_end, perform

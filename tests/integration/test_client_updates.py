@@ -7,7 +7,8 @@ import threading
 import pytest
 from django.db import connection, connections, transaction
 
-from temporalex_django import Ok, Reply, Workflow, WorkflowHandle, api, errors, query
+from temporalex_django import Ok, Reply, Workflow, WorkflowHandle, api, errors
+from temporalex_django.actions import inline
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.models import HistoryEvent, Instance, Message, OperatorAction
 from temporalex_django.signals import message_received, update_completed
@@ -175,36 +176,33 @@ def test_a_run_of_another_version_is_not_turned_here(basket, monkeypatch):
     assert basket.status == "pending"
 
 
-def test_a_blocked_run_is_tried_again_when_somebody_asks():
-    class Changing(Workflow):
-        name = "test.Changing"
-
-        @query("state")
-        def state(state):
-            return state
-
-        async def run(self, args):
-            await api.sleep(10)
-            await api.phase(0, update={"add": lambda args, state: Reply(state + args, state + args)})
-            return Ok(None)
-
-    handle = Changing.start(id="c-1")
-    assert handle.query("state") is None
-    old = Changing.definition
-
+def test_a_blocked_run_says_so_and_heals_when_somebody_asks(monkeypatch):
     class Changed(Workflow):
-        name = "test.Changing"
+        name = "test.Sleepy"
 
         async def run(self, args):
             await api.phase(0, update={"add": lambda args, state: Reply(state + args, state + args)})
             return Ok(None)
 
-    from temporalex_django.actions import inline
-
+    monkeypatch.setitem(workflows.registry, "test.Sleepy", Sleepy)
+    handle = Sleepy.start(id="s-1")
+    drain()
+    monkeypatch.setitem(workflows.registry, "test.Sleepy", Changed)
     inline.engine("default").cache.clear()
+    handle.signal("wake", 1)
+    drain()
+
+    blocked = handle.describe().blocked
+    assert blocked["code"] == "nondeterminism"
+    with pytest.raises(errors.ResultTimeout, match="blocked"):
+        handle.result()
     with pytest.raises(errors.UpdateTimeout):
         handle.update("add", 1)
-    assert old is not Changed.definition
+
+    monkeypatch.setitem(workflows.registry, "test.Sleepy", Sleepy)
+    with pytest.raises(errors.UpdateRejected):
+        handle.update("add", 1)
+    assert handle.describe().blocked is None
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------------

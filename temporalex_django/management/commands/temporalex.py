@@ -23,6 +23,7 @@ class Command(BaseCommand):
     """Run and look after durable workflows."""
 
     help = "Run and look after durable workflows."
+    requires_system_checks: ClassVar[list[str]] = ["temporalex"]  # a worker needs neither the URLs nor the templates of the project
     subcommands: ClassVar[dict[str, Any]] = {"worker": worker}
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -1,0 +1,85 @@
+"""Every error as ``application/problem+json`` (RFC 9457), with the error's stable ``code``.
+
+Used by our views alone, through ``get_exception_handler``: the host's own handler is neither read nor changed.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.views import exception_handler, set_rollback
+
+from temporalex_django import errors
+
+MEDIA_TYPE = "application/problem+json"
+
+#: The first class that fits counts, so subclasses stand before their bases. What is not listed is the server's fault.
+STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
+    (errors.WorkflowClosed, HTTPStatus.CONFLICT),
+    (errors.AlreadyRunning, HTTPStatus.CONFLICT),
+    (errors.NotCancellable, HTTPStatus.CONFLICT),
+    (errors.ResumeRefused, HTTPStatus.CONFLICT),
+    (errors.NestingError, HTTPStatus.CONFLICT),
+    (errors.UpdateRejected, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.UpdateFailed, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.WorkflowNotFound, HTTPStatus.NOT_FOUND),
+    (errors.UnknownWorkflow, HTTPStatus.NOT_FOUND),
+    (errors.UnknownVersion, HTTPStatus.NOT_FOUND),
+    (errors.UnknownQuery, HTTPStatus.NOT_FOUND),
+    (errors.InvalidId, HTTPStatus.BAD_REQUEST),
+    (errors.PayloadError, HTTPStatus.BAD_REQUEST),
+    (errors.ActionNotPermitted, HTTPStatus.FORBIDDEN),
+    (errors.UpdateTimeout, HTTPStatus.SERVICE_UNAVAILABLE),
+)
+#: Django's and DRF's errors that stand for one of ours.
+_CODES = {HTTPStatus.FORBIDDEN: errors.ActionNotPermitted.code, HTTPStatus.NOT_FOUND: "not_found"}
+_RETRY_AFTER = "1"
+
+
+def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
+    """None for what is no expected error: Django makes a 500 of it."""
+    path = context["request"].get_full_path()
+    if isinstance(exc, errors.TemporalexError):
+        return _ours(exc, path)
+    answer = exception_handler(exc, context)  # DRF's own function, not the host's setting: headers of 401, 405 and 429
+    if answer is None:
+        return None
+    status = HTTPStatus(answer.status_code)
+    more: dict[str, Any] = {}
+    if isinstance(exc, exceptions.ValidationError):
+        code, detail, more = "invalid", "The request does not have the right form.", {"errors": answer.data}
+    elif isinstance(exc, (Http404, PermissionDenied)):
+        code, detail = _CODES[status], str(exc) or status.description
+    else:
+        assert isinstance(exc, exceptions.APIException)
+        code, detail = _CODES.get(status) or str(exc.default_code), str(exc.detail)
+    answer.data = _body(status, code=code, title=status.phrase, detail=detail, path=path, **more)
+    answer.content_type = MEDIA_TYPE
+    return answer
+
+
+def _ours(exc: errors.TemporalexError, path: str) -> Response:
+    set_rollback()
+    status = next((found for cls, found in STATUS if isinstance(exc, cls)), HTTPStatus.INTERNAL_SERVER_ERROR)
+    title = type(exc)().message  # the first sentence of its class
+    more = {"update_id": exc.update_id} if isinstance(exc, errors.UpdateTimeout) and exc.update_id else {}
+    body = _body(status, code=exc.code, title=title, detail=str(exc), path=path, **more)
+    headers = {"Retry-After": _RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    return Response(body, status=status, headers=headers, content_type=MEDIA_TYPE)
+
+
+def _body(status: HTTPStatus, *, code: str, title: str, detail: str, path: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": f"urn:temporalex:{code}",
+        "title": title,
+        "status": int(status),
+        "detail": detail,
+        "instance": path,
+        "code": code,
+        **more,
+    }

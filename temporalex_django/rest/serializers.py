@@ -1,0 +1,74 @@
+"""What comes in and what goes out. Payloads are any JSON value; a missing one is null."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rest_framework import serializers
+
+if TYPE_CHECKING:
+    Base = serializers.Serializer[Any]
+else:
+    Base = serializers.Serializer  # generic in the stubs only
+
+_LONGEST = 200
+
+
+def _payload() -> serializers.JSONField:
+    return serializers.JSONField(required=False, allow_null=True, default=None)
+
+
+class StartBody(Base):
+    """``id`` or ``value`` (for a class with ``unique``), or neither: then an id is made up."""
+
+    workflow = serializers.CharField(max_length=_LONGEST)
+    id = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
+    value = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
+    args = _payload()
+
+
+class SignalBody(Base):
+    payload = _payload()
+
+
+class UpdateBody(Base):
+    """``id``: the client's own, which makes it safe to send the same again."""
+
+    args = _payload()
+    id = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
+
+
+class QueryBody(Base):
+    args = _payload()
+
+
+class ReasonBody(Base):
+    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
+
+
+class InstanceOut(Base):
+    """A run in lists and alone: the fields of ``describe()`` and what the row says beside."""
+
+    id = serializers.CharField(source="described.id")
+    run_id = serializers.CharField(source="described.run_id")
+    workflow = serializers.CharField(source="described.workflow")
+    version = serializers.IntegerField(source="described.version")
+    status = serializers.CharField(source="described.status")
+    blocked = serializers.JSONField(source="described.blocked")
+    waiting_for = serializers.JSONField(source="described.waiting_for")
+    accepts = serializers.JSONField(source="described.accepts")
+    created_at = serializers.DateTimeField(source="run.created_at")
+    started_at = serializers.DateTimeField(source="described.started_at")
+    closed_at = serializers.DateTimeField(source="described.closed_at")
+    queue = serializers.CharField(source="run.queue")
+    parent = serializers.CharField(source="run.parent")
+    tags = serializers.JSONField(source="run.tags")
+    url = serializers.CharField()
+
+
+class EventOut(Base):
+    seq = serializers.IntegerField()
+    activation = serializers.IntegerField()
+    kind = serializers.CharField()
+    at = serializers.DateTimeField()
+    attributes = serializers.JSONField(source="data")

@@ -1,0 +1,231 @@
+"""Runs over HTTP. Every verb is one class of ``actions``; what is read are plain querysets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from rest_framework import viewsets
+from rest_framework.exceptions import ValidationError
+from rest_framework.parsers import JSONParser
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+
+from temporalex_django import errors
+from temporalex_django.actions.base import Actor, storage
+from temporalex_django.actions.cancel import Cancel
+from temporalex_django.actions.describe import Result, describe, described, live_workers
+from temporalex_django.actions.query import Query
+from temporalex_django.actions.signal import Signal
+from temporalex_django.actions.start import Start
+from temporalex_django.actions.targets import Target, find
+from temporalex_django.actions.terminate import Terminate
+from temporalex_django.actions.update import Update, outcome_of
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.binding import Description
+from temporalex_django.models import HistoryEvent, Instance, Status
+from temporalex_django.rest import serializers
+from temporalex_django.rest.pagination import NewestFirst
+from temporalex_django.rest.permissions import InstancePermission
+from temporalex_django.rest.problems import problem_handler
+
+if TYPE_CHECKING:
+    GenericViewSet = viewsets.GenericViewSet[Instance]
+else:
+    GenericViewSet = viewsets.GenericViewSet  # generic in the stubs only
+
+DEFAULT_WAIT = 5.0
+LONGEST_WAIT = 60.0
+EVENTS_A_PAGE = 200
+MOST_EVENTS_A_PAGE = 1000
+_UNREAD = ("args", "carried", "published", "closing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What ``InstanceOut`` shows."""
+
+    described: Description
+    run: Instance
+    url: str
+
+
+class InstanceViewSet(GenericViewSet):
+    """``<id>`` is a business id (its newest run) or a run id. The run is looked up before the body is judged."""
+
+    parser_classes = (JSONParser,)
+    renderer_classes = (JSONRenderer,)
+    permission_classes = (InstancePermission,)
+    pagination_class = NewestFirst
+    queryset = Instance.objects.none()
+
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
+        return problem_handler
+
+    # -- reading --------------------------------------------------------------------------------------------------------
+
+    def list(self, request: Request) -> Response:
+        """Newest first; ``status`` (several, with commas), ``workflow`` and ``queue`` narrow it. Two reads."""
+        store = storage()
+        runs = Instance.objects.using(store.alias).defer(*_UNREAD)
+        if wanted := [s for s in request.query_params.get("status", "").split(",") if s]:
+            if unknown := set(wanted) - set(Status.values):
+                raise ValidationError({"status": f"{', '.join(sorted(unknown))}: no such status"})
+            runs = runs.filter(status__in=wanted)
+        for name in ("workflow", "queue"):
+            if value := request.query_params.get(name):
+                runs = runs.filter(**{name: value})
+        page: Sequence[Instance] = self.paginate_queryset(runs) or ()
+        workers = live_workers(alias=store.alias) if any(run.status == Status.PENDING for run in page) else None
+        shown = []
+        for run in page:
+            waiting = list(run.waiting_for or [])
+            if workers is not None and run.status == Status.PENDING and not run.blocked:
+                missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+                waiting += [missing] if missing else []
+            shown.append(self._shown(described(run, waiting_for=waiting), run))
+        return self.get_paginated_response(serializers.InstanceOut(shown, many=True).data)
+
+    def retrieve(self, request: Request, id: str) -> Response:
+        """One run as it stands."""
+        return Response(self._detail(self._target(id)))
+
+    def events(self, request: Request, id: str) -> Response:
+        """The history in pages: ``after`` (a seq) and ``limit``; ``next`` is the address of the following page."""
+        target = self._target(id)
+        after = self._number("after", default=0, most=2**31 - 1)
+        limit = self._number("limit", default=EVENTS_A_PAGE, most=MOST_EVENTS_A_PAGE) or EVENTS_A_PAGE
+        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.shown, seq__gt=after).order_by("seq")
+        found = [*events[: limit + 1]]
+        page, more = found[:limit], len(found) > limit
+        following = None
+        if more:
+            address = self._address("events", id)
+            following = f"{address}?{urlencode({'after': page[-1].seq, 'limit': limit})}"
+        return Response({"next": following, "results": serializers.EventOut(page, many=True).data})
+
+    def result(self, request: Request, id: str) -> Response:
+        """200 for a closed run, with ``result`` or ``error``; 202 for an open one. ``wait`` (seconds) waits for its end."""
+        target = self._target(id)
+        result = Result(target, timeout=self._wait(default=0.0), storage=storage())
+        try:
+            return Response({"status": "completed", "result": result.get()})
+        except errors.ResultTimeout as exc:
+            now = describe(target, storage=storage())
+            return Response({"status": now.status, "blocked": now.blocked, "detail": str(exc)}, status=202)
+        except (errors.WorkflowFailed, errors.WorkflowCancelled) as exc:
+            # the code without its prefix is the status: failed, terminated, timed_out, cancelled
+            error = {
+                "code": exc.code,
+                "detail": str(exc),
+                "type": getattr(exc, "type", None),
+                "reason": getattr(exc, "reason", None),
+            }
+            return Response({"status": exc.code.removeprefix("workflow_"), "error": error})
+
+    # -- writing --------------------------------------------------------------------------------------------------------
+
+    def create(self, request: Request) -> Response:
+        """Start a run: 201."""
+        body = self._body(serializers.StartBody)
+        cls = workflows.find(body["workflow"])
+        target = Start(cls, args=body["args"], id=body["id"], value=body["value"], by=self._actor()).execute()
+        headers = {"Location": self._address("instance", target.workflow_id)}
+        return Response(self._detail(target), status=201, headers=headers)
+
+    def signal(self, request: Request, id: str, name: str) -> Response:
+        """202: the run reads it in its next turn."""
+        target = self._target(id)
+        Signal(target, signal=name, payload=self._body(serializers.SignalBody)["payload"], by=self._actor()).execute()
+        return Response({"id": target.workflow_id, "signal": name}, status=202)
+
+    def send_update(self, request: Request, id: str, name: str) -> Response:
+        """200 with the response; 202 when there is none after ``wait`` seconds: ask at its Location, or send the same id again."""
+        target = self._target(id)
+        body, wait = self._body(serializers.UpdateBody), self._wait(default=DEFAULT_WAIT)
+        update = Update(target, update=name, args=body["args"], id=body["id"], timeout=wait, by=self._actor())
+        try:
+            return Response({"id": update.id, "result": update.execute()})
+        except errors.UpdateTimeout as exc:
+            return self._not_done(exc, target=target, name=name)
+
+    def outcome(self, request: Request, id: str, name: str) -> Response:
+        """Of an update that was sent before, by ``?id=``."""
+        target, update_id = self._target(id), request.query_params.get("id", "")
+        try:
+            return Response({"id": update_id, "result": outcome_of(target, update_id, storage=storage())})
+        except errors.UpdateTimeout as exc:
+            return self._not_done(exc, target=target, name=name)
+
+    def query(self, request: Request, id: str, name: str) -> Response:
+        """200 with the answer."""
+        target = self._target(id)
+        query = Query(target, query=name, args=self._body(serializers.QueryBody)["args"], by=self._actor())
+        return Response({"result": query.execute()})
+
+    def cancel(self, request: Request, id: str) -> Response:
+        """202: the workflow decides what it does about it."""
+        target = self._target(id)
+        Cancel(target, reason=self._body(serializers.ReasonBody)["reason"], by=self._actor()).execute()
+        return Response({"id": target.workflow_id}, status=202)
+
+    def terminate(self, request: Request, id: str) -> Response:
+        """200: it is closed."""
+        target = self._target(id)
+        Terminate(target, reason=self._body(serializers.ReasonBody)["reason"], by=self._actor()).execute()
+        return Response(self._detail(target))
+
+    # -- parts ----------------------------------------------------------------------------------------------------------
+
+    def _target(self, ref: str) -> Target:
+        return find(ref, storage=storage())
+
+    def _actor(self) -> Actor:
+        return Actor(user=self.request.user, source="rest", address=self.request.META.get("REMOTE_ADDR") or None)
+
+    def _body(self, form: type[serializers.Base]) -> dict[str, Any]:
+        data = self.request.data
+        parsed = form(data={} if data is None else data)
+        parsed.is_valid(raise_exception=True)
+        return dict(parsed.validated_data)
+
+    def _detail(self, target: Target) -> Any:
+        store = storage()
+        run = Instance.objects.using(store.alias).defer(*_UNREAD).get(pk=target.shown)
+        return serializers.InstanceOut(self._shown(describe(target, storage=store, run=run), run)).data
+
+    def _shown(self, what: Description, run: Instance) -> Shown:
+        return Shown(described=what, run=run, url=self._address("instance", what.run_id))
+
+    def _address(self, name: str, ref: str, **more: str) -> str:
+        return reverse(f"temporalex_rest:{name}", kwargs={"id": ref, **more}, request=self.request)
+
+    def _not_done(self, exc: errors.UpdateTimeout, *, target: Target, name: str) -> Response:
+        if exc.code != errors.UpdateTimeout.code:
+            raise exc
+        address = self._address("update", target.workflow_id, name=name)
+        body = {"id": exc.update_id, "accepted": exc.accepted, "detail": str(exc)}
+        headers = {"Location": f"{address}?{urlencode({'id': exc.update_id or ''})}"}
+        return Response(body, status=202, headers=headers)
+
+    def _wait(self, *, default: float) -> float:
+        given = self.request.query_params.get("wait")
+        try:
+            wait = default if given is None else float(given)
+        except ValueError:
+            wait = -1.0
+        if not 0 <= wait <= LONGEST_WAIT:
+            raise ValidationError({"wait": f"a number of seconds from 0 to {LONGEST_WAIT:g}"})
+        return wait
+
+    def _number(self, name: str, *, default: int, most: int) -> int:
+        given = self.request.query_params.get(name)
+        if given is None:
+            return default
+        if not given.isascii() or not given.isdigit() or int(given) > most:
+            raise ValidationError({name: f"a whole number from 0 to {most}"})
+        return int(given)

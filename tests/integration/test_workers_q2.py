@@ -1,0 +1,106 @@
+"""A real django-q2 cluster with our broker: it advances workflows and runs the project's own tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django_q.models import OrmQ
+from django_q.tasks import async_task
+
+from temporalex_django.models import Instance, Worker
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import NewStart, Started, insert_start
+from tests.processes import Process, running
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+def start(workflow: str, args: Any = None, **options: Any) -> Started:
+    options.setdefault("workflow_id", f"{workflow}-1")
+    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+
+
+def instance(started: Started) -> Instance:
+    return Instance.objects.get(pk=started.run_id)
+
+
+def closed(started: Started) -> bool:
+    return not instance(started).is_open
+
+
+@contextmanager
+def cluster(env: dict[str, str], tmp_path: Path) -> Iterator[Process]:
+    with running(["qcluster", "--skip-checks"], env, tmp_path / "cluster.log") as process:
+        wait_for(lambda: process._gone() or Worker.objects.filter(kind="q2").exists(), what="a pump")
+        yield process
+
+
+def test_one_cluster_does_workflows_and_the_projects_tasks(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with cluster(subprocess_env, tmp_path) as process:
+        runs = [start("Booking", {"name": f"u{i}"}, workflow_id=f"b{i}") for i in range(10)]
+        for i in range(10):
+            async_task("tests.app.durable.note", str(log), f"task {i}")
+
+        wait_for(lambda: all(closed(run) for run in runs))
+        wait_for(lambda: log.exists() and len(log.read_text().splitlines()) == 10)
+        wait_for(lambda: not OrmQ.objects.exists())
+        began = time.monotonic()
+        assert process.terminate() == 0
+        assert time.monotonic() - began < 20
+
+    assert {instance(run).status for run in runs} == {"completed"}
+    assert sorted(log.read_text().splitlines()) == [f"task {i}" for i in range(10)]
+    assert not Worker.objects.exists()
+
+
+def test_a_killed_pump_is_replaced_by_the_cluster(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    log.touch()
+    hold.touch()
+    with cluster(subprocess_env, tmp_path) as process:
+        started = start("Recording", {"path": str(log), "hold": str(hold)})
+        wait_for(log.read_text)
+        victim = Worker.objects.get()
+        os.kill(victim.pid, signal.SIGKILL)
+        hold.unlink()
+
+        wait_for(lambda: closed(started))
+        assert Worker.objects.get().pid != victim.pid
+        process.terminate()
+
+    assert [line.split()[0] for line in log.read_text().splitlines()] == ["1", "2"]
+
+
+def test_a_cluster_that_is_killed_takes_its_pumps_with_it(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    with cluster(subprocess_env, tmp_path) as process:
+        pump = Worker.objects.get().pid
+        sentinel = int(Path(f"/proc/{pump}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(process.pid, signal.SIGKILL)
+        os.kill(sentinel, signal.SIGKILL)
+
+        wait_for(lambda: not Worker.objects.exists(), what="the orphaned pump to leave")
+        wait_for(lambda: not Path(f"/proc/{pump}").exists() or " Z " in Path(f"/proc/{pump}/stat").read_text())
+
+
+def test_sigterm_to_the_whole_group_ends_the_pumps_cleanly_or_is_survived(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    """Stock django-q2 hangs on it, hence KillMode=mixed; what a pump had is not lost either way."""
+    with cluster(subprocess_env, tmp_path) as process:
+        started = start("Doubling", {"n": 1})
+        wait_for(lambda: closed(started))
+        os.killpg(process.pid, signal.SIGTERM)
+        later = start("Doubling", {"n": 2}, workflow_id="later")
+    with running(["temporalex", "worker", "--burst"], subprocess_env, tmp_path / "burst.log") as burst:
+        assert burst.popen.wait(40) == 0
+
+    assert instance(later).closing_value == {"result": 4}

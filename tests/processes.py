@@ -1,0 +1,76 @@
+"""Processes that tests start: each is ended by the test that started it, by its own pid."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.waiting import wait_for
+
+MANAGE = [sys.executable, "-W", "ignore", "-m", "django"]
+
+
+class Process:
+    """A ``manage.py`` command in a session of its own; what it says goes to a file."""
+
+    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self.popen = subprocess.Popen(
+                [*MANAGE, *command], env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.popen.wait(20)
+
+    def terminate(self, *, seconds: float = 40.0) -> int:
+        """SIGTERM, and wait for its own end; the exit code."""
+        self.popen.send_signal(signal.SIGTERM)
+        return self.popen.wait(seconds)
+
+    def says(self, text: str) -> None:
+        wait_for(lambda: text in self.log.read_text(errors="replace") or self._gone(), what=f"{text!r} in {self.log}")
+
+    def _gone(self) -> bool:
+        if self.popen.poll() is not None:
+            raise AssertionError(f"the process ended with {self.popen.returncode}:\n{self.log.read_text(errors='replace')}")
+        return False
+
+
+@contextmanager
+def running(command: list[str], env: dict[str, str], log: Path) -> Iterator[Process]:
+    """A process for the length of the block; nothing of its session is left behind."""
+    process = Process(command, env, log)
+    try:
+        yield process
+    except BaseException:
+        print(log.read_text(errors="replace")[-6000:])  # noqa: T201 - what the process said explains the failure
+        raise
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.popen.wait(20)
+
+
+@contextmanager
+def worker(env: dict[str, str], tmp_path: Path, *arguments: str, name: str = "worker") -> Iterator[Process]:
+    """``manage.py temporalex worker``, registered when the block begins."""
+    from temporalex_django.models import Worker
+
+    before = set(Worker.objects.values_list("pk", flat=True))
+    with running(["temporalex", "worker", *arguments], env, tmp_path / f"{name}.log") as process:
+        wait_for(lambda: process._gone() or Worker.objects.exclude(pk__in=before).filter(pid=process.pid).exists())
+        yield process

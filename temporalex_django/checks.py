@@ -29,7 +29,10 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
     if alias not in settings.DATABASES:
         known = ", ".join(sorted(settings.DATABASES))
         found.append(
-            Error(f"TEMPORALEX['DATABASE'] is {alias!r}, which is not in DATABASES (there are: {known}).", id="temporalex_django.E002")
+            Error(
+                f"TEMPORALEX['DATABASE'] is {alias!r}, which is not in DATABASES (there are: {known}).",
+                id="temporalex_django.E002",
+            )
         )
     return found
 
@@ -74,7 +77,9 @@ def _postgresql(connection: Any) -> Iterator[CheckMessage]:
         from psycopg import Connection  # noqa: F401, PLC0415 - an extra
     except ImportError:
         yield Error(
-            "Workflows on PostgreSQL need psycopg 3.", hint="pip install 'temporalex-django[postgres]'", id="temporalex_django.E003"
+            "Workflows on PostgreSQL need psycopg 3.",
+            hint="pip install 'temporalex-django[postgres]'",
+            id="temporalex_django.E003",
         )
 
 
@@ -112,7 +117,11 @@ def unapplied(alias: str) -> list[str]:
     try:
         executor = MigrationExecutor(connections[alias])
         targets = [key for key in executor.loader.graph.leaf_nodes() if key[0] == "temporalex_django"]
-        return [migration.name for migration, _ in executor.migration_plan(targets) if migration.app_label == "temporalex_django"]
+        return [
+            migration.name
+            for migration, _ in executor.migration_plan(targets)
+            if migration.app_label == "temporalex_django"
+        ]
     except DatabaseError:
         return []
 

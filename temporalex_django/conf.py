@@ -38,7 +38,9 @@ class Settings:
         "Dotted path of the class that turns payloads (arguments, results, messages, history attributes) into bytes and back. "
         "It has `encode(value) -> bytes` and `decode(data) -> value`; one that encrypts goes here.",
     )
-    MAX_PAYLOAD_BYTES: int = _setting(2_000_000, "Largest encoded payload; a bigger one raises `PayloadError` at the call.")
+    MAX_PAYLOAD_BYTES: int = _setting(
+        2_000_000, "Largest encoded payload; a bigger one raises `PayloadError` at the call."
+    )
     POOLED: bool = _setting(
         False,
         "True behind a transaction pooler (PgBouncer): no session locks, no prepared statements, no LISTEN. A dead worker is then "
@@ -55,10 +57,14 @@ class Settings:
     POLL_INTERVAL: float = _setting(
         0.2, "Seconds between two looks of an idle worker at the tables. Hints make it faster; nothing depends on them."
     )
-    CACHE_SIZE: int = _setting(1000, "Runs that a worker keeps in memory between activations; the others are rebuilt from history.")
+    CACHE_SIZE: int = _setting(
+        1000, "Runs that a worker keeps in memory between activations; the others are rebuilt from history."
+    )
     TURN_SIZE: int | None = _setting(None, "Runs that share one transaction. None: 200 on PostgreSQL, 20 on SQLite.")
     ACTIVITY_THREADS: int = _setting(8, "Threads of a worker for activities that are plain functions.")
-    ACTIVITY_TASKS: int = _setting(100, "`async def` activities that a worker runs at the same time, in one event loop.")
+    ACTIVITY_TASKS: int = _setting(
+        100, "`async def` activities that a worker runs at the same time, in one event loop."
+    )
     LEASE_SECONDS: float = _setting(
         6.0,
         "A worker that has not beaten for so long is taken for dead and its activities are given to others. It beats three times in "
@@ -152,8 +158,7 @@ def _raw() -> Any:
         return _NOTHING
     if not settings.configured and not _names_settings():
         return _NOTHING
-    raw = getattr(settings, SETTING, _NOTHING)
-    return raw
+    return getattr(settings, SETTING, _NOTHING)
 
 
 def _names_settings() -> bool:
@@ -191,5 +196,11 @@ def _fits(value: Any, annotation: Any) -> bool:
 
 
 def _describe(annotation: Any) -> str:
-    names = {float: "a number", int: "a whole number above 0", str: "a string", bool: "True or False", type(None): "None"}
+    names = {
+        float: "a number",
+        int: "a whole number above 0",
+        str: "a string",
+        bool: "True or False",
+        type(None): "None",
+    }
     return " or ".join(names.get(one) or " or ".join(map(repr, get_args(one))) for one in _choices(annotation))

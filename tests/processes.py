@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.waiting import wait_for
@@ -44,7 +44,9 @@ class Process:
 
     def _gone(self) -> bool:
         if self.popen.poll() is not None:
-            raise AssertionError(f"the process ended with {self.popen.returncode}:\n{self.log.read_text(errors='replace')}")
+            raise AssertionError(
+                f"the process ended with {self.popen.returncode}:\n{self.log.read_text(errors='replace')}"
+            )
         return False
 
 
@@ -55,13 +57,11 @@ def running(command: list[str], env: dict[str, str], log: Path) -> Iterator[Proc
     try:
         yield process
     except BaseException:
-        print(log.read_text(errors="replace")[-6000:])  # noqa: T201 - what the process said explains the failure
+        print(log.read_text(errors="replace")[-6000:])
         raise
     finally:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.popen.wait(20)
 
 

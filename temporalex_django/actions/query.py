@@ -58,12 +58,12 @@ class Query(Action[Any]):
         rows = self.storage.sql.select(
             "select i.status, i.published, i.blocked is not null,"
             " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh)"
-            f" from temporalex_chain c join temporalex_instance i on i.id = {run} where c.id = %s",  # noqa: S608
+            f" from temporalex_chain c join temporalex_instance i on i.id = {run} where c.id = %s",
             [*pinned, self.target.chain_id],
             ("text", "bytea", "bool", "bool"),
         )
-        found: tuple[str, bytes | None, bool, bool] = rows[0]  # type: ignore[assignment] # as the types say
-        return found
+        status, published, blocked, undelivered = rows[0]
+        return status, published, blocked, undelivered
 
     def _drive(self) -> bool:
         connection = connections[self.storage.alias]

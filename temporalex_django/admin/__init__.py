@@ -1,0 +1,9 @@
+"""Runs, workers and operator actions in Django's admin: read-only. Registered with the default site by its autodiscovery."""
+
+from __future__ import annotations
+
+from temporalex_django.admin.audit import OperatorActionAdmin
+from temporalex_django.admin.instance import InstanceAdmin
+from temporalex_django.admin.worker import WorkerAdmin
+
+__all__ = ["InstanceAdmin", "OperatorActionAdmin", "WorkerAdmin"]

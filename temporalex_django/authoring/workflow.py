@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery,
 
 #: Workflow classes by name; defining one again replaces it.
 registry: dict[str, type[Workflow]] = {}
+_definitions = itertools.count(1)
 
 
 class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stubs
@@ -56,6 +58,7 @@ class Workflow:
 
     _queries: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     definition: ClassVar[Definition]
+    _defined: ClassVar[int] = 0  # classes are counted, so that one of two with the same name is known to be the newer
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -72,6 +75,7 @@ class Workflow:
         if problems:
             raise WorkflowDefinitionError(f"workflow {cls.__qualname__}: " + "; ".join(problems))
         cls.definition = Definition(name=cls.name, version=cls.version, entry=_entry(cls), args_type=_args_type(cls))
+        cls._defined = next(_definitions)
         registry[cls.name] = cls
 
     async def run(self, args: Any) -> Any:
@@ -156,6 +160,17 @@ def find(name: str) -> type[Workflow]:
         near = difflib.get_close_matches(str(name), registry, n=1)
         hint = f": did you mean {near[0]!r}?" if near else ": is its module a `workflows.py` of an installed app?"
         raise UnknownWorkflow(f"no workflow {name!r} in this process{hint}") from None
+
+
+def newest(started: type[Workflow], at: int) -> type[Workflow]:
+    """What a run of ``started`` goes on with: a class of its name that was defined after ``at``, else itself."""
+    present = registry.get(started.name)
+    return present if present is not None and present._defined > at else started
+
+
+def defined_so_far() -> int:
+    """The number of the class that was defined last."""
+    return max((cls._defined for cls in registry.values()), default=0)
 
 
 def _entry(cls: type[Workflow]) -> Callable[[Any], Any]:

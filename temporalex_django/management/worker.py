@@ -11,24 +11,37 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.authoring import workflow
+from temporalex_django.checks import unapplied
+from temporalex_django.conf import get_settings
 from temporalex_django.workers.pump import Pump, all_queues
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("--queues", help="names of queues, comma-separated (default: all that workflows and activities name)")
+    """Say which arguments the subcommand takes."""
+    parser.add_argument(
+        "--queues", help="names of queues, comma-separated (default: all that workflows and activities name)"
+    )
     parser.add_argument("--burst", action="store_true", help="end when nothing is due any more")
-    parser.add_argument("--timeout", type=float, help="with --burst: fail when there is still work after so many seconds")
+    parser.add_argument(
+        "--timeout", type=float, help="with --burst: fail when there is still work after so many seconds"
+    )
 
 
-def handle(command: BaseCommand, *, queues: str | None, burst: bool, timeout: float | None, **_: Any) -> None:
+def handle(
+    command: BaseCommand, *, queues: str | None, burst: bool, timeout: float | None, verbosity: int = 1, **_: Any
+) -> None:
     """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go. A second one: go now."""
+    if missing := unapplied(get_settings().DATABASE):
+        raise CommandError(
+            f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
+        )
     chosen = [name.strip() for name in queues.split(",") if name.strip()] if queues else all_queues()
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
         _stop_on_signals(stop)
     if not workflow.registry:
         command.stderr.write("No workflow is registered: is there a workflows.py in an installed app?")
-    _log_to_console(int(_.get("verbosity", 1)))
+    _log_to_console(verbosity)
     pump = Pump(queues=chosen, kind="burst" if burst else "worker")
     command.stdout.write(
         f"worker {pump.row.id}: {len(workflow.registry)} workflows, queues {', '.join(chosen)}, database {pump.alias!r}"

@@ -1,5 +1,7 @@
 """The tables. Rows are the truth; only ``runtime`` and ``actions`` write them."""
 
+from __future__ import annotations
+
 from temporalex_django.models.activity import ActivityTask
 from temporalex_django.models.audit import OperatorAction
 from temporalex_django.models.chain import Chain

@@ -29,14 +29,18 @@ class Chain(models.Model):
     atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is to run."))
     closed = models.BooleanField(db_default=False)
     paused = models.BooleanField(db_default=False)
-    live_key = models.TextField(null=True, help_text=_("Keeps the id unique among open runs; empty when closed."))
+    live_key = models.TextField(  # noqa: DJ001 - NULLs do not collide
+        null=True, help_text=_("Keeps the id unique among open runs; empty when closed.")
+    )
 
     class Meta:
         db_table = "temporalex_chain"
         verbose_name = _("chain")
         verbose_name_plural = _("chains")
         default_permissions = ("view",)
-        indexes = [models.Index(fields=["queue", "due_at"], name="temporalex_chain_due", condition=Q(due_at__isnull=False))]
+        indexes = [
+            models.Index(fields=["queue", "due_at"], name="temporalex_chain_due", condition=Q(due_at__isnull=False))
+        ]
         constraints = [
             models.UniqueConstraint(
                 fields=["live_key"], name="temporalex_chain_live_key", condition=Q(live_key__isnull=False)

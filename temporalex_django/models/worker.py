@@ -17,7 +17,9 @@ class Worker(models.Model):
     kind = models.CharField(max_length=20, help_text=_("worker, q2 or local."))
     host = models.CharField(max_length=255)
     pid = models.IntegerField()
-    place = models.TextField(db_default="", help_text=_("Boot, namespace and start time: tells a neighbour whether it lives."))
+    place = models.TextField(
+        db_default="", help_text=_("Boot, namespace and start time: tells a neighbour whether it lives.")
+    )
     queues = models.JSONField(help_text=_("Queues that it takes runs and activities from."))
     workflows = models.JSONField(help_text=_("Workflow classes that it has: name to list of versions."))
     slot = models.TextField(db_default="", help_text=_("File in which it notes the run that it activates."))

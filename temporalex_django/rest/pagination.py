@@ -6,6 +6,8 @@ from rest_framework.pagination import CursorPagination
 
 
 class NewestFirst(CursorPagination):
+    """``?cursor=`` and ``?limit=``."""
+
     ordering = "-id"
     page_size = 50
     page_size_query_param = "limit"

@@ -29,6 +29,7 @@ class InstancePermission(BasePermission):
     def has_permission(self, request: Request, view: APIView) -> bool:
         wanted = REQUIRED.get(getattr(view, "action", None) or "")
         if wanted is None:  # a method that the address does not have: let DRF answer 405, but only to users
-            return bool(request.user and request.user.is_authenticated)
+            return request.user is not None and request.user.is_authenticated
         self.message = f"That takes the permission {APP}.{wanted}."
-        return bool(request.user and request.user.is_authenticated and request.user.has_perm(f"{APP}.{wanted}"))
+        user = request.user  # None where the host has turned UNAUTHENTICATED_USER off
+        return user is not None and user.is_authenticated and user.has_perm(f"{APP}.{wanted}")

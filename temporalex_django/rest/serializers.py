@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from rest_framework import serializers
 
+from temporalex_django.models import HistoryEvent
+from temporalex_django.models.fields import Payload
+
 if TYPE_CHECKING:
     Base = serializers.Serializer[Any]
 else:
@@ -28,6 +31,8 @@ class StartBody(Base):
 
 
 class SignalBody(Base):
+    """One payload."""
+
     payload = _payload()
 
 
@@ -39,10 +44,14 @@ class UpdateBody(Base):
 
 
 class QueryBody(Base):
+    """One value as arguments."""
+
     args = _payload()
 
 
 class ReasonBody(Base):
+    """Why, for the audit."""
+
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
 
 
@@ -61,14 +70,19 @@ class InstanceOut(Base):
     started_at = serializers.DateTimeField(source="described.started_at")
     closed_at = serializers.DateTimeField(source="described.closed_at")
     queue = serializers.CharField(source="run.queue")
-    parent = serializers.CharField(source="run.parent")
     tags = serializers.JSONField(source="run.tags")
     url = serializers.CharField()
 
 
 class EventOut(Base):
+    """An event of the history. What the codec cannot read is shown as such: the others of the page are not hurt by it."""
+
     seq = serializers.IntegerField()
     activation = serializers.IntegerField()
     kind = serializers.CharField()
     at = serializers.DateTimeField()
-    attributes = serializers.JSONField(source="data")
+    attributes = serializers.SerializerMethodField()
+
+    def get_attributes(self, event: HistoryEvent) -> Any:
+        data = event.data
+        return {"unreadable": data.error} if isinstance(data, Payload) else data

@@ -201,8 +201,8 @@ class InstanceViewSet(GenericViewSet):
     def _shown(self, what: Description, run: Instance) -> Shown:
         return Shown(described=what, run=run, url=self._address("instance", what.run_id))
 
-    def _address(self, name: str, ref: str, **more: str) -> str:
-        return reverse(f"temporalex_rest:{name}", kwargs={"id": ref, **more}, request=self.request)
+    def _address(self, view: str, ref: str, **more: str) -> str:
+        return reverse(f"temporalex_rest:{view}", kwargs={"id": ref, **more}, request=self.request)
 
     def _not_done(self, exc: errors.UpdateTimeout, *, target: Target, name: str) -> Response:
         if exc.code != errors.UpdateTimeout.code:

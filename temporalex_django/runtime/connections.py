@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ _thread = threading.local()
 
 #: The server ends the session of a worker that froze inside a transaction; its locks go with it.
 IDLE_IN_TRANSACTION = "15s"
-LOCK_TIMEOUT = "100ms"
+#: About 100 ms, and different in every session: of two workers that wait for each other's rows one gives up first.
+LOCK_TIMEOUT_MS = (50, 150)
 STATEMENT_TIMEOUT = "60s"
 
 
@@ -43,8 +45,9 @@ def _set_up(sender: Any, connection: Any, **_: Any) -> None:
 def _prepare(connection: Any) -> None:
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
+            wait = random.randint(*LOCK_TIMEOUT_MS)  # noqa: S311 - no secret
             cursor.execute(
                 f"set idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION}';"
-                f" set lock_timeout = '{LOCK_TIMEOUT}'; set statement_timeout = '{STATEMENT_TIMEOUT}';"
+                f" set lock_timeout = '{wait}ms'; set statement_timeout = '{STATEMENT_TIMEOUT}';"
                 " set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3"
             )

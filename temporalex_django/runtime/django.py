@@ -37,9 +37,7 @@ _INBOX = 10_000
 #: Runs in a turn of SQLite are few: a long transaction keeps every other writer out.
 TURN_SIZE = {"postgresql": 200, "sqlite": 20}
 
-_CHAIN = (
-    "id, run_id, queue, head, length, activations, stamp, due_at, deadline, attempt, crashes, closed, paused, atomic_due"
-)
+_CHAIN = "id, run_id, queue, head, length, activations, stamp, due_at, deadline, attempt, crashes, closed, paused, atomic_due"
 _CHAIN_TYPES = (
     *("uuid", "uuid", "text", "int8", "int4", "int4", "timestamptz", "timestamptz", "timestamptz"),
     *("int4", "int4", "bool", "bool", "timestamptz"),
@@ -220,7 +218,9 @@ class DjangoStorage(TaskStatements, TurnStatements):
                 with self.savepoint():
                     before = self.sql.select("select current_setting('lock_timeout')", [], ("text",))[0][0]
                     self.sql.execute("select set_config('lock_timeout', %s, true)", [f"{slice_ms}ms"])
-                    self.sql.select("select id from temporalex_chain where id = %s for no key update", [chain], ("uuid",))
+                    self.sql.select(
+                        "select id from temporalex_chain where id = %s for no key update", [chain], ("uuid",)
+                    )
                     self.sql.execute("select set_config('lock_timeout', %s, true)", [before])
                 return True
             except DatabaseError as exc:
@@ -395,7 +395,7 @@ def _of(what: str, *, run: UUID | None = None, chain: UUID | None = None) -> Ite
     """Say of which run a payload cannot be read: the turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error."""
     try:
         yield
-    except Exception as exc:  # noqa: BLE001 - a codec is user code
+    except Exception as exc:
         error = PayloadError(f"{what} cannot be read: {exc}")
         error.run_id, error.chain_id = run, chain  # type: ignore[attr-defined] # for whoever isolates it
         raise error from exc

@@ -66,6 +66,8 @@ class NewStart:
 
 
 class Started(NamedTuple):
+    """A chain, and its first run."""
+
     chain_id: UUID
     run_id: UUID
 
@@ -110,9 +112,12 @@ def _wider_scope(start: NewStart) -> tuple[str, list[Any]]:
     if start.generated or start.scope not in {"global", "workflow"}:
         return "", []
     own = "" if start.scope == "global" else " and i.workflow = %s"
-    return (
+    test = (
         "not exists (select 1 from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
-        f" where i.workflow_id = %s{own} and c.live_key is not null)",
+        f" where i.workflow_id = %s{own} and c.live_key is not null)"
+    )
+    return (
+        test,
         [start.workflow_id, *([] if start.scope == "global" else [start.workflow])],
     )
 
@@ -138,12 +143,30 @@ def _run_values(start: NewStart, chain: UUID, run: UUID, alias: str) -> list[Any
 
 
 _RUN_KINDS = (
-    *("uuid", "uuid", "text", "text", "int4", "text", "bytea", "int8", "bytea", "text", "uuid", "uuid", "int4", "int4", "text"),
+    *(
+        "uuid",
+        "uuid",
+        "text",
+        "text",
+        "int4",
+        "text",
+        "bytea",
+        "int8",
+        "bytea",
+        "text",
+        "uuid",
+        "uuid",
+        "int4",
+        "int4",
+        "text",
+    ),
     *("jsonb", "jsonb", "jsonb"),
 )
 
 
-def _insert_postgres(start: NewStart, chain: UUID, run: UUID, storage: DjangoStorage, wide: tuple[str, list[Any]]) -> bool:
+def _insert_postgres(
+    start: NewStart, chain: UUID, run: UUID, storage: DjangoStorage, wide: tuple[str, list[Any]]
+) -> bool:
     """Chain and run in one statement. With a key that others may hold, a savepoint and a lock timeout around it."""
     test, test_parameters = wide
     now, clock = storage.sql.instant(storage.clock, live=True)
@@ -171,7 +194,9 @@ def _insert_postgres(start: NewStart, chain: UUID, run: UUID, storage: DjangoSto
     return done
 
 
-def _insert_sqlite(start: NewStart, chain: UUID, run: UUID, storage: DjangoStorage, wide: tuple[str, list[Any]]) -> bool:
+def _insert_sqlite(
+    start: NewStart, chain: UUID, run: UUID, storage: DjangoStorage, wide: tuple[str, list[Any]]
+) -> bool:
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
@@ -273,7 +298,8 @@ def ring_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:
     if connection.vendor != "postgresql":
         return
     wanted = frozenset(queues)
-    for _, callback, *_rest in connection.run_on_commit:
+    for waiting in connection.run_on_commit:
+        callback = waiting[1]
         if isinstance(callback, _Ring) and callback.alias == alias:
             callback.queues |= wanted
             return

@@ -9,6 +9,7 @@ from pathlib import Path
 
 
 def host() -> str:
+    """The name of this machine, for people."""
     return socket.gethostname()[:255]
 
 
@@ -42,7 +43,7 @@ def _boot() -> str:
 
 def _space() -> str:
     try:
-        return f"{_boot()}:{os.stat('/proc/self/ns/pid').st_ino}" if _boot() else ""
+        return f"{_boot()}:{Path('/proc/self/ns/pid').stat().st_ino}" if _boot() else ""
     except OSError:
         return ""
 

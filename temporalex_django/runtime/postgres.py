@@ -42,8 +42,10 @@ class PostgresDialect:
             _known.add(connection.connection)
             register(connection.connection)
             if connection.connection.prepare_threshold is None and not get_settings().POOLED:
-                connection.connection.prepare_threshold = 5  # Django turns it off, for poolers; its own cursors never prepare
-        raw: psycopg.Cursor[Any] = psycopg.Cursor(connection.connection)
+                connection.connection.prepare_threshold = (
+                    5  # Django turns it off, for poolers; its own cursors never prepare
+                )
+        raw: Any = psycopg.Cursor(connection.connection)
         raw.format = psycopg.pq.Format.BINARY
         wrapped = connection.make_debug_cursor(raw) if connection.queries_logged else connection.make_cursor(raw)
         with wrapped as cursor:

@@ -107,8 +107,10 @@ def _bury(storage: DjangoStorage, worker: UUID, epoch: int, slot: str, found: Re
 
 
 def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
-    """Take everything from an epoch: due again at once, the attempt stays counted; failed where none is left (so that
-    ``max_attempts=1`` means at most once). Inside a transaction; locks those activities. Gives both numbers."""
+    """Take everything from an epoch: due again at once, the attempt stays counted; failed where none is left.
+
+    So ``max_attempts=1`` means at most once. Inside a transaction; locks those activities. Gives both numbers.
+    """
     now = storage.now()
     lost = storage.sql.select(
         "delete from temporalex_activity_task where owner = %s and max_attempts > 0 and attempt >= max_attempts"
@@ -139,7 +141,14 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
 
 def _worker_lost(seq: int, activity: str, attempt: int) -> dict[str, Any]:
     message = "the worker that ran it was lost; whether it took effect is not known"
-    return {"seq": seq, "activity": activity, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}
+    return {
+        "seq": seq,
+        "activity": activity,
+        "type": "WorkerLost",
+        "message": message,
+        "attempts": attempt,
+        "timeout": None,
+    }
 
 
 def mark_crash(storage: DjangoStorage, chain: UUID) -> None:
@@ -178,7 +187,15 @@ def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bo
 
 
 def _block(
-    storage: DjangoStorage, chain: UUID, run: UUID, *, code: str, error: str, attempt: int, now: datetime, due: datetime | None
+    storage: DjangoStorage,
+    chain: UUID,
+    run: UUID,
+    *,
+    code: str,
+    error: str,
+    attempt: int,
+    now: datetime,
+    due: datetime | None,
 ) -> None:
     mark = {"code": code, "error": error, "since": now.isoformat(), "attempt": attempt}
     storage.sql.execute("update temporalex_chain set attempt = %s, due_at = %s where id = %s", [attempt, due, chain])

@@ -47,5 +47,6 @@ def chain_in(path: str) -> UUID | None:
 
 
 def remove_slot(path: str) -> None:
+    """Delete the file of a slot, if it is there."""
     with suppress(OSError):
         Path(path).unlink()

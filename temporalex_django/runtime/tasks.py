@@ -33,7 +33,14 @@ _FENCE = (
 )
 _FENCE_COLUMNS: Columns = (("id", "int8"), ("attempt", "int4"), ("owner", "int8"))
 _MESSAGE: Columns = (
-    *(("chain_id", "uuid"), ("run_id", "uuid"), ("queue", "text"), ("kind", "text"), ("name", "text"), ("body", "bytea")),
+    *(
+        ("chain_id", "uuid"),
+        ("run_id", "uuid"),
+        ("queue", "text"),
+        ("kind", "text"),
+        ("name", "text"),
+        ("body", "bytea"),
+    ),
     ("created_at", "timestamptz"),
 )
 
@@ -50,9 +57,7 @@ class TaskStatements:
     def transaction(self) -> AbstractContextManager[None]:
         raise NotImplementedError
 
-    def claim_tasks(
-        self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False
-    ) -> list[TaskState]:
+    def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
         """Take due, unowned activities, oldest due first, queue after queue. One statement a queue on PostgreSQL."""
         found: list[TaskState] = []
         with self.transaction():
@@ -253,7 +258,9 @@ def _fence(result: TaskResult) -> tuple[int, int, int | None]:
 
 def _task(row: tuple[Any, ...]) -> TaskState:
     decode = codec().decode
-    task_id, chain, run, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, *times, owner = row
+    task_id, chain, run, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, *times, owner = (
+        row
+    )
     scheduled, due, started, beat, heartbeat = times
     args, kwargs = decode(call)
     return TaskState(

@@ -74,7 +74,8 @@ def hint(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> N
     if queues:
         ring(alias=alias, queues=queues)
     tell_done(
-        [w.run.chain_id for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed], alias=alias
+        [w.run.chain_id for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed],
+        alias=alias,
     )
 
 

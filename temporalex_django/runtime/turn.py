@@ -63,7 +63,8 @@ class Engine:
     """Advances runs of one storage. Thread-safe when the storage is: entries leave the cache while they are worked on.
 
     ``perform(task)`` runs an atomic activity and gives its value; ``inline_atomic`` False leaves those to whoever claims tasks.
-    ``on_activate`` hears which chain is being activated (None: none).
+    ``resolve(chain, name)`` gives the class of a run: the registered one unless said otherwise. ``on_activate`` hears which chain is
+    being activated (None: none).
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Engine:
         inline_atomic: bool = True,
         perform: Callable[[TaskState], Any] | None = None,
         on_activate: Callable[[UUID | None], None] | None = None,
+        resolve: Callable[[UUID, str], type[workflow.Workflow]] | None = None,
     ) -> None:
         self.storage = storage
         self.tasks = tasks
@@ -86,6 +88,7 @@ class Engine:
         self._inline_atomic = inline_atomic
         self._perform = perform
         self._on_activate = on_activate or (lambda _: None)
+        self._resolve = resolve or (lambda _, name: workflow.find(name))
 
     def turn(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False) -> TurnReport:
         """Both phases, each transaction committed. Raises what the storage raises; the runs concerned are due again."""
@@ -94,8 +97,13 @@ class Engine:
         if self._inline_atomic:
             for chain_id in report.atomic:
                 more = TurnReport()
-                with self.storage.transaction():
-                    self._advance_atomic(chain_id, queues, more)
+                try:
+                    with self.storage.transaction():
+                        self._advance_atomic(chain_id, queues, more)
+                except Exception as exc:
+                    if not self.storage.transient(exc):
+                        raise
+                    continue  # business rows that others have locked: rolled back, still due, uncounted
                 report.add(more)
         return report
 
@@ -200,7 +208,7 @@ class Engine:
         unknown: list[RunState] = []
         for run in runs:
             entry = self.cache.take(run.run_id)
-            if entry is not None and not _of_present_class(entry):
+            if entry is not None and not self._of_present_class(entry, run.chain_id):
                 entry.executor.evict()
                 entry = None
             if entry is None:
@@ -227,6 +235,13 @@ class Engine:
                     errors[run.run_id] = exc
         return entries, errors
 
+    def _of_present_class(self, entry: Cached, chain_id: UUID) -> bool:
+        """False when the class was defined again since: the run goes on with the new code, as it would after a restart."""
+        try:
+            return self._resolve(chain_id, entry.facts.workflow).definition is entry.executor.definition
+        except UnknownWorkflow:
+            return True
+
     def _catch_up(
         self, entry: Cached, run: RunState, events: Sequence[HistoryEvent], errors: dict[UUID, BaseException]
     ) -> bool:
@@ -249,7 +264,7 @@ class Engine:
         watchdog.run(partial(executor.replay, events), limit=limit, what=f"run {executor.info.run_id}")
 
     def _build(self, run: RunState, facts: RunFacts, events: Sequence[HistoryEvent]) -> Cached:
-        cls = workflow.find(facts.workflow)
+        cls = self._resolve(run.chain_id, facts.workflow)
         info = RunInfo(
             workflow=facts.workflow,
             id=facts.workflow_id,
@@ -358,12 +373,6 @@ class _ActivationFailed(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-def _of_present_class(entry: Cached) -> bool:
-    """False when the class was defined again since: the run goes on with the new code, as it would after a restart."""
-    cls = workflow.registry.get(entry.facts.workflow)
-    return cls is None or cls.definition is entry.executor.definition
 
 
 def _due(moment: datetime | None, now: datetime) -> bool:

@@ -28,7 +28,13 @@ _TASK: Columns = (
 )
 _CHAIN: Columns = (
     *(("id", "uuid"), ("run_id", "uuid"), ("due_at", "timestamptz"), ("deadline", "timestamptz"), ("head", "int8")),
-    *(("length", "int4"), ("activations", "int4"), ("stamp", "timestamptz"), ("attempt", "int4"), ("atomic_due", "timestamptz")),
+    *(
+        ("length", "int4"),
+        ("activations", "int4"),
+        ("stamp", "timestamptz"),
+        ("attempt", "int4"),
+        ("atomic_due", "timestamptz"),
+    ),
     *(("closed", "bool"), ("paused", "bool")),
 )
 _RUN: Columns = (
@@ -36,7 +42,14 @@ _RUN: Columns = (
     ("created_at", "timestamptz"),
 )
 _MESSAGE: Columns = (
-    *(("chain_id", "uuid"), ("run_id", "uuid"), ("kind", "text"), ("name", "text"), ("body", "bytea"), ("dedupe", "text")),
+    *(
+        ("chain_id", "uuid"),
+        ("run_id", "uuid"),
+        ("kind", "text"),
+        ("name", "text"),
+        ("body", "bytea"),
+        ("dedupe", "text"),
+    ),
     ("created_at", "timestamptz"),
 )
 #: Columns of a run that a turn may change, and how their values are stored.
@@ -58,6 +71,7 @@ _INHERITED = (
 
 
 def insert(table: str, columns: Columns) -> str:
+    """The body of a statement that inserts ``v``."""
     names = ", ".join(name for name, _ in columns)
     return f"insert into {table} ({names}) select {names} from v"
 
@@ -79,7 +93,11 @@ class TurnStatements:
             self.sql.write(
                 _EVENT,
                 insert("temporalex_history_event", _EVENT),
-                [(w.run.run_id, e.seq, e.activation, e.kind, e.at, encode(e.attributes)) for w in writes for e in w.events],
+                [
+                    (w.run.run_id, e.seq, e.activation, e.kind, e.at, encode(e.attributes))
+                    for w in writes
+                    for e in w.events
+                ],
             )
             self._write_tasks(writes)
             self._write_inbox(writes)
@@ -152,7 +170,8 @@ class TurnStatements:
         if ended:  # what waited behind a handler, a pause or a block is answered by a turn that finds the run closed
             test, parameter = self.sql.among(ended, "uuid")
             self.sql.execute(
-                f"update temporalex_message set fresh = true where chain_id {test} and not settled and not fresh", [parameter]
+                f"update temporalex_message set fresh = true where chain_id {test} and not settled and not fresh",
+                [parameter],
             )
         self.sql.write(
             (("id", "int8"), ("after", "int4")),
@@ -170,7 +189,9 @@ class TurnStatements:
         for m in messages:
             chain = m.chain_id or known.get(m.workflow_id or "")
             if chain is None:
-                log.warning("a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id})
+                log.warning(
+                    "a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id}
+                )
                 continue
             rows.append((chain, m.run_id, m.kind, m.name, encode(m.body), m.dedupe, now))
         names = ", ".join(name for name, _ in _MESSAGE)
@@ -214,7 +235,11 @@ class TurnStatements:
                 f"update temporalex_instance set {sets} from v"
                 " where temporalex_instance.id = v.id and temporalex_instance.id {key}",
                 [
-                    (run, *(_stored(n, values[n]) if n in values else None for n in names), *(n in values for n in names))
+                    (
+                        run,
+                        *(_stored(n, values[n]) if n in values else None for n in names),
+                        *(n in values for n in names),
+                    )
                     for run, values in changes
                 ],
                 key="id",
@@ -229,7 +254,14 @@ class TurnStatements:
                 f" select v.id, v.args, v.seed, v.carried, v.created_at, {inherited}"
                 " from v join temporalex_instance o on o.id = v.previous where o.id {key}",
                 [
-                    (n.run_id, w.run.run_id, encode(n.args), n.seed, encode(list(n.carried)) if n.carried else None, now)
+                    (
+                        n.run_id,
+                        w.run.run_id,
+                        encode(n.args),
+                        n.seed,
+                        encode(list(n.carried)) if n.carried else None,
+                        now,
+                    )
                     for w in successors
                     if (n := w.next_run) is not None
                 ],
@@ -276,4 +308,5 @@ def task_row(task: NewTask, *, run_queue: str) -> tuple[Any, ...]:
 
 
 def earliest(*moments: datetime | None) -> datetime | None:
+    """The first of those that there are."""
     return min((m for m in moments if m is not None), default=None)

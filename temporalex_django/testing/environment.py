@@ -14,7 +14,7 @@ from uuid import UUID
 from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, registry
+from temporalex_django.authoring.workflow import Workflow, defined_so_far, find, newest
 from temporalex_django.core import payloads, places
 from temporalex_django.core.activation import RunInfo
 from temporalex_django.core.commands import Command
@@ -52,6 +52,7 @@ class Environment:
         self._batch: list[Callable[[], None]] | None = None
         self._seeds = random.Random(0)  # noqa: S311 - the same test draws the same numbers each time
         self._made_ids = 0
+        self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
         self.errors: dict[UUID, BaseException] = {}  # of blocked runs
 
     # -- where runs live ----------------------------------------------------------------------------------------------
@@ -113,11 +114,16 @@ class Environment:
             self._made_ids += 1
             id = f"{workflow.name}-{self._made_ids}"  # noqa: A001
         workflow_id = check_id(id)
-        registry[workflow.name] = workflow  # runs hold names: of two classes of one name, the one that is started is meant
         plain = payloads.plain(args, what=f"the input of {workflow.name}")
         chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62))
+        self._classes[chain_id] = workflow, defined_so_far()
         self._drive()
         return EnvironmentHandle(self, workflow_id, chain_id)
+
+    def class_of(self, chain_id: UUID, name: str) -> type[Workflow]:
+        """The class that was started, or one of its name that was defined since: tests define many of one name."""
+        started, at = self._classes.get(chain_id, (None, 0))
+        return find(name) if started is None or started.name != name else newest(started, at)
 
     def handle(self, id: str) -> EnvironmentHandle:  # noqa: A002 - the field's name
         """The handle of the newest chain of that id. Raises ``WorkflowNotFound``."""
@@ -282,9 +288,7 @@ class Environment:
         """Rebuild every run of the handle from its history. Raises ``NondeterminismError``."""
         for run_id in self.run_ids(handle.chain_id):
             row = self.row(run_id)
-            from temporalex_django.authoring import workflow  # noqa: PLC0415
-
-            self._replay(workflow.find(row.facts.workflow), row.events)
+            self._replay(self.class_of(handle.chain_id, row.facts.workflow), row.events)
 
     def replay_history(self, workflow: type[Workflow], history: Sequence[HistoryEvent]) -> None:
         """Run ``workflow`` against a history. Raises ``NondeterminismError``."""

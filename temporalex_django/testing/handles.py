@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from temporalex_django.authoring import workflow
 from temporalex_django.authoring.binding import Description
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.values import copied
@@ -110,7 +109,7 @@ class EnvironmentHandle:
         published = row.published
         if row.published is None and row.status == "pending" and len(self.run_ids) > 1:
             published = self.env.row(self.env.run_ids(self.chain_id)[-2]).published  # the gap after continue-as-new (D-22)
-        return workflow.find(row.facts.workflow).answer(name, args, published)
+        return self.env.class_of(self.chain_id, row.facts.workflow).answer(name, args, published)
 
     def result(self, timeout: float | None = None) -> Any:
         """The result. Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself."""

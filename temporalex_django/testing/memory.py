@@ -32,6 +32,7 @@ class WorkflowEnvironment(Environment):
             self.storage,
             cache_size=0 if evict else 1_000_000,
             inline_atomic=False,
+            resolve=self.class_of,
             deadlock_timeout=deadlock_timeout,
         )
 

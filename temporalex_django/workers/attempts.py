@@ -54,7 +54,7 @@ class Attempt:
 
     def run(self) -> TaskResult:
         """Run it in this thread, an async one in a loop of its own. Never raises."""
-        return self._guarded(lambda act, args, kwargs: call(act, args, kwargs))
+        return self._guarded(call)
 
     async def run_async(self) -> TaskResult:
         """Run it in the loop of this thread. Raises ``CancelledError`` only."""

@@ -60,7 +60,9 @@ class Keeper:
     def register(self) -> None:
         """Write the row; blocked runs that this worker may be able to take are due from now on."""
         row = self.pump.row
-        recover(self.storage)  # first: a run that killed the worker before this one must not be among the first to be taken
+        recover(
+            self.storage
+        )  # first: a run that killed the worker before this one must not be among the first to be taken
         row.session_lock = self.listener is not None and self.listener.locked
         row.register(self.storage)
         self._beaten_at = time.monotonic()

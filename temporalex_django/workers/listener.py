@@ -19,7 +19,9 @@ log = logging.getLogger("temporalex_django.worker")
 
 def connect(alias: str) -> psycopg.Connection[Any]:
     """A plain connection to the same database, in autocommit, known to nobody else."""
-    parameters = {k: v for k, v in connections[alias].get_connection_params().items() if k not in {"pool", "cursor_factory"}}
+    parameters = {
+        k: v for k, v in connections[alias].get_connection_params().items() if k not in {"pool", "cursor_factory"}
+    }
     parameters |= {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
     connection = psycopg.connect(**parameters)
     connection.autocommit = True
@@ -33,7 +35,9 @@ class Listener:
     it comes back by itself and takes the lock again: until the beat is late, nobody took the lease.
     """
 
-    def __init__(self, alias: str, queues: Collection[str], *, epoch: Callable[[], int], ring: Callable[[], None]) -> None:
+    def __init__(
+        self, alias: str, queues: Collection[str], *, epoch: Callable[[], int], ring: Callable[[], None]
+    ) -> None:
         self.alias = alias
         self.queues = set(queues)
         self.locked = False
@@ -82,7 +86,7 @@ class Listener:
                 self.locked = bool(row and row[0])
                 self._ready.set()
                 self._ring()  # a hint may have been lost while nobody listened
-            select.select([connection, self._bell], [], [], 0.5)
+            select.select([connection.fileno(), self._bell.fileno()], [], [], 0.5)
             for notice in connection.notifies(timeout=0):
                 if not notice.payload or not self.queues.isdisjoint(notice.payload.split(",")):
                     self._ring()

@@ -28,7 +28,13 @@ class Pool:
     """
 
     def __init__(
-        self, *, threads: int, tasks: int, now: Callable[[], datetime], on_result: Callable[[], None], name: str = "activity"
+        self,
+        *,
+        threads: int,
+        tasks: int,
+        now: Callable[[], datetime],
+        on_result: Callable[[], None],
+        name: str = "activity",
     ) -> None:
         self._threads = threads
         self._tasks = tasks
@@ -51,7 +57,7 @@ class Pool:
         """How many more attempts it takes now."""
         with self._lock:
             held = len(self._held)
-            if held == 0 and time.monotonic() - self._taken_at < 0.1:  # noqa: PLR2004 - it ran dry within a tenth of a second
+            if held == 0 and time.monotonic() - self._taken_at < 0.1:
                 self._ahead = min(max(2 * self._ahead, self._threads), _MOST_AHEAD)
             elif held > self._threads:
                 self._ahead //= 2

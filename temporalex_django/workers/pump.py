@@ -142,7 +142,7 @@ class Pump:
     def _turn(self) -> TurnReport:
         try:
             return self.engine.turn(limit=self.storage.turn_size, queues=self.queues)
-        except Exception as exc:  # noqa: BLE001 - see below
+        except Exception as exc:
             if self.storage.lost(exc):
                 raise
             return self._one_by_one(self.storage.last_claimed, exc)
@@ -163,7 +163,7 @@ class Pump:
         for chain in list(chains):
             try:
                 report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
-            except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's
+            except Exception as exc:
                 if self.storage.lost(exc):
                     raise
                 if not self.storage.transient(exc):

@@ -60,9 +60,7 @@ def test_killed_during_an_activity_the_next_attempt_has_the_same_key(
     assert key.startswith(str(started.run_id))
 
 
-def test_at_most_once_is_at_most_once(
-    subprocess_env: dict[str, str], tmp_path: Path, paths: tuple[Path, Path]
-) -> None:
+def test_at_most_once_is_at_most_once(subprocess_env: dict[str, str], tmp_path: Path, paths: tuple[Path, Path]) -> None:
     log, hold = paths
     started = start("AtMostOnce", {"path": str(log), "hold": str(hold)})
     with worker(subprocess_env, tmp_path, name="first") as first:
@@ -189,9 +187,7 @@ def test_two_workers_share_the_work(subprocess_env: dict[str, str], tmp_path: Pa
         runs = [start("Tally", workflow_id=f"t{i}") for i in range(20)]
         for s in runs:
             for n in range(5):
-                insert_message(
-                    s.chain_id, kind="update", name="add", body=n, dedupe=str(n), storage=DjangoStorage()
-                )
+                insert_message(s.chain_id, kind="update", name="add", body=n, dedupe=str(n), storage=DjangoStorage())
             insert_message(s.chain_id, kind="signal", name="stop", body=None, storage=DjangoStorage())
         wait_for(lambda: not Instance.objects.open().exists())
 

@@ -24,7 +24,9 @@ T = TypeVar("T")
 
 
 def start(workflow_id: str = "w-1", **options: Any) -> Started:
-    return insert_start(NewStart(workflow_id=workflow_id, workflow="Nobody", args=None, **options), storage=DjangoStorage())
+    return insert_start(
+        NewStart(workflow_id=workflow_id, workflow="Nobody", args=None, **options), storage=DjangoStorage()
+    )
 
 
 def send(started: Started, name: str = "go", **options: Any) -> int:
@@ -135,17 +137,17 @@ def test_two_workers_never_have_the_same_run(elsewhere: Elsewhere) -> None:
 
 @pytest.mark.postgres
 def test_a_start_waits_for_another_that_is_not_committed_and_says_so(elsewhere: Elsewhere) -> None:
-    with held_open(elsewhere, lambda: start("same")), override_settings(TEMPORALEX={"START_LOCK_WAIT": 0.2}):
-        with transaction.atomic():
-            with connection.cursor() as cursor:
-                cursor.execute("set local lock_timeout = '7s'")
-            with pytest.raises(AlreadyRunning) as caught:
-                start("same")
-            assert caught.value.pending
-            start("other")  # the caller's transaction is whole
-            with connection.cursor() as cursor:
-                cursor.execute("show lock_timeout")
-                assert cursor.fetchone() == ("7s",)  # and as it was
+    short = override_settings(TEMPORALEX={"START_LOCK_WAIT": 0.2})
+    with held_open(elsewhere, lambda: start("same")), short, transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("set local lock_timeout = '7s'")
+        with pytest.raises(AlreadyRunning) as caught:
+            start("same")
+        assert caught.value.pending
+        start("other")  # the caller's transaction is whole
+        with connection.cursor() as cursor:
+            cursor.execute("show lock_timeout")
+            assert cursor.fetchone() == ("7s",)  # and as it was
 
     with pytest.raises(AlreadyRunning) as caught:
         start("same")
@@ -158,7 +160,7 @@ def test_a_start_whose_rival_rolls_back_goes_through(elsewhere: Elsewhere) -> No
     began, go = threading.Event(), threading.Event()
 
     def rival() -> None:
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
+        with pytest.raises(ZeroDivisionError), transaction.atomic():  # noqa: PT012 - the block is the transaction
             start("same")
             began.set()
             assert go.wait(30)

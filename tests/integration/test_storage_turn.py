@@ -14,7 +14,14 @@ from temporalex_django.errors import AlreadyRunning, PayloadError, WorkflowNotFo
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.ids import token, uuid7
-from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start, message_outcome, update_outcome
+from temporalex_django.runtime.inserting import (
+    NewStart,
+    Started,
+    insert_message,
+    insert_start,
+    message_outcome,
+    update_outcome,
+)
 from temporalex_django.runtime.storage import NewEvent, NewMessage, NewRun, NewTask, Outcome, RunState, RunWrite
 
 pytestmark = pytest.mark.django_db
@@ -117,14 +124,16 @@ def test_everything_that_a_turn_produced_is_read_back(storage: DjangoStorage) ->
         (left,) = storage.inbox([run.chain_id])[run.chain_id]
         assert (left.id, left.after) == (third.id, 1)
         (run,) = storage.claim(limit=1, queues=["default"], chains=[run.chain_id])
-        storage.write([RunWrite(run=run, outcomes={"u-1": Outcome(status="completed", value=[1])}, cancelled_tasks=[1])])
+        storage.write(
+            [RunWrite(run=run, outcomes={"u-1": Outcome(status="completed", value=[1])}, cancelled_tasks=[1])]
+        )
     assert update_outcome(run.chain_id, "u-1", storage=storage) == Outcome(status="completed", value=[1])
     assert [t.seq for t in ActivityTask.objects.filter(run_id=run.run_id)] == [2]
 
 
 def test_a_rolled_back_turn_leaves_nothing(storage: DjangoStorage) -> None:
     start(storage)
-    with pytest.raises(RuntimeError), storage.transaction():
+    with pytest.raises(RuntimeError), storage.transaction():  # noqa: PT012 - the block is the transaction
         (run,) = claim(storage)
         run.length, run.head = 1, storage.new_token()
         storage.write([RunWrite(run=run, events=[event(1)])])
@@ -178,13 +187,19 @@ def test_a_closed_run_keeps_its_messages_answered_and_frees_its_id(storage: Djan
     with storage.transaction():
         (run,) = claim(storage)
         storage.write(
-            [RunWrite(run=run, settled={update.id: Outcome(status="accepted")}, waiting={behind.id: 0}, tasks=[task(run)])]
+            [
+                RunWrite(
+                    run=run, settled={update.id: Outcome(status="accepted")}, waiting={behind.id: 0}, tasks=[task(run)]
+                )
+            ]
         )
     with storage.transaction():
         (run,) = storage.claim(limit=1, queues=["default"], chains=[run.chain_id])
         run.closed, run.deadline = True, NOW
         closing = Outcome(status="failed", value={"code": "workflow_closed"})
-        storage.write([RunWrite(run=run, drop_tasks=True, closing=closing, instance={"status": "completed", "closed_at": NOW})])
+        storage.write(
+            [RunWrite(run=run, drop_tasks=True, closing=closing, instance={"status": "completed", "closed_at": NOW})]
+        )
 
     assert update_outcome(run.chain_id, "u-1", storage=storage) == closing
     chain = Chain.objects.get(pk=run.chain_id)
@@ -211,7 +226,12 @@ def test_continue_as_new_gives_the_chain_a_new_run(storage: DjangoStorage) -> No
         (run,) = claim(storage)
         facts = storage.facts([run.run_id])[run.run_id]
     assert (run.chain_id, run.run_id, run.length, run.head, run.stamp) == (started.chain_id, new.run_id, 0, None, stamp)
-    assert (facts.args, facts.seed, list(facts.carried), facts.version) == ({"n": 2}, 5, [{"name": "s", "payload": 1}], 3)
+    assert (facts.args, facts.seed, list(facts.carried), facts.version) == (
+        {"n": 2},
+        5,
+        [{"name": "s", "payload": 1}],
+        3,
+    )
     assert Instance.objects.get(pk=new.run_id).tags == ["vip"]
     with pytest.raises(AlreadyRunning):
         start(storage)

@@ -230,3 +230,22 @@ def test_a_worker_shows_itself_and_goes_without_a_trace() -> None:
         worker.join()
     assert not Worker.objects.exists()
     assert not Path(pump.slot.path).exists()
+
+
+def test_the_local_runner_runs_in_threads_of_this_process() -> None:
+    from temporalex_django.workers.local import LocalRunner
+
+    runner = LocalRunner()
+    runner.start()
+    runner.start()
+    try:
+        started = start("Doubling", {"n": 2})
+        runner.ring()
+        wait_for(lambda: not instance(started).is_open)
+        assert Worker.objects.get().kind == "local"
+    finally:
+        runner.stop()
+
+    assert result(started) == ("completed", 4)
+    assert not Worker.objects.exists()
+    runner.stop()

@@ -45,17 +45,11 @@ class CheckedEnvironment(WorkflowEnvironment):
         for handle in self.handles:
             self.replay(handle)
             history = handle.history()
-            cls = self.class_of(handle)
+            cls = self.class_of(handle.chain_id, handle.describe()["workflow"])
             for activation in range(1, history[-1].activation if history else 0):
                 self.replay_history(cls, [event for event in history if event.activation <= activation])
             assert [event.seq for event in history] == list(range(1, len(history) + 1))
         assert len(self.commands) == before, "a replay produced commands"
-
-    @staticmethod
-    def class_of(handle: Any) -> type[Workflow]:
-        from temporalex_django.authoring import workflow
-
-        return workflow.find(handle.describe()["workflow"])
 
 
 def flow(run: Callable[[Any, Any], Any], **attributes: Any) -> type[Workflow]:

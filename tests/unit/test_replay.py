@@ -135,13 +135,25 @@ def test_messages_of_a_blocked_run_wait(env):
 
 
 def test_other_runs_are_not_harmed_by_a_blocked_one(env):
-    """"Bad input": the instance named, other runs unharmed."""
-    h = env.start(flow(two_steps), id="bad-one")
-    fine = env.start(once(lambda: api.sleep(10), __qualname__="Fine"), id="fine")
-    flow(two_steps)
-    assert fine.status == "waiting"
+    """"Bad input": the instance named, other runs unharmed, also when they share the turn."""
+    bad = env.start(flow(two_steps), id="bad-one")
+    fine = env.start(flow(two_steps, name="Fine"), id="fine")
+    flow(changed(first=other))
     env.advance(10)
-    assert h.result() == "done"
+    assert "bad-one" in str(bad.blocked)
+    assert fine.result() == "done"
+    flow(two_steps)
+    env.advance(0)
+    assert bad.result() == "done"
+
+
+def test_two_classes_of_one_name_each_run_their_own_code(env):
+    """Page 1.10 "Names": resolved through the class that was started; one that is defined later replaces it."""
+    old, new = flow(two_steps), flow(changed(first=other))
+    runs = env.start(old), env.start(new)
+    env.advance(10)
+    assert [h.result() for h in runs] == ["done", "done"]
+    assert [events(h, "ActivityScheduled")[0]["activity"].rsplit(".")[-1] for h in runs] == ["work", "other"]
 
 
 def test_recursion_error_fails_the_activation_not_the_run(env):
@@ -312,20 +324,25 @@ def test_events_of_the_first_activation(env):
 
 
 def test_one_activation_of_resolution_cancel_and_messages_keeps_their_order(env):
-    """D-03, page 1.10 "Order": as delivered in a batch."""
+    """D-03, page 1.10 "Order": resolutions, cancel request, then messages, whatever the order of sending."""
 
     async def run(self, args):
-        try:
-            await api.phase(0, signal={"s": lambda a, s: NoReply(s + 1)}, timeout=10)
-        finally:
-            await api.shielded() if False else None
+        await api.parallel([lambda: api.sleep(10), lambda: api.wait_for_signal("never")])
 
-    h = env.start(flow(run))
+    async def kept(self, args):
+        try:
+            await run(self, args)
+        except BaseException:
+            await api.wait_for_signal("s")
+            return Ok(api.cancel_requested())
+
+    h = env.start(flow(kept))
     with env.batch():
         h.signal("s")
         h.cancel()
         env.advance(10)
-    assert kinds(h)[1:3] == ["TimerFired", "CancelRequested"] or kinds(h)[1] == "TimerFired"
+    assert kinds(h) == ["TimerStarted", "TimerFired", "CancelRequested", "SignalReceived", "WorkflowCompleted"]
+    assert h.result() is True
 
 
 def test_messages_left_at_continue_as_new_travel_on_in_order(env):

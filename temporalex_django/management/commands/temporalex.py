@@ -23,7 +23,8 @@ class Command(BaseCommand):
     """Run and look after durable workflows."""
 
     help = "Run and look after durable workflows."
-    requires_system_checks: ClassVar[list[str]] = ["temporalex"]  # a worker needs neither the URLs nor the templates of the project
+    # a worker needs neither the URLs nor the templates of the project
+    requires_system_checks = ["temporalex"]
     subcommands: ClassVar[dict[str, Any]] = {"worker": worker}
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -1,0 +1,45 @@
+"""Operator actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
+from temporalex_django.admin.filters import ActionFilter
+from temporalex_django.models import OperatorAction
+
+
+@admin.register(OperatorAction)
+class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
+    """Who did what to which run, why, and from where."""
+
+    list_display = ("at", "action", "who", "of_run", "workflow", "reason", "source", "forced")
+    list_display_links = ("at", "action")
+    list_filter = (ActionFilter, "forced")
+    list_select_related = False
+    search_fields = ("workflow_id__startswith", "actor_name__startswith")
+    search_help_text = _("Id of a run or name of a person, from its beginning")
+    ordering = ("-id",)
+    paginator = EstimatedPaginator
+    fields = (("at", "action", "forced"), ("who", "source", "address"), ("of_run", "workflow"), "reason", "details")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
+        return [name for row in self.fields for name in (row if isinstance(row, tuple) else (row,))]
+
+    @admin.display(description=_("who"), ordering="actor_name")
+    def who(self, action: OperatorAction) -> str:
+        return action.actor_name or str(_("code"))
+
+    @admin.display(description=_("run"))
+    def of_run(self, action: OperatorAction) -> SafeString | str:
+        if action.run_id is None:
+            return action.workflow_id
+        address = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[action.run_id])
+        return format_html('<a href="{}">{}</a>', address, action.workflow_id)

@@ -1,0 +1,126 @@
+"""Runs: the list, and the page of one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.describe import live_workers
+from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
+from temporalex_django.admin.filters import QueueFilter, StandingFilter, WorkflowFilter
+from temporalex_django.admin.page import page_of
+from temporalex_django.admin.shown import duration, status_badge
+from temporalex_django.models import Instance, Status
+
+_UNREAD = ("args", "carried", "published", "closing", "seed", "accepts", "metadata", "search_attributes")
+
+
+class InstanceChangeList(ChangeList):
+    """Reads once which workers are alive, for the runs of the page that none has taken yet."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        pending = [run for run in self.result_list if run.status == Status.PENDING and not run.blocked]
+        if pending:
+            workers = live_workers(alias=self.queryset.db)
+            for run in pending:
+                run.without_worker = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+
+
+@admin.register(Instance)
+class InstanceAdmin(ReadOnlyAdmin[Instance]):
+    """Read-only. The page of a run holds its history, messages and activities."""
+
+    list_display = ("workflow_id", "workflow", "standing", "waits_for", "created_at", "took")
+    list_filter = (StandingFilter, "status", WorkflowFilter, QueueFilter)
+    list_select_related = False
+    search_fields = ("workflow_id__startswith",)
+    search_help_text = _("Id, from its beginning, or a run id")
+    ordering = ("-id",)
+    paginator = EstimatedPaginator
+    change_form_template = "admin/temporalex_django/instance/change_form.html"
+
+    # -- list -----------------------------------------------------------------------------------------------------------
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return InstanceChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
+        return super().get_queryset(request).defer(*_UNREAD)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
+    ) -> tuple[QuerySet[Instance], bool]:
+        """The whole term is the beginning of an id (which may have blanks in it), or a run id."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        wanted = Q(workflow_id__startswith=term)
+        with suppress(ValueError):
+            wanted |= Q(pk=UUID(term))
+        return queryset.filter(wanted), False
+
+    @admin.display(description=_("status"), ordering="status")
+    def standing(self, run: Instance) -> SafeString:
+        return status_badge(run.status, blocked=bool(run.blocked))
+
+    @admin.display(description=_("waits for"))
+    def waits_for(self, run: Instance) -> SafeString | str:
+        if run.blocked:
+            return format_html('<span class="tx-problem">{}</span>', str(run.blocked.get("error") or "")[:160])
+        if missing := getattr(run, "without_worker", None):
+            return format_html('<span class="tx-problem">{}</span>', missing)
+        waits = list(run.waiting_for or [])
+        return ", ".join(waits[:3]) + (f", … ({len(waits)})" if len(waits) > 3 else "") if waits else "–"
+
+    @admin.display(description=_("took"))
+    def took(self, run: Instance) -> str:
+        return duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
+
+    # -- one run --------------------------------------------------------------------------------------------------------
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The page of a run. A POST is refused: there is nothing to save."""
+        run = self._run(request, unquote(object_id))
+        if run is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        if not self.has_view_permission(request, run) or request.method not in ("GET", "HEAD"):
+            raise PermissionDenied
+        context = {
+            **self.admin_site.each_context(request),
+            "title": run.workflow_id,
+            "subtitle": None,
+            "original": run,
+            "opts": self.opts,
+            "media": self.media,
+            "change": True,
+            "add": False,
+            "is_popup": False,
+            "has_view_permission": True,
+            **page_of(run, page=request.GET.get("p", ""), alias=storage().alias),
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        return TemplateResponse(request, self.change_form_template, context)
+
+    def _run(self, request: HttpRequest, ref: str) -> Instance | None:
+        try:
+            run_id = UUID(ref)
+        except ValueError:
+            return None
+        return super().get_queryset(request).select_related("chain").filter(pk=run_id).first()

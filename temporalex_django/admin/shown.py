@@ -1,0 +1,107 @@
+"""How statuses, times and payloads look. All text is escaped; nothing here emits a script or a style."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext as _
+
+from temporalex_django.models import Status
+from temporalex_django.models.fields import Payload
+
+#: Characters of a payload that a page shows; REST has all of it.
+MOST = 20_000
+_PREVIEW = 90
+
+#: A shape of its own for each status (16 × 16), so that none is told by its colour alone.
+_SHAPES = {
+    "pending": '<circle cx="8" cy="8" r="5.5" fill="none" stroke="currentColor" stroke-width="2" stroke-dasharray="3 2"/>',
+    "running": '<path d="M4 2.5l9.5 5.5L4 13.5z" fill="currentColor"/>',
+    "waiting": '<path d="M4 2.5h3v11H4zM9 2.5h3v11H9z" fill="currentColor"/>',
+    "completed": '<path d="M2.5 8.5l3.8 4 7-9" fill="none" stroke="currentColor" stroke-width="2.4"/>',
+    "failed": '<path d="M3 3l10 10M13 3L3 13" fill="none" stroke="currentColor" stroke-width="2.4"/>',
+    "cancelled": '<circle cx="8" cy="8" r="5.5" fill="none" stroke="currentColor" stroke-width="2"/>'
+    '<path d="M4 12l8-8" stroke="currentColor" stroke-width="2"/>',
+    "terminated": '<path d="M3 3h10v10H3z" fill="currentColor"/>',
+    "timed_out": '<circle cx="8" cy="8" r="6" fill="none" stroke="currentColor" stroke-width="2"/>'
+    '<path d="M8 4.5V8l2.6 2" fill="none" stroke="currentColor" stroke-width="1.8"/>',
+    "continued_as_new": '<path d="M2 8h10M8.5 4l4 4-4 4" fill="none" stroke="currentColor" stroke-width="2.2"/>',
+    "blocked": '<path d="M8 1.5l7 12.5H1z" fill="currentColor"/>',
+    "alive": '<circle cx="8" cy="8" r="5" fill="currentColor"/>',
+    "gone": '<circle cx="8" cy="8" r="5" fill="none" stroke="currentColor" stroke-width="2"/>',
+}
+
+
+def badge(kind: str, label: str) -> SafeString:
+    """Shape, text and colour."""
+    shape = mark_safe(_SHAPES.get(kind, ""))  # noqa: S308 - constants of this module
+    return format_html(
+        '<span class="tx-badge tx-{}"><svg class="tx-shape" viewBox="0 0 16 16" width="12" height="12" aria-hidden="true"'
+        ' focusable="false">{}</svg> {}</span>',
+        kind if kind in _SHAPES else "pending",
+        shape,
+        label,
+    )
+
+
+def status_badge(status: str, *, blocked: bool = False) -> SafeString:
+    """The status, with the mark *blocked* beside it."""
+    try:
+        label = str(Status(status).label)
+    except ValueError:
+        label = status
+    own = badge(status, label)
+    return format_html("{} {}", own, badge("blocked", _("Blocked"))) if blocked else own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A payload as a page shows it: a preview line and, when there is more, the rest of it."""
+
+    preview: str
+    text: str
+    left_out: int = 0
+
+    @property
+    def short(self) -> bool:
+        return self.text == self.preview
+
+
+def value(payload: Any) -> Value:
+    """``payload`` as JSON, at most ``MOST`` characters of it. Never raises."""
+    if isinstance(payload, Payload):
+        return Value(preview=repr(payload), text=repr(payload))
+    line = _json(payload, indent=None)
+    if len(line) <= _PREVIEW:
+        return Value(preview=line, text=line)
+    text = _json(payload, indent=2)
+    return Value(preview=line[:_PREVIEW] + "…", text=text[:MOST], left_out=max(0, len(text) - MOST))
+
+
+def _json(payload: Any, *, indent: int | None) -> str:
+    try:
+        return json.dumps(payload, indent=indent, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return repr(payload)
+
+
+def duration(span: timedelta | None) -> str:
+    """``1.2 s``, ``3 min 5 s``, ``2 h 4 min``, ``3 d 2 h``; empty for None."""
+    if span is None:
+        return ""
+    seconds = max(0.0, span.total_seconds())
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for size, unit, below, lower in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // below
+            return f"{whole // size} {unit}" + (f" {rest} {lower}" if rest else "")
+    return f"{whole} s"

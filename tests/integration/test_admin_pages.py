@@ -1,0 +1,281 @@
+"""The admin pages, on the database of the lane."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+
+from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
+from tests.integration.client_flows import Basket, Failing, Generations, Orders, Sleepy, drain
+
+pytestmark = pytest.mark.django_db
+
+RUNS = "/admin/temporalex_django/instance/"
+ACTIONS = "/admin/temporalex_django/operatoraction/"
+WORKERS = "/admin/temporalex_django/worker/"
+COUNTED = connection.vendor == "postgresql"  # one more, for the estimate that spares a big table the count
+
+
+@pytest.fixture
+def admin(client: Client) -> Client:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    return client
+
+
+def page(client: Client, address: str) -> str:
+    response = client.get(address)
+    assert response.status_code == 200, response
+    return response.content.decode()
+
+
+def run_page(client: Client, handle, query: str = "") -> str:
+    return page(client, f"{RUNS}{handle.run_id}/change/{query}")
+
+
+def worker(*, queues=("default",), workflows=None, late: bool = False) -> Worker:
+    now = timezone.now()
+    return Worker.objects.create(
+        id=uuid.uuid4(), epoch=uuid.uuid4().int >> 66, kind="worker", host="box", pid=1, queues=list(queues),
+        workflows=workflows or {"test.Basket": [1]}, started_at=now, beat_at=now,
+        expires_at=now + timedelta(seconds=-5 if late else 60),
+    )  # fmt: skip
+
+
+# -- list --------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_says_where_each_run_stands_and_what_it_waits_for(admin):
+    waiting, done, lost = Sleepy.start(id="s-1"), Basket.start(id="b-1"), Orders.start({}, value="7")
+    done.signal("checkout")
+    drain()
+    Instance.objects.filter(pk=waiting.run_id).update(blocked={"code": "nondeterminism", "error": "<b>parted</b>"})
+    Orders.start({}, value="8")
+
+    text = page(admin, RUNS)
+
+    for label in ("Waiting", "Blocked", "Completed", "Pending"):
+        assert label in text
+    assert "&lt;b&gt;parted" in text
+    assert "none that is alive takes the queue" in text
+    assert str(lost.id) in text
+
+
+def test_the_list_costs_the_same_however_long(admin, django_assert_num_queries):
+    for i in range(3):
+        Basket.start(id=f"b-{i}")
+    many = 5 + COUNTED  # session, user, count, runs, workers
+    with django_assert_num_queries(many):
+        page(admin, RUNS)
+    for i in range(20):
+        Basket.start(id=f"c-{i}")
+    with django_assert_num_queries(many):
+        page(admin, RUNS)
+
+
+def test_filters_and_search(admin):
+    kept = Basket.start(id="b 1")
+    Sleepy.start(id="s-1").terminate()
+    Orders.start({}, value="7")
+
+    def found(query: str) -> set[str]:
+        return set(re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)</a>", page(admin, f"{RUNS}?{query}")))
+
+    assert found("status__exact=terminated") == {"s-1"}
+    assert found("standing=closed") == {"s-1"}
+    assert found("standing=open") == {"b 1", "order::7"}
+    assert found("standing=blocked") == set()
+    assert found("workflow=test.Basket") == {"b 1"}
+    assert found("workflow=test.Gone") == set()
+    assert found("queue=orders") == {"order::7"}
+    assert found("q=b+") == {"b 1"}
+    assert found("q=ord") == {"order::7"}
+    assert found("q=1") == set()
+    assert found(f"q={kept.run_id}") == {"b 1"}
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_run_shows_its_history_by_activation(admin):
+    handle = Basket.start({"note": "<script>alert(1)</script>"}, id="b-1")
+    handle.update("add", 5, id="u-1")
+    handle.signal("note", "unread")
+
+    text = run_page(admin, handle)
+
+    assert text.count("Activation ") == len({e.activation for e in handle.history()})
+    for event in handle.history():
+        assert event.kind in text
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text
+    assert "u-1" in text
+    assert "not read yet" in text
+    assert "Published state" in text
+    assert "none that is alive takes the queue" in text  # the signal is due, and nobody is there
+
+
+def test_a_blocked_run_shows_cause_and_next_step(admin):
+    handle = Sleepy.start(id="s-1")
+    since = "2026-01-01T12:00:00+00:00"
+    blocked = {"code": "unknown_workflow", "error": "UnknownWorkflow: no <i>class</i>", "since": since, "attempt": 3}
+    Instance.objects.update(blocked=blocked)
+
+    text = run_page(admin, handle)
+
+    assert "UnknownWorkflow: no &lt;i&gt;class" in text
+    assert "Next step" in text
+    assert "workflows.py" in text
+    assert "3 tries" in text
+
+
+def test_activities_under_way_are_shown(admin):
+    handle = Basket.start(id="b-1")
+    with pytest.raises(Exception, match="accepted"):
+        handle.update("slow", 4)
+
+    text = run_page(admin, handle)
+
+    assert "Activities under way" in text
+    assert "client_flows.double" in text
+    assert "queued since" in text
+
+
+def test_a_failed_run_shows_why(admin):
+    handle = Failing.start("raise", id="f-1")
+    drain()
+
+    text = run_page(admin, handle)
+
+    assert "How it ended" in text
+    assert "nowhere" in text
+    assert "nothing: it is closed" in text
+
+
+def test_runs_of_a_chain_link_to_each_other(admin):
+    handle = Generations.start(0, id="g-1")
+    handle.signal("word", "next")
+    drain()
+    first, second = handle.run_ids
+
+    text = page(admin, f"{RUNS}{first}/change/")
+
+    assert f"/instance/{second}/change/" in text
+    assert "Continued as new" in text
+
+
+def test_the_history_comes_in_pages_and_the_last_one_first(admin, django_assert_max_num_queries):
+    handle = Basket.start(id="b-1")
+    handle.query("items")
+    run = Instance.objects.get()
+    length = HistoryEvent.objects.count()
+    HistoryEvent.objects.bulk_create(
+        HistoryEvent(run=run, seq=length + n, activation=1 + n, kind="SignalReceived", at=timezone.now(), attributes=b'{"name":"x"}')
+        for n in range(1, 251)
+    )
+
+    with django_assert_max_num_queries(11):
+        last = run_page(admin, handle)
+
+    assert "page 3 of 3" in last
+    assert "WorkflowStarted" not in last
+    assert "WorkflowStarted" in run_page(admin, handle, "?p=1")
+    for odd in ("?p=0", "?p=99", "?p=x", "?p=%C2%B2"):
+        run_page(admin, handle, odd)
+
+
+def test_large_and_unreadable_payloads_do_not_break_the_page(admin):
+    handle = Basket.start({"text": "x" * 100_000}, id="b-1")
+    handle.signal("note", 1)
+    Message.objects.update(body=b"not json")
+
+    text = run_page(admin, handle)
+
+    assert len(text) < 90_000
+    assert "more characters" in text
+    assert "unreadable" in text
+
+
+def test_nothing_can_be_changed(admin):
+    handle = Basket.start(id="b-1")
+    action = OperatorAction.objects.create(at=timezone.now(), action="start", source="code", details={})
+
+    for base, key in ((RUNS, handle.run_id), (ACTIONS, action.pk), (WORKERS, worker().pk)):
+        assert admin.get(f"{base}add/").status_code == 403
+        assert admin.get(f"{base}{key}/delete/").status_code == 403
+        assert admin.post(f"{base}{key}/change/", {}).status_code == 403
+        assert "delete_selected" not in page(admin, base)
+    assert Chain.objects.count() == 1
+
+
+def test_an_unknown_run_leads_back(admin):
+    for ref in ("nobody", str(uuid.uuid4())):
+        assert admin.get(f"{RUNS}{ref}/change/").status_code == 302
+
+
+def test_who_may_not_look_sees_nothing(client):
+    user = get_user_model().objects.create_user("ann", is_staff=True)
+    client.force_login(user)
+    handle = Basket.start(id="b-1")
+
+    assert client.get(RUNS).status_code == 403
+    assert client.get(f"{RUNS}{handle.run_id}/change/").status_code == 403
+    user.user_permissions.add(Permission.objects.get(codename="view_instance"))
+    assert client.get(RUNS).status_code == 200
+    assert client.get(f"{RUNS}{handle.run_id}/change/").status_code == 200
+    assert client.get(WORKERS).status_code == 403
+
+
+# -- workers and operator actions ----------------------------------------------------------------------------------------------
+
+
+def test_workers(admin, django_assert_num_queries):
+    first = worker(queues=("default", "orders"))
+    worker(late=True)
+
+    with django_assert_num_queries(4):
+        text = page(admin, WORKERS)
+
+    assert "Alive" in text
+    assert "Late" in text
+    assert "default, orders" in text
+    assert "test.Basket" in page(admin, f"{WORKERS}{first.pk}/change/")
+
+
+def test_operator_actions_link_to_their_run(admin, django_assert_num_queries):
+    handle = Basket.start(id="b-1")
+    handle.terminate("because <b>")
+
+    with django_assert_num_queries(4 + COUNTED):
+        text = page(admin, ACTIONS)
+    assert f"/instance/{handle.run_id}/change/" in text
+    assert "because &lt;b&gt;" in text
+    action = OperatorAction.objects.get()
+    assert "because &lt;b&gt;" in page(admin, f"{ACTIONS}{action.pk}/change/")
+    assert "because &lt;b&gt;" in run_page(admin, handle)
+    assert "b-1" in page(admin, f"{ACTIONS}?q=b-&action=terminate&forced__exact=1")
+
+
+# -- strict content security policy ----------------------------------------------------------------------------------------------
+
+
+def test_no_inline_script_or_style(admin):
+    handle = Basket.start({"a": "b" * 200}, id="b-1")
+    handle.update("add", 5)
+    worker()
+    handle.terminate("x")
+
+    for address in (RUNS, f"{RUNS}{handle.run_id}/change/", ACTIONS, WORKERS):
+        text = page(admin, address)
+        assert not re.search(r"\sstyle=", text)
+        assert not re.search(r"\son[a-z]+=", text)
+        assert "<style" not in text
+        assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", text) if "application/json" not in tag)
+        assert "temporalex_django/admin.css" in text

@@ -1,0 +1,242 @@
+"""Units, rounds, IVars, and the executor at its border."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+
+from temporalex_django import Ok, Reply, Stop, api, errors
+from temporalex_django.core.activation import Activation, Definition, RunInfo
+from temporalex_django.core.events import Job
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.ivar import IVar
+from temporalex_django.core.scheduler import Scheduler, Unit
+from tests.unit.support import flow, once, work
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def unit(scheduler, name, coroutine, log):
+    made = Unit(scheduler, "branch", name, lambda value, error: log.append((name, value, error)), None)
+    scheduler.spawn(made, coroutine)
+    return made
+
+
+async def read(ivar, log=None, name=""):
+    value = await ivar
+    if log is not None:
+        log.append((name, value))
+    return value
+
+
+def test_new_ivar_is_empty_and_a_read_does_not_block():
+    """ST-008 ST-014."""
+    ivar = IVar()
+    assert not ivar.full and ivar.value is None and ivar.waiters == []
+
+
+def test_full_ivar_gives_its_value_without_blocking():
+    """ST-009."""
+    scheduler, log, ivar = Scheduler(), [], IVar()
+    ivar.put(5)
+    made = unit(scheduler, "a", read(ivar), log)
+    scheduler.run()
+    assert log == [("a", 5, None)] and made.waiting is None
+
+
+def test_empty_ivar_blocks_and_put_wakes_every_waiter():
+    """ST-010 ST-011 ST-013: any number of readers, later ones too."""
+    scheduler, log, ivar = Scheduler(), [], IVar("label")
+    units = [unit(scheduler, name, read(ivar), log) for name in "ab"]
+    scheduler.run()
+    assert log == [] and all(u.waiting is ivar for u in units) and ivar.waiters == units
+    ivar.put("v")
+    assert ivar.waiters == []
+    scheduler.run()
+    unit(scheduler, "c", read(ivar), log)
+    scheduler.run()
+    assert [entry[:2] for entry in log] == [("a", "v"), ("b", "v"), ("c", "v")]
+
+
+def test_second_put_is_ignored():
+    """ST-012."""
+    ivar = IVar()
+    ivar.put(1)
+    ivar.put(2)
+    ivar.fail(ValueError())
+    assert ivar.value == 1 and ivar.error is None
+
+
+def test_failure_is_raised_in_the_waiter():
+    """ST-015."""
+    scheduler, log, ivar = Scheduler(), [], IVar()
+    unit(scheduler, "a", read(ivar), log)
+    scheduler.run()
+    ivar.fail(KeyError("x"))
+    scheduler.run()
+    assert isinstance(log[0][2], KeyError)
+
+
+def test_finished_unit_leaves_the_manager():
+    """ST-002 ST-005."""
+    scheduler, log = Scheduler(), []
+    unit(scheduler, "a", read(IVar()), log)
+    done = IVar()
+    done.put()
+    unit(scheduler, "b", read(done), log)
+    scheduler.run()
+    assert [u.name for u in scheduler.units.values()] == ["a"]
+
+
+def test_units_are_stepped_in_creation_order_and_woken_ones_join_the_next_round():
+    """D-09 ST-076."""
+    scheduler, log = Scheduler(), []
+    first, second, third = IVar(), IVar(), IVar()
+
+    async def waker():
+        await first
+        log.append("waker")
+        third.put()
+        second.put()
+
+    unit(scheduler, "late", read(third, log, "late"), [])
+    unit(scheduler, "waker", waker(), [])
+    unit(scheduler, "later", read(second, log, "later"), [])
+    scheduler.run()
+    first.put()
+    scheduler.run()
+    assert log == ["waker", ("late", None), ("later", None)]
+
+
+def executor(cls):
+    return Executor(cls.definition, RunInfo(workflow="W", id="w", run_id="r", version=1))
+
+
+def activation(*jobs, start=False):
+    return Activation(now=NOW, jobs=tuple(Job(kind, attributes) for kind, attributes in jobs), start={"args": None, "seed": 1} if start else None)
+
+
+def test_each_activation_gives_one_completion_and_starts_clean():
+    """ST-050 ST-051 ST-052 ST-053 ST-054 ST-058."""
+    made = executor(once(lambda: api.parallel([partial(work, n) for n in range(2)])))
+    first = made.activate(activation(start=True))
+    assert [(c.kind, c.seq) for c in first.commands] == [("ScheduleActivity", 1), ("ScheduleActivity", 2)]
+    second = made.activate(activation(("ActivityCompleted", {"seq": 2, "result": "b"})))
+    assert second.commands == [] and second.changed
+    third = made.activate(activation(("ActivityCompleted", {"seq": 1, "result": "a"})))
+    assert [c.kind for c in third.commands] == ["CompleteWorkflow"] and third.closed == "CompleteWorkflow"
+
+
+def test_nothing_runs_before_the_main_unit_is_registered():
+    """ST-006."""
+    made = executor(once(lambda: work(1)))
+    assert made.activate(activation()).commands == []
+
+
+def test_resolutions_are_all_applied_before_user_code_runs():
+    """ST-027 ST-028 ST-029 ST-035."""
+    seen = []
+
+    async def run(self, args):
+        async def look(n):
+            await work(n)
+            seen.append(n)
+            await api.wait_for_signal("never")
+
+        await api.parallel([partial(look, n) for n in range(2)])
+
+    made = executor(flow(run))
+    made.activate(activation(start=True))
+    made.activate(activation(("ActivityCompleted", {"seq": 2}), ("ActivityCompleted", {"seq": 1})))
+    assert seen == [0, 1]
+    made.evict()
+
+
+def test_resolution_of_a_number_that_was_never_issued_is_an_engine_error():
+    """ST-034."""
+    made = executor(once(lambda: work(1)))
+    made.activate(activation(start=True))
+    with pytest.raises(errors.TemporalexError, match="never issued"):
+        made.activate(activation(("TimerFired", {"seq": 99})))
+    made.evict()
+
+
+def test_second_resolution_of_a_number_is_ignored():
+    """ST-012 ST-034."""
+    made = executor(once(lambda: api.parallel([lambda: work(1), lambda: api.wait_for_signal("x")])))
+    made.activate(activation(start=True))
+    done = ("ActivityCompleted", {"seq": 1, "result": 1})
+    assert made.activate(activation(done)).changed
+    again = made.activate(activation(done))
+    assert not again.changed and again.jobs == []
+    made.evict()
+
+
+def test_messages_come_after_resolutions_and_one_at_a_time():
+    """ST-040 ST-041 ST-042 D-03: all units run to blocked before the next one."""
+    log = []
+
+    async def run(self, args):
+        await api.sleep(1)
+        log.append("timer")
+        for _ in range(2):
+            log.append(await api.wait_for_signal("s"))
+            await api.sleep(0)
+            log.append("blocked again")
+        await api.wait_for_signal("never")
+
+    made = executor(flow(run))
+    made.activate(activation(start=True))
+    made.activate(activation(*[("SignalReceived", {"name": "s", "payload": n}) for n in (1, 2)], ("TimerFired", {"seq": 1})))
+    assert log == ["timer", 1, "blocked again", 2, "blocked again"]
+    made.evict()
+
+
+def test_refused_update_leaves_no_trace():
+    """ST-055 TX-069: exception to the rule that each activation is recorded."""
+    made = executor(once(lambda: api.wait_for_signal("x")))
+    made.activate(activation(start=True))
+    completion = made.activate(activation(("UpdateRequested", {"id": "u", "name": "n", "args": 1})))
+    assert not completion.changed and [u for u, _ in completion.rejected] == ["u"]
+    made.evict()
+
+
+def test_updates_that_waited_are_taken_in_order_of_arrival_whatever_the_host_says():
+    """D-24: ids of an inbox are not in order of arrival; a replay sorts by `after`."""
+
+    async def slow(n, state):
+        await work(n)
+        return Reply(n, [*state, n])
+
+    cls = once(lambda: api.phase([], update={"u": slow}, signal={"s": lambda a, s: Stop(s)}))
+    made = executor(cls)
+    made.activate(activation(start=True))
+    made.activate(activation(("UpdateRequested", {"id": "1", "name": "u", "args": 1})))
+    waiting = [("UpdateRequested", {"id": "late", "name": "u", "args": 3, "after": 2}),
+               ("UpdateRequested", {"id": "early", "name": "u", "args": 2, "after": 0})]  # fmt: skip
+    made.activate(activation(*[("SignalReceived", {"name": "x"})] * 2))
+    completion = made.activate(activation(*waiting, ("ActivityCompleted", {"seq": 1})))
+    assert [c.attributes["id"] for c in completion.commands if c.kind == "AcceptUpdate"] == ["early"]
+    assert completion.pending == [("late", 2)]
+    made.evict()
+
+
+def test_run_that_completes_ends_the_loop():
+    """ST-007: what comes after is not applied."""
+    made = executor(once(lambda: api.wait_for_signal("end")))
+    made.activate(activation(start=True))
+    completion = made.activate(activation(*[("SignalReceived", {"name": "end", "payload": n}) for n in (1, 2, 3)]))
+    assert completion.closed == "CompleteWorkflow" and completion.unapplied == 2
+    assert len(completion.jobs) == 1
+
+
+def test_definition_is_all_the_executor_needs():
+    """D-21: no class of ours behind it."""
+
+    async def entry(args):
+        return Ok(args)
+
+    made = Executor(Definition(name="d", version=1, entry=entry), RunInfo(workflow="d", id="i", run_id="r", version=1))
+    assert made.activate(activation(start=True)).commands[0].attributes == {"result": None}

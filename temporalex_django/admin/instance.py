@@ -98,7 +98,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         """The page of a run. A POST is refused: there is nothing to save."""
         run = self._run(request, unquote(object_id))
         if run is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
         if not self.has_view_permission(request, run) or request.method not in ("GET", "HEAD"):
             raise PermissionDenied
         context = {

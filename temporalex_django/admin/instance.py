@@ -22,7 +22,7 @@ from temporalex_django.actions.describe import live_workers
 from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.filters import QueueFilter, StandingFilter, WorkflowFilter
 from temporalex_django.admin.page import page_of
-from temporalex_django.admin.shown import duration, status_badge
+from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.models import Instance, Status
 
 _UNREAD = ("args", "carried", "published", "closing", "seed", "accepts", "metadata", "search_attributes")
@@ -44,7 +44,7 @@ class InstanceChangeList(ChangeList):
 class InstanceAdmin(ReadOnlyAdmin[Instance]):
     """Read-only. The page of a run holds its history, messages and activities."""
 
-    list_display = ("workflow_id", "workflow", "standing", "waits_for", "created_at", "took")
+    list_display = ("run", "standing", "waits_for", "created", "took")
     list_filter = (StandingFilter, "status", WorkflowFilter, QueueFilter)
     list_select_related = False
     search_fields = ("workflow_id__startswith",)
@@ -73,6 +73,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             wanted |= Q(pk=UUID(term))
         return queryset.filter(wanted), False
 
+    @admin.display(description=_("run"), ordering="workflow_id")
+    def run(self, run: Instance) -> SafeString:
+        return format_html('{}<span class="tx-under">{}</span>', shortened(run.workflow_id), run.workflow)
+
     @admin.display(description=_("status"), ordering="status")
     def standing(self, run: Instance) -> SafeString:
         return status_badge(run.status, blocked=bool(run.blocked))
@@ -80,11 +84,14 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     @admin.display(description=_("waits for"))
     def waits_for(self, run: Instance) -> SafeString | str:
         if run.blocked:
-            return format_html('<span class="tx-problem">{}</span>', str(run.blocked.get("error") or "")[:160])
+            return format_html('<span class="tx-problem">{}</span>', shortened(str(run.blocked.get("error") or "")))
         if missing := getattr(run, "without_worker", None):
             return format_html('<span class="tx-problem">{}</span>', missing)
-        waits = list(run.waiting_for or [])
-        return ", ".join(waits[:3]) + (f", … ({len(waits)})" if len(waits) > 3 else "") if waits else "–"
+        return shortened(", ".join(run.waiting_for or [])) or "–"
+
+    @admin.display(description=_("created"), ordering="id")
+    def created(self, run: Instance) -> SafeString:
+        return moment(run.created_at)
 
     @admin.display(description=_("took"))
     def took(self, run: Instance) -> str:
@@ -98,7 +105,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         """The page of a run. A POST is refused: there is nothing to save."""
         run = self._run(request, unquote(object_id))
         if run is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
         if not self.has_view_permission(request, run) or request.method not in ("GET", "HEAD"):
             raise PermissionDenied
         context = {
@@ -115,7 +122,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             **page_of(run, page=request.GET.get("p", ""), alias=storage().alias),
             **(extra_context or {}),
         }
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         return TemplateResponse(request, self.change_form_template, context)
 
     def _run(self, request: HttpRequest, ref: str) -> Instance | None:

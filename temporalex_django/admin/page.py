@@ -48,6 +48,7 @@ class Activation:
     number: int
     at: datetime
     since: str = ""
+    seq: int | None = None  # of its ActivationStarted, which is its heading
     rows: list[Row] = field(default_factory=list)
 
 
@@ -133,7 +134,10 @@ def _history(run: Instance, *, page: str, alias: str) -> tuple[list[Activation],
         if not found or found[-1].number != event.activation:
             since = "+" + duration(event.at - found[-1].at) if found else ""
             found.append(Activation(number=event.activation, at=event.at, since=since))
-        found[-1].rows.append(_row(event))
+        if event.kind == "ActivationStarted":
+            found[-1].seq = event.seq
+        else:
+            found[-1].rows.append(_row(event))
     return found, Pages(number=number, count=count)
 
 

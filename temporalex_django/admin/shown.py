@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.utils import formats, timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
@@ -17,6 +18,7 @@ from temporalex_django.models.fields import Payload
 #: Characters of a payload that a page shows; REST has all of it.
 MOST = 20_000
 _PREVIEW = 90
+_CELL = 90
 
 #: A shape of its own for each status (16 × 16), so that none is told by its colour alone.
 _SHAPES = {
@@ -57,6 +59,18 @@ def status_badge(status: str, *, blocked: bool = False) -> SafeString:
         label = status
     own = badge(status, label)
     return format_html("{} {}", own, badge("blocked", _("Blocked"))) if blocked else own
+
+
+def moment(at: datetime) -> SafeString:
+    """A time for a narrow column: the day and the minute, in the viewer's zone; all of it on hover."""
+    local = timezone.localtime(at)
+    text = f"{formats.date_format(local, 'M j')} {local:%H:%M}"
+    return format_html('<time class="tx-moment" datetime="{}" title="{}">{}</time>', local.isoformat(), local.isoformat(), text)
+
+
+def shortened(text: str) -> str:
+    """For a cell of a list."""
+    return text if len(text) <= _CELL else text[:_CELL] + "…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,10 @@ from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import payloads, places
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.ivar import Call
-from temporalex_django.errors import ActivityNotFound, NestingError, PayloadError, WorkflowDefinitionError
+from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
 _TIMEOUTS = ("schedule_to_start", "start_to_close", "schedule_to_close", "heartbeat")
 
@@ -64,12 +63,6 @@ class Options:
         if self.atomic:
             data["atomic"] = True
         return data
-
-
-class ActivityCall(Protocol[R_co]):
-    """An activity that was called in a workflow: awaiting it gives the result."""
-
-    def __await__(self) -> Any: ...
 
 
 class Activity(Generic[P, R]):
@@ -149,12 +142,13 @@ class Activity(Generic[P, R]):
             raise PayloadError(str(exc)) from exc
         for name, value in bound.arguments.items():
             if name in hints:
-                kind = bound.signature.parameters[name].kind
-                kind_of = {
-                    inspect.Parameter.VAR_POSITIONAL: tuple[hints[name], ...],
-                    inspect.Parameter.VAR_KEYWORD: dict[str, hints[name]],  # type: ignore[misc] # built at run time
-                }.get(kind, hints[name])
-                bound.arguments[name] = payloads.fit(value, kind_of, what=f"argument {name!r} of {self.name}")
+                expected: Any = hints[name]
+                match bound.signature.parameters[name].kind:
+                    case inspect.Parameter.VAR_POSITIONAL:
+                        expected = tuple[expected, ...]
+                    case inspect.Parameter.VAR_KEYWORD:
+                        expected = dict[str, expected]
+                bound.arguments[name] = payloads.fit(value, expected, what=f"argument {name!r} of {self.name}")
         return bound.args, bound.kwargs
 
     def __repr__(self) -> str:
@@ -224,9 +218,3 @@ def find(name: str) -> Activity[Any, Any]:
         raise ActivityNotFound(
             f"no activity {name!r} in this process: is its module an `activities.py` or `workflows.py` of an installed app?"
         ) from None
-
-
-def refuse_inside_workflow() -> None:
-    """Raise ``NestingError`` where workflow code calls something of the client side."""
-    if places.inside_workflow():
-        raise NestingError("workflow code cannot call the client side: use the api primitives, or an activity")

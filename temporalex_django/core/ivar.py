@@ -84,4 +84,4 @@ class Call:
         places.unit_for(self.name)
         self._unit.unawaited.pop(self, None)
         self._begin = None
-        return begin().__await__()  # type: ignore[return-value] # an Awaitable gives an iterator; ours are generators
+        return begin().__await__()

@@ -235,14 +235,14 @@ class Step:
     def _show(self, entry: Cached) -> None:
         """Columns of the run's row that differ from what they say now."""
         executor = entry.executor
-        shown = {
+        shown: dict[str, Any] = {
             "status": "running" if executor.activities else "waiting",
             "waiting_for": executor.waiting_for,
             "accepts": executor.accepts,
             "publications": executor.publications,
         }
         before, entry.shown = entry.shown, shown
-        changes = {k: v for k, v in shown.items() if before is None or before.get(k) != v}
+        changes: dict[str, Any] = {k: v for k, v in shown.items() if before is None or before.get(k) != v}
         if changes.pop("publications", None) is not None:
             changes["published"] = executor.published
         if self.run.activations == 1 and self.write.events:

@@ -94,17 +94,20 @@ class Engine:
         """Both phases, each transaction committed. Raises what the storage raises; the runs concerned are due again."""
         with self.storage.transaction():
             report = self.advance(limit=limit, queues=queues, chains=chains, force=force)
-        if self._inline_atomic:
-            for chain_id in report.atomic:
-                more = TurnReport()
-                try:
-                    with self.storage.transaction():
-                        self._advance_atomic(chain_id, queues, more)
-                except Exception as exc:
-                    if not self.storage.transient(exc):
-                        raise
-                    continue  # business rows that others have locked: rolled back, still due, uncounted
-                report.add(more)
+        for chain_id in report.atomic:
+            report.add(self.advance_atomic(chain_id, queues=queues))
+        return report
+
+    def advance_atomic(self, chain_id: UUID, *, queues: Sequence[str]) -> TurnReport:
+        """Phase 2 of one run, in a transaction of its own. Business rows that others have locked: nothing, still due, uncounted."""
+        report = TurnReport()
+        try:
+            with self.storage.transaction():
+                self._advance_atomic(chain_id, queues, report)
+        except Exception as exc:
+            if not self.storage.transient(exc):
+                raise
+            return TurnReport()
         return report
 
     def advance(

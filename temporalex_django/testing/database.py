@@ -19,6 +19,15 @@ from temporalex_django.runtime.memory import MemoryRun
 from temporalex_django.runtime.storage import Outcome
 from temporalex_django.runtime.turn import Engine
 from temporalex_django.testing.environment import EPOCH, Environment
+from temporalex_django.workers.pump import run_until_idle
+
+
+def drain(timeout: float | None = 20.0) -> int:
+    """Run turns, activities and due timers on committed data, in this thread, until nothing is due; the number of turns of runs.
+
+    It commits. Raises ``TimeoutError`` when there is still work after ``timeout`` seconds.
+    """
+    return run_until_idle(timeout=timeout)
 
 
 class DjangoEnvironment(Environment):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -109,43 +109,76 @@ class Pump:
     # --- one look ----------------------------------------------------------------------------------------------------
 
     def round(self) -> Round:
-        """Commit ends of activities, take due ones, advance due runs. Raises when the database is gone."""
-        done = Round()
-        done.results, done.tasks = self._exchange()
-        if self.storage.sql.vendor != "sqlite" or self.storage.ready(queues=self.queues):
-            report = self._turn()
-            done.runs = report.runs
-            self.turns += report.runs
-            announce(report)
-            hint(report, alias=self.alias, own_queues=self.queues)
-        return done
+        """Commit ends of activities, advance due runs, take due activities: one transaction, then one each for atomic work.
 
-    def _exchange(self) -> tuple[int, int]:
-        """Ends out, due activities in: one transaction. Ends leave the memory after its commit, not before."""
+        Raises when the database is gone. Ends of activities leave the memory after the commit, not before.
+        """
         results, room = self.pool.results(), self.pool.room()
-        if not results and (room == 0 or not self._tasks_due()):
-            return 0, 0
-        with self.storage.transaction():
-            valid = set(self.storage.finish_tasks(results))
-            tasks = self.storage.claim_tasks(limit=room, queues=self.queues, owner=self.row.epoch) if room else []
-        self.pool.forget(results)
-        for result in results:
-            if result.task.id in valid:
-                announce_end(result)
-        self.pool.submit(tasks)
-        return len(results), len(tasks)
-
-    def _tasks_due(self) -> bool:
-        """SQLite: a plain read before the write lock. On PostgreSQL the claim itself is as cheap."""
-        return self.storage.sql.vendor != "sqlite" or self.storage.tasks_due(queues=self.queues)
-
-    def _turn(self) -> TurnReport:
+        if not results and self.storage.sql.vendor == "sqlite" and not self.storage.ready(queues=self.queues):
+            return Round()  # by a plain read: the writer lock is for those who have something to write
         try:
-            return self.engine.turn(limit=self.storage.turn_size, queues=self.queues)
+            with self.storage.transaction():
+                valid = self.storage.finish_tasks(results)
+                report = self.engine.advance(limit=self.storage.turn_size, queues=self.queues)
+                tasks = self._claim_tasks(room)
         except Exception as exc:
             if self.storage.lost(exc):
                 raise
-            return self._one_by_one(self.storage.last_claimed, exc)
+            return self._apart(results, room, exc)
+        self._exchanged(results, valid, tasks)
+        self._committed(report)
+        for chain in report.atomic:
+            self._atomic(chain)
+        return Round(runs=report.runs + len(report.atomic), tasks=len(tasks), results=len(results))
+
+    def _claim_tasks(self, room: int) -> list[TaskState]:
+        return self.storage.claim_tasks(limit=room, queues=self.queues, owner=self.row.epoch) if room else []
+
+    def _exchanged(self, results: list[TaskResult], valid: list[int], tasks: list[TaskState]) -> None:
+        """After the commit: ends are off our hands, what was taken begins."""
+        self.pool.forget(results)
+        self.pool.submit(tasks)
+        ended = set(valid)
+        for result in results:
+            if result.task.id in ended:
+                announce_end(result)
+
+    def _committed(self, report: TurnReport) -> None:
+        self.turns += report.runs
+        announce(report)
+        hint(report, alias=self.alias, own_queues=self.queues)
+
+    def _atomic(self, chain: UUID) -> None:
+        try:
+            self._committed(self.engine.advance_atomic(chain, queues=self.queues))
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            block_alone(self.storage, chain, exc)
+
+    def _apart(self, results: list[TaskResult], room: int, cause: BaseException) -> Round:
+        """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
+        chains = list(self.storage.last_claimed)
+        if not self.storage.transient(cause):
+            log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), cause)
+        with self.storage.transaction():
+            valid = self.storage.finish_tasks(results)
+            tasks = self._claim_tasks(room)
+        self._exchanged(results, valid, tasks)
+        done = Round(tasks=len(tasks), results=len(results))
+        for chain in chains:
+            try:
+                report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
+            except Exception as exc:
+                if self.storage.lost(exc):
+                    raise
+                if not self.storage.transient(exc):
+                    block_alone(self.storage, chain, exc)
+                    done.runs += 1
+                continue
+            self._committed(report)
+            done.runs += report.runs
+        return done
 
     def _perform(self, task: TaskState) -> Any:
         """An atomic activity. It may be what kills this process: its run is noted like one that is activated."""
@@ -154,24 +187,6 @@ class Pump:
             return perform(task)
         finally:
             self.slot.note(None)
-
-    def _one_by_one(self, chains: Collection[UUID], cause: BaseException) -> TurnReport:
-        """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
-        whole = TurnReport()
-        if not self.storage.transient(cause):
-            log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), cause)
-        for chain in list(chains):
-            try:
-                report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
-            except Exception as exc:
-                if self.storage.lost(exc):
-                    raise
-                if not self.storage.transient(exc):
-                    block_alone(self.storage, chain, exc)
-                    whole.runs += 1
-                continue
-            whole.add(report)
-        return whole
 
     # --- loops -------------------------------------------------------------------------------------------------------
 

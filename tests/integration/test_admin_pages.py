@@ -86,7 +86,7 @@ def test_filters_and_search(admin):
     Orders.start({}, value="7")
 
     def found(query: str) -> set[str]:
-        return set(re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)</a>", page(admin, f"{RUNS}?{query}")))
+        return set(re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)<", page(admin, f"{RUNS}?{query}")))
 
     assert found("status__exact=terminated") == {"s-1"}
     assert found("standing=closed") == {"s-1"}
@@ -113,7 +113,7 @@ def test_the_page_of_a_run_shows_its_history_by_activation(admin):
 
     assert text.count("Activation ") == len({e.activation for e in handle.history()})
     for event in handle.history():
-        assert event.kind in text
+        assert event.kind in text or event.kind == "ActivationStarted"  # that is the heading of its activation
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text
     assert "u-1" in text

@@ -251,7 +251,7 @@ def test_handlers_cannot_reach_the_state_through_references(env):
     def spoil(payload, state):
         for reference in kept:
             reference.append("spoiled")
-        return NoReply(state)
+        raise ValueError("its own state is not taken")
 
     given = []
 

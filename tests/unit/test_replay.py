@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import subprocess
@@ -449,6 +450,7 @@ def test_eviction_runs_no_code_of_the_workflow():
     env = WorkflowEnvironment(evict=True)
     env.start(once(lambda: api.parallel([branch, branch()])))
     env.start(once(lambda: api.wait_condition(lambda: False, timeout=5)))
+    gc.collect()
     assert ran == []
     assert [c.kind for commands in env.commands for c in commands] == ["StartTimer"] * 3
 
@@ -466,8 +468,6 @@ def test_runs_that_are_dropped_with_their_environment_run_no_code():
     env = WorkflowEnvironment()
     env.start(once(body))
     del env
-    import gc
-
     gc.collect()
     assert ran == []
 

@@ -1,0 +1,75 @@
+"""Workers as processes: queues, retirement, and what ``runserver`` does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from temporalex_django.models import Instance, Worker
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import NewStart, Started, insert_start
+from tests.processes import running, worker
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+def start(workflow: str, args: Any = None, **options: Any) -> Started:
+    options.setdefault("workflow_id", f"{workflow}-1")
+    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+
+
+def closed(started: Started) -> bool:
+    return not Instance.objects.get(pk=started.run_id).is_open
+
+
+def test_a_worker_takes_its_queues_and_no_others(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    here = start("Doubling", {"n": 1}, workflow_id="here", queue="slow")
+    elsewhere = start("Doubling", {"n": 1}, workflow_id="elsewhere", queue="fast")
+    with worker(subprocess_env, tmp_path, "--queues", "slow,slower"):
+        assert Worker.objects.get().queues == ["slow", "slower"]
+        wait_for(lambda: closed(here))
+        assert Instance.objects.get(pk=elsewhere.run_id).status == "pending"
+
+
+def test_burst_fails_when_it_does_not_come_to_an_end_in_time(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    log.touch()
+    hold.touch()
+    start("Recording", {"path": str(log), "hold": str(hold)})
+    with running(["temporalex", "worker", "--burst", "--timeout", "1"], subprocess_env, tmp_path / "out") as process:
+        assert process.popen.wait(30) == 1
+    hold.unlink()
+
+    assert "still work" in (tmp_path / "out").read_text()
+
+
+def test_a_pump_of_a_cluster_retires_and_is_replaced(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    env = {**subprocess_env, "TX_TEST_TEMPORALEX": '{"WORKER_MAX_SECONDS": 1.0}'}
+    env |= {"DJANGO_SETTINGS_MODULE": "tests.settings_of_processes"}
+    with running(["qcluster", "--skip-checks"], env, tmp_path / "log") as process:
+        first = wait_for(lambda: process.popen.poll() is None and Worker.objects.filter(kind="q2").first())
+        second = wait_for(lambda: Worker.objects.filter(kind="q2").exclude(pid=first.pid).first())
+        started = start("Doubling", {"n": 1})
+        wait_for(lambda: closed(started))
+
+    assert second.pid != first.pid
+
+
+def test_runserver_under_debug_runs_workflows(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {**subprocess_env, "DJANGO_SETTINGS_MODULE": "tests.settings_of_processes", "TX_TEST_DEBUG": "1"}
+    started = start("Doubling", {"n": 1})
+    with running(["runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks"], env, tmp_path / "log"):
+        wait_for(lambda: closed(started))
+        row = Worker.objects.get()
+        assert row.kind == "local"
+        assert Path(row.slot).exists()
+        os.kill(row.pid, 2)  # Ctrl-C
+        wait_for(lambda: not Worker.objects.exists())

@@ -1,0 +1,11 @@
+"""Settings of the tests, with what a test changes for a process that it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tests.settings import *  # noqa: F403
+
+DEBUG = bool(os.environ.get("TX_TEST_DEBUG"))
+TEMPORALEX = json.loads(os.environ.get("TX_TEST_TEMPORALEX", "{}"))

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.filters import ActionFilter
+from temporalex_django.admin.shown import moment, shortened
 from temporalex_django.models import OperatorAction
 
 
@@ -20,8 +21,8 @@ from temporalex_django.models import OperatorAction
 class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     """Who did what to which run, why, and from where."""
 
-    list_display = ("at", "action", "who", "of_run", "workflow", "reason", "source", "forced")
-    list_display_links = ("at", "action")
+    list_display = ("when", "action", "who", "of_run", "why", "source", "forced")
+    list_display_links = ("when", "action")
     list_filter = (ActionFilter, "forced")
     list_select_related = False
     search_fields = ("workflow_id__startswith", "actor_name__startswith")
@@ -33,6 +34,14 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     def get_readonly_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
         return [name for row in self.fields for name in (row if isinstance(row, tuple) else (row,))]
 
+    @admin.display(description=_("when"), ordering="id")
+    def when(self, action: OperatorAction) -> SafeString:
+        return moment(action.at)
+
+    @admin.display(description=_("why"))
+    def why(self, action: OperatorAction) -> str:
+        return shortened(action.reason) or "–"
+
     @admin.display(description=_("who"), ordering="actor_name")
     def who(self, action: OperatorAction) -> str:
         return action.actor_name or str(_("code"))
@@ -42,4 +51,5 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         if action.run_id is None:
             return action.workflow_id
         address = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[action.run_id])
-        return format_html('<a href="{}">{}</a>', address, action.workflow_id)
+        link = format_html('<a href="{}">{}</a>', address, shortened(action.workflow_id))
+        return format_html('{}<span class="tx-under">{}</span>', link, action.workflow)

@@ -84,4 +84,4 @@ class ActionFilter(ChoicesFilter):
     column = "action"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        return [(name, name) for name in ("cancel", "signal", "signal_with_start", "start", "terminate", "update")]
+        return [(name, name) for name in ("cancel", "signal", "start", "terminate", "update")]

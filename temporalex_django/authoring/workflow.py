@@ -15,7 +15,13 @@ from temporalex_django.core.activation import Definition
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.failures import message_of
 from temporalex_django.core.values import copied
-from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery, UnknownWorkflow, WorkflowDefinitionError
+from temporalex_django.errors import (
+    QueryFailed,
+    TemporalexError,
+    UnknownQuery,
+    UnknownWorkflow,
+    WorkflowDefinitionError,
+)
 
 #: Workflow classes by name; defining one again replaces it.
 registry: dict[str, type[Workflow]] = {}
@@ -58,7 +64,7 @@ class Workflow:
 
     _queries: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     definition: ClassVar[Definition]
-    _defined: ClassVar[int] = 0  # classes are counted, so that one of two with the same name is known to be the newer
+    defined_as: ClassVar[int] = 0  # classes are counted, so that one of two with the same name is known to be the newer
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -75,7 +81,7 @@ class Workflow:
         if problems:
             raise WorkflowDefinitionError(f"workflow {cls.__qualname__}: " + "; ".join(problems))
         cls.definition = Definition(name=cls.name, version=cls.version, entry=_entry(cls), args_type=_args_type(cls))
-        cls._defined = next(_definitions)
+        cls.defined_as = next(_definitions)
         registry[cls.name] = cls
 
     async def run(self, args: Any) -> Any:
@@ -165,12 +171,12 @@ def find(name: str) -> type[Workflow]:
 def newest(started: type[Workflow], at: int) -> type[Workflow]:
     """What a run of ``started`` goes on with: a class of its name that was defined after ``at``, else itself."""
     present = registry.get(started.name)
-    return present if present is not None and present._defined > at else started
+    return present if present is not None and present.defined_as > at else started
 
 
 def defined_so_far() -> int:
     """The number of the class that was defined last."""
-    return max((cls._defined for cls in registry.values()), default=0)
+    return max((cls.defined_as for cls in registry.values()), default=0)
 
 
 def _entry(cls: type[Workflow]) -> Callable[[Any], Any]:

@@ -16,7 +16,6 @@ from typing import Any
 
 from temporalex_django.core import places
 
-
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 
 

@@ -12,7 +12,16 @@ from temporalex_django.core.events import CLOSING, ENGINE_VERSION, FORMAT, Job
 from temporalex_django.core.failures import error_data, message_of
 from temporalex_django.errors import TemporalexError, WorkflowClosed
 from temporalex_django.runtime.cache import Cached
-from temporalex_django.runtime.storage import InboxMessage, NewEvent, NewRun, NewTask, Outcome, RunFacts, RunState, RunWrite
+from temporalex_django.runtime.storage import (
+    InboxMessage,
+    NewEvent,
+    NewRun,
+    NewTask,
+    Outcome,
+    RunFacts,
+    RunState,
+    RunWrite,
+)
 
 #: Longest wait between two tries of a blocked run, in seconds.
 _LONGEST_BACKOFF = 300.0

@@ -10,8 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +24,16 @@ from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.cache import Cache, Cached
 from temporalex_django.runtime.step import Step
-from temporalex_django.runtime.storage import NewTask, RunFacts, RunState, RunWrite, Storage, TaskResult, TaskState, TaskStorage
+from temporalex_django.runtime.storage import (
+    NewTask,
+    RunFacts,
+    RunState,
+    RunWrite,
+    Storage,
+    TaskResult,
+    TaskState,
+    TaskStorage,
+)
 from temporalex_django.runtime.watchdog import watchdog
 
 logger = logging.getLogger("temporalex_django.runtime")

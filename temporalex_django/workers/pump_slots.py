@@ -34,7 +34,8 @@ class PumpSlot:
         self._map[_REST:] = struct.pack("<qd", os.getpid(), time.monotonic())
 
     def vacate(self) -> None:
-        self._map[_REST:] = bytes(_LAYOUT.size - _REST)
+        """Nobody holds it. The last beat stays: it says that the token that was handed out last was answered."""
+        self._map[_REST:] = struct.pack("<qd", 0, self.beaten_at)
 
     @property
     def told_to_stop(self) -> bool:

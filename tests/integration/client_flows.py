@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -170,6 +172,23 @@ class Orders(Workflow):
 
     async def run(self, args: Any) -> Any:
         return Ok(await api.wait_for_signal("end"))
+
+
+class _Undo(Exception):
+    """Ends a transaction."""
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    """A transaction that does not come about."""
+    from django.db import transaction
+
+    try:
+        with transaction.atomic():
+            yield
+            raise _Undo
+    except _Undo:
+        pass
 
 
 def drain() -> None:

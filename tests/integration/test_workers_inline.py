@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.test import override_settings
 
 from temporalex_django.conf import get_settings
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
@@ -249,3 +250,45 @@ def test_the_local_runner_runs_in_threads_of_this_process() -> None:
     assert result(started) == ("completed", 4)
     assert not Worker.objects.exists()
     runner.stop()
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_statements_of_a_round_do_not_depend_on_the_number_of_runs(inline: bool) -> None:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    def statements(size: int) -> int:
+        for i in range(size):
+            started = start("Tally", workflow_id=f"{size}-{i}")
+            for name in ("add", "add"):
+                body: Any = {"kind": "update", "name": name, "body": 1, "dedupe": None}
+                insert_message(started.chain_id, **body, storage=DjangoStorage())
+        pump = Pump(inline=inline)
+        pump.storage.turn_size  # noqa: B018 - it is what limits a turn
+        try:
+            with CaptureQueriesContext(connection) as queries:
+                assert pump.round().runs == size
+            return len(queries)
+        finally:
+            pump.slot.close()
+
+    with override_settings(TEMPORALEX={"TURN_SIZE": 200}):
+        assert statements(10) == statements(100)
+
+
+@pytest.mark.postgres
+def test_behind_a_pooler_it_works_without_sessions() -> None:
+    with override_settings(TEMPORALEX={"POOLED": True}):
+        started = start("Booking", {"name": "ann"})
+        stop = threading.Event()
+        pump = Pump()
+        worker = threading.Thread(target=pump.run, args=[stop])
+        worker.start()
+        try:
+            wait_for(lambda: not instance(started).is_open)
+            assert not Worker.objects.get().session_lock
+        finally:
+            stop.set()
+            worker.join()
+
+    assert instance(started).status == "completed"

@@ -111,7 +111,8 @@ simple = st.one_of(
 body = st.recursive(
     st.lists(simple, min_size=1, max_size=3),
     lambda inner: st.lists(
-        st.one_of(simple, st.tuples(st.just("parallel"), st.lists(inner, max_size=3), st.sampled_from([None, 1, 2]))), max_size=3
+        st.one_of(simple, st.tuples(st.just("parallel"), st.lists(inner, max_size=3), st.sampled_from([None, 1, 2]))),
+        max_size=3,
     ),
     max_leaves=6,
 )
@@ -146,7 +147,11 @@ event = st.one_of(
     st.tuples(st.just("fail"), st.sampled_from(sorted(ACTIVITIES))),
 )
 schedule = st.lists(
-    st.one_of(*[event] * 8, *[st.tuples(st.just("batch"), st.lists(event, min_size=2, max_size=4))] * 3, st.tuples(st.just("cancel"))),
+    st.one_of(
+        *[event] * 8,
+        *[st.tuples(st.just("batch"), st.lists(event, min_size=2, max_size=4))] * 3,
+        st.tuples(st.just("cancel")),
+    ),
     min_size=4,
     max_size=20,
 )
@@ -204,7 +209,8 @@ def outcome(u: Any) -> Any:
 @given(program, schedule)
 def test_laws_of_replay(steps: list[Any], events: list[Any]) -> None:
     """TX-178 TX-187 TX-191 ST-096: a history replays, so does each prefix that ends with an activation, and whether a run stays
-    in memory or is rebuilt before every activation makes no difference."""
+    in memory or is rebuilt before every activation makes no difference.
+    """
     cached, h, updates = play(steps, events, evict=False)
     evicted, g, again = play(steps, events, evict=True)
     assert h.blocked is None and g.blocked is None

@@ -29,7 +29,15 @@ def reported(call):
         try:
             return Ok(await call())
         except errors.ActivityFailure as exc:
-            return Ok({"type": exc.type, "cause": exc.cause, "attempts": exc.attempts, "timeout": exc.timeout, "text": str(exc)})
+            return Ok(
+                {
+                    "type": exc.type,
+                    "cause": exc.cause,
+                    "attempts": exc.attempts,
+                    "timeout": exc.timeout,
+                    "text": str(exc),
+                }
+            )
 
     return flow(run)
 
@@ -53,7 +61,12 @@ def test_last_attempt_fails_the_call(env):
     h = env.start(reported(lambda: work.options(retry=RetryPolicy(max_attempts=3))(1)))
     env.advance(100)
     result = h.result()
-    assert (result["type"], result["cause"], result["attempts"], result["timeout"]) == ("ValueError", "attempt 3", 3, None)
+    assert (result["type"], result["cause"], result["attempts"], result["timeout"]) == (
+        "ValueError",
+        "attempt 3",
+        3,
+        None,
+    )
     assert "ValueError: attempt 3" in result["text"]
     assert events(h, "ActivityFailed")[0]["attempts"] == 3
 
@@ -85,7 +98,7 @@ def test_our_own_errors_raised_by_an_activity_are_retried_like_any_other(env):
 
 
 def test_result_that_cannot_be_encoded_is_final(env):
-    """"Bad input": another attempt would end the same way."""
+    """Bad input: another attempt would end the same way."""
     env.mock(work, lambda value: {"x": [object()]})
     result = env.start(reported(lambda: work(1))).result()
     assert result["type"] == "PayloadError" and "$.x[0]" in result["cause"]
@@ -133,7 +146,13 @@ def test_timeouts_name_the_one_that_passed(env, timeout):
 
 def test_first_of_several_timeouts_counts(env):
     env.hold(work)
-    h = env.start(reported(lambda: work.options(retry=RetryPolicy(max_attempts=1), start_to_close=20, schedule_to_close=30, heartbeat=10)(1)))
+    h = env.start(
+        reported(
+            lambda: work.options(
+                retry=RetryPolicy(max_attempts=1), start_to_close=20, schedule_to_close=30, heartbeat=10
+            )(1)
+        )
+    )
     env.advance(60)
     assert h.result()["timeout"] == "heartbeat"
     assert [e.at.second for e in h.history() if e.kind == "ActivityTimedOut"] == [10]
@@ -273,7 +292,14 @@ def test_activity_context_outside_is_an_error():
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_attempts": -1}, {"max_attempts": 1.5}, {"backoff": 0.5}, {"initial_interval": -1}, {"max_interval": "x"}, {"non_retryable": "E"}],
+    [
+        {"max_attempts": -1},
+        {"max_attempts": 1.5},
+        {"backoff": 0.5},
+        {"initial_interval": -1},
+        {"max_interval": "x"},
+        {"non_retryable": "E"},
+    ],
 )
 def test_policies_that_make_no_sense_are_refused(options):
     with pytest.raises(errors.WorkflowDefinitionError):

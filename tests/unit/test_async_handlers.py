@@ -123,7 +123,7 @@ def test_plain_function_may_be_the_async_unit(env):
 
 
 def test_response_of_an_async_update_that_cannot_be_encoded(env):
-    """"Bad input": the update fails, the run goes on."""
+    """Bad input: the update fails, the run goes on."""
     h = env.start(phased(0, update={"ask": lambda a, s: Async(object, s)}, signal=DONE))
     with pytest.raises(errors.UpdateFailed, match="PayloadError"):
         h.update("ask")
@@ -222,7 +222,9 @@ def test_update_state_waits_for_the_sync_handler_and_neither_change_is_lost(env)
 
     env.hold(work)
     env.hold(other)
-    h = env.start(phased([], update={"ask": spawned(body)}, signal={"slow": slow, "add": lambda n, s: NoReply([*s, n]), **DONE}))
+    h = env.start(
+        phased([], update={"ask": spawned(body)}, signal={"slow": slow, "add": lambda n, s: NoReply([*s, n]), **DONE})
+    )
     u = h.update_async("ask")
     h.signal("slow")
     h.signal("add", "next message")

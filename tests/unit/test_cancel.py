@@ -117,7 +117,14 @@ def test_result_that_is_there_already_wins_and_the_next_wait_raises(env):
         env.advance(10)
         h.cancel()
     assert h.status == "cancelled"
-    assert kinds(h) == ["TimerStarted", "TimerFired", "CancelRequested", "ActivityScheduled", "ActivityCancelled", "WorkflowCancelled"]
+    assert kinds(h) == [
+        "TimerStarted",
+        "TimerFired",
+        "CancelRequested",
+        "ActivityScheduled",
+        "ActivityCancelled",
+        "WorkflowCancelled",
+    ]
 
 
 def test_result_after_the_cancelled_wait_has_nobody_to_go_to(env):

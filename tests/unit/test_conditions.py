@@ -115,7 +115,11 @@ def test_predicates_compose_and_see_no_half_applied_change(env):
 
         return Async(background, state)
 
-    h = env.start(flow_of_phase({"a": 0, "b": 0}, update={"begin": begin, "bad": bad, "set": lambda k, s: Reply(None, {**s, k: 1})}))
+    h = env.start(
+        flow_of_phase(
+            {"a": 0, "b": 0}, update={"begin": begin, "bad": bad, "set": lambda k, s: Reply(None, {**s, k: 1})}
+        )
+    )
     u = h.update_async("begin")
     with pytest.raises(errors.UpdateFailed):
         h.update("bad")

@@ -137,7 +137,10 @@ def test_forbidden_cells_are_refused_at_the_call_already(env, place):
     """Page 1.10 "Places": checked when called."""
 
     async def use():
-        for name, call in (("phase", lambda: api.phase(0, timeout=1)), ("update_state", lambda: api.update_state(lambda s: (1, s)))):
+        for name, call in (
+            ("phase", lambda: api.phase(0, timeout=1)),
+            ("update_state", lambda: api.update_state(lambda s: (1, s))),
+        ):
             if (name, place) in FORBIDDEN:
                 with pytest.raises(errors.NestingError, match=name):
                     call()
@@ -247,7 +250,9 @@ def test_handlers_may_be_lambdas_that_give_calls(env):
     async def answered(args):
         return Reply(await work(args), args)
 
-    h = env.start(once(lambda: api.phase(0, update={"go": lambda a, s: answered(a)}, signal={"end": lambda _, s: Stop(s)})))
+    h = env.start(
+        once(lambda: api.phase(0, update={"go": lambda a, s: answered(a)}, signal={"end": lambda _, s: Stop(s)}))
+    )
     assert h.update("go", 3) == 3
     h.signal("end")
     assert h.result() == 3

@@ -138,7 +138,9 @@ def test_last_publish_in_scheduling_order_wins(env):
     async def branch(n):
         api.publish_state(n)
 
-    h = env.start(once(lambda: api.parallel([partial(branch, n) for n in range(4)]), handle_query=staticmethod(lambda n, a, s: s)))
+    h = env.start(
+        once(lambda: api.parallel([partial(branch, n) for n in range(4)]), handle_query=staticmethod(lambda n, a, s: s))
+    )
     assert h.query("x") == 3
 
 

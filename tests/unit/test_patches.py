@@ -43,7 +43,11 @@ def test_new_run_gets_true_and_one_marker(env):
     h = env.start(flow(patched))
     env.advance(10)
     assert h.result() == "new"
-    assert [(c.kind, c.seq, c.attributes) for c in env.commands[0]][0] == ("SetPatchMarker", None, {"id": "p", "deprecated": False})
+    assert [(c.kind, c.seq, c.attributes) for c in env.commands[0]][0] == (
+        "SetPatchMarker",
+        None,
+        {"id": "p", "deprecated": False},
+    )
     assert kinds(h)[0] == "PatchMarked"
 
 

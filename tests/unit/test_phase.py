@@ -285,7 +285,11 @@ def test_stop_before_the_timeout_cancels_the_timer_once(env):
     h.signal("done")
     env.advance(120)
     assert h.result() == 0
-    assert [(c.kind, c.seq) for c in produced(env)] == [("StartTimer", 1), ("CancelTimer", 1), ("CompleteWorkflow", None)]
+    assert [(c.kind, c.seq) for c in produced(env)] == [
+        ("StartTimer", 1),
+        ("CancelTimer", 1),
+        ("CompleteWorkflow", None),
+    ]
 
 
 def test_phase_with_only_a_timeout(env):
@@ -510,7 +514,9 @@ def test_ten_thousand_signals_cost_the_same_each(capsys):
 
     small, large = spend(1_000), spend(10_000)
     with capsys.disabled():
-        print(f"\n  a signal costs {large * 1e6:.0f} µs among 10,000, {small * 1e6:.0f} µs among 1,000: ratio {large / small:.2f}")
+        print(
+            f"\n  a signal costs {large * 1e6:.0f} µs among 10,000, {small * 1e6:.0f} µs among 1,000: ratio {large / small:.2f}"
+        )
 
 
 def test_update_handler_options_are_checked(env):

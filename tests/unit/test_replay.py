@@ -45,7 +45,12 @@ def changed(first=work, timer=True, second=work, end=None, extra=False):
 @pytest.mark.parametrize(
     ("run", "seq", "recorded", "made"),
     [
-        (changed(first=other), 1, "ActivityScheduled, seq 1, activity tests.unit.support.work", "activity tests.unit.support.other"),
+        (
+            changed(first=other),
+            1,
+            "ActivityScheduled, seq 1, activity tests.unit.support.work",
+            "activity tests.unit.support.other",
+        ),
         (changed(timer=False), 2, "TimerStarted, seq 2", "ActivityScheduled, seq 2, activity tests.unit.support.other"),
         (changed(second=other), 3, "activity tests.unit.support.work", "activity tests.unit.support.other"),
         (changed(second=None), 3, "ActivityScheduled, seq 3", "WorkflowCompleted"),
@@ -136,7 +141,7 @@ def test_messages_of_a_blocked_run_wait(env):
 
 
 def test_other_runs_are_not_harmed_by_a_blocked_one(env):
-    """"Bad input": the instance named, other runs unharmed, also when they share the turn."""
+    """Bad input: the instance named, other runs unharmed, also when they share the turn."""
     bad = env.start(flow(two_steps), id="bad-one")
     fine = env.start(flow(two_steps, name="Fine"), id="fine")
     flow(changed(first=other))
@@ -237,7 +242,11 @@ def test_signals_updates_and_stamps_replay_as_recorded(env):
 
     async def run(self, args):
         seen.clear()
-        return Ok(await api.phase([], signal={"s": note("signal"), "b": begin, "done": lambda _, s: Stop(s)}, update={"u": note("update")}))
+        return Ok(
+            await api.phase(
+                [], signal={"s": note("signal"), "b": begin, "done": lambda _, s: Stop(s)}, update={"u": note("update")}
+            )
+        )
 
     h = env.start(flow(run))
     for number in range(3):
@@ -262,7 +271,9 @@ def test_history_of_another_order_of_messages_replays_in_its_own(env):
 
     h = env.start(flow(run))
     h.signal("a", 1)
-    tampered = [replace(e, attributes={**e.attributes, "payload": 2}) if e.kind == "SignalReceived" else e for e in h.history()]
+    tampered = [
+        replace(e, attributes={**e.attributes, "payload": 2}) if e.kind == "SignalReceived" else e for e in h.history()
+    ]
     with pytest.raises(errors.NondeterminismError):
         env.replay_history(flow(run), tampered)
 
@@ -414,7 +425,11 @@ def test_core_needs_no_django():
     """Page 1: the environment loads without Django being installed or configured."""
     code = "import sys; sys.modules['django'] = None; import temporalex_django.testing as t; t.WorkflowEnvironment(); print('fine')"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "fine\n"
 

@@ -21,7 +21,10 @@ def test_run_gets_the_input_as_json_gives_it_back(env):
     async def run(self, args):
         return Ok([type(args["pair"]).__name__, list(args["numbers"]), args["money"], args["day"]])
 
-    h = env.start(flow(run), {"pair": (1, 2), "numbers": {1: "a"}, "money": Decimal("1.50"), "day": datetime(2026, 1, 2, tzinfo=UTC)})
+    h = env.start(
+        flow(run),
+        {"pair": (1, 2), "numbers": {1: "a"}, "money": Decimal("1.50"), "day": datetime(2026, 1, 2, tzinfo=UTC)},
+    )
     assert h.result() == ["list", ["1"], "1.50", "2026-01-02T00:00:00Z"]
 
 
@@ -35,7 +38,9 @@ class Struct(msgspec.Struct):
     order: Order
 
 
-@pytest.mark.parametrize(("annotation", "args", "expected"), [(Order, {"sku": "a"}, 1), (Struct, {"order": {"sku": "a", "quantity": 3}}, 3)])
+@pytest.mark.parametrize(
+    ("annotation", "args", "expected"), [(Order, {"sku": "a"}, 1), (Struct, {"order": {"sku": "a", "quantity": 3}}, 3)]
+)
 def test_annotated_input_is_decoded(env, annotation, args, expected):
     """TX-002, page 1.1: dataclass and Struct."""
 
@@ -152,7 +157,9 @@ def test_exception_that_escapes_fails_the_run_with_type_message_and_traceback(en
     assert healthy.result() == 1
 
 
-@pytest.mark.parametrize("exception", [SystemExit(3), BaseException("base"), BaseExceptionGroup("g", [ValueError(1)])], ids=repr)
+@pytest.mark.parametrize(
+    "exception", [SystemExit(3), BaseException("base"), BaseExceptionGroup("g", [ValueError(1)])], ids=repr
+)
 def test_base_exceptions_of_user_code_fail_their_run_only(env, exception):
     """TX-008: whatever user code raises, the environment lives."""
 
@@ -472,7 +479,9 @@ def test_seed_in_the_history_replaces_the_generator(env):
     h = env.start(cls)
     env.advance(1)
     stamped = [
-        replace(e, attributes={**e.attributes, "seed": 99}) if e.kind == "ActivationStarted" and e.activation == 2 else e
+        replace(e, attributes={**e.attributes, "seed": 99})
+        if e.kind == "ActivationStarted" and e.activation == 2
+        else e
         for e in h.history()
     ]
     drawn.clear()

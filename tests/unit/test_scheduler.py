@@ -115,7 +115,11 @@ def executor(cls):
 
 
 def activation(*jobs, start=False):
-    return Activation(now=NOW, jobs=tuple(Job(kind, attributes) for kind, attributes in jobs), start={"args": None, "seed": 1} if start else None)
+    return Activation(
+        now=NOW,
+        jobs=tuple(Job(kind, attributes) for kind, attributes in jobs),
+        start={"args": None, "seed": 1} if start else None,
+    )
 
 
 def test_each_activation_gives_one_completion_and_starts_clean():
@@ -189,7 +193,9 @@ def test_messages_come_after_resolutions_and_one_at_a_time():
 
     made = executor(flow(run))
     made.activate(activation(start=True))
-    made.activate(activation(*[("SignalReceived", {"name": "s", "payload": n}) for n in (1, 2)], ("TimerFired", {"seq": 1})))
+    made.activate(
+        activation(*[("SignalReceived", {"name": "s", "payload": n}) for n in (1, 2)], ("TimerFired", {"seq": 1}))
+    )
     assert log == ["timer", 1, "blocked again", 2, "blocked again"]
     made.evict()
 

@@ -24,7 +24,10 @@ def test_update_answers_its_caller(env):
     """TX-059 TX-065 TX-070 TX-074 TX-197."""
     h = env.start(phased(1, update=ADD, signal=DONE))
     assert h.update("add", 2) == 3
-    assert [(c.kind, c.attributes.get("result")) for c in produced(env)] == [("AcceptUpdate", None), ("CompleteUpdate", 3)]
+    assert [(c.kind, c.attributes.get("result")) for c in produced(env)] == [
+        ("AcceptUpdate", None),
+        ("CompleteUpdate", 3),
+    ]
     h.signal("done")
     assert h.result() == 3
 
@@ -353,7 +356,7 @@ def test_arguments_that_do_not_fit_reject_the_update_with_the_path(env):
 
 
 def test_arguments_that_cannot_be_encoded_are_the_senders_error(env):
-    """"Bad input": nothing is sent."""
+    """Bad input: nothing is sent."""
     h = env.start(phased(0, update=ADD, signal=DONE))
     with pytest.raises(errors.PayloadError, match=r"\$\.deep\[0\]"):
         h.update("add", {"deep": [object()]})
@@ -364,7 +367,7 @@ def test_arguments_that_cannot_be_encoded_are_the_senders_error(env):
 
 @pytest.mark.parametrize("depth", [300, 3_000])
 def test_payload_too_deep_is_the_senders_error_and_not_the_runs(env, depth):
-    """"Bad input": a message must not be able to break the stack of the worker that copies it."""
+    """Bad input: a message must not be able to break the stack of the worker that copies it."""
     payload: list = []
     for _ in range(depth):
         payload = [payload]
@@ -415,4 +418,10 @@ def test_update_is_not_judged_by_a_refused_one_before_it(env):
     for u in (no, late):
         with pytest.raises(errors.UpdateRejected):
             u.result()
-    assert produced_kinds(env) == ["AcceptUpdate", "CompleteUpdate", "AcceptUpdate", "CompleteUpdate", "CompleteWorkflow"]
+    assert produced_kinds(env) == [
+        "AcceptUpdate",
+        "CompleteUpdate",
+        "AcceptUpdate",
+        "CompleteUpdate",
+        "CompleteWorkflow",
+    ]

@@ -1,0 +1,129 @@
+"""The demo's shop and the admin in a real browser, on real workers: a purchase from the shelf to the completed run.
+
+With ``PICTURES=1`` the pages are saved as the pictures of the README.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = ROOT / "docs" / "images"
+DEADLINE = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """A running demo and its login."""
+
+    url: str
+    password: str
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """``manage.py demo --no-play`` on the database of this lane, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("demo")
+    dropped = {"DATABASE_URL", "DJANGO_SETTINGS_MODULE"}
+    env = {name: value for name, value in os.environ.items() if name not in dropped}
+    env |= {"SHOP_VAR": str(folder), "DEMO_DB": os.environ.get("TEST_DB", "sqlite"), "PYTHONUNBUFFERED": "1"}
+    output = folder / "demo.log"
+    with output.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "demo", "--no-play"], cwd=ROOT, env=env, stdout=log, stderr=log
+        )
+    try:
+        deadline = time.monotonic() + DEADLINE
+        while "stays open" not in (said := output.read_text()):
+            assert process.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.1)
+        url = re.search(r"shop +(http://\S+?)/\n", said)
+        password = re.search(r"login +demo / (\S+)", said)
+        assert url is not None
+        assert password is not None
+        yield Demo(url=url[1], password=password[1])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+@pytest.fixture
+def complaints(page: Any) -> list[str]:
+    """What the browser complains about: violations of the content security policy, script errors, missing files."""
+    found: list[str] = []
+    page.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: found.append(str(error)))
+    return found
+
+
+def sign_in(page: Any, demo: Demo, *, to: str) -> None:
+    page.goto(f"{demo.url}/login/?next={to}")
+    page.fill("input[name=username]", "demo")
+    page.fill("input[name=password]", demo.password)
+    page.click("form button[type=submit], form button.primary, form button:not([name])")
+    page.wait_for_url(f"**{to}")
+
+
+def picture(page: Any, name: str) -> None:
+    if os.environ.get("PICTURES"):
+        page.screenshot(path=str(PICTURES / f"{name}.png"))
+
+
+def test_a_purchase_from_the_shelf_to_the_admin(page: Any, demo: Demo, complaints: list[str]) -> None:
+    sign_in(page, demo, to="/")
+    page.fill("input[name=q]", "milk")
+    page.click("form.search button")
+    cards = page.locator("li.card")
+    assert cards.count() > 3
+    picture(page, "shop")
+    for index in range(3):
+        cards = page.locator("li.card")
+        cards.nth(index).locator("button").click()
+        page.wait_for_load_state()
+
+    page.goto(f"{demo.url}/cart/")
+    assert page.locator("table tbody tr, ul.lines li, .line").count() >= 3
+    picture(page, "cart")
+    page.click("text=Check out")
+    page.wait_for_url("**/orders/*/")
+
+    # the page refreshes itself: nobody reloads it
+    page.wait_for_selector("text=Confirm the order", timeout=30_000)
+    picture(page, "order")
+    order = page.url.rstrip("/").rsplit("/", 1)[1]
+    page.click("text=Confirm the order")
+    page.wait_for_selector("[data-final]", timeout=30_000)
+
+    page.goto(f"{demo.url}/admin/temporalex_django/instance/?q={order}")
+    assert "ShoppingCart" in page.inner_text("#result_list")
+    assert "completed" in page.inner_text("#result_list").lower()
+    page.click("#result_list tbody tr th a")
+    text = page.inner_text("#content")
+    for kind in ("WorkflowStarted", "UpdateAccepted", "SignalReceived", "ActivityScheduled", "WorkflowCompleted"):
+        assert kind in text
+    picture(page, "admin")
+    assert complaints == []
+
+
+def test_pages_work_in_the_dark(page: Any, demo: Demo, complaints: list[str]) -> None:
+    page.emulate_media(color_scheme="dark")
+    sign_in(page, demo, to="/")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    channels = [int(n) for n in re.findall(r"\d+", background)[:3]]
+    assert sum(channels) < 200, background
+
+    page.goto(f"{demo.url}/admin/temporalex_django/worker/")
+    assert page.locator("#result_list tbody tr").count() >= 1
+    assert complaints == []

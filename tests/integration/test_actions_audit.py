@@ -1,0 +1,139 @@
+"""Who may do what, and what remains of it: permissions, audit rows, Django's signal, the log."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AnonymousUser, Permission
+
+from temporalex_django import errors
+from temporalex_django.actions.base import Action, Actor, storage
+from temporalex_django.actions.cancel import Cancel
+from temporalex_django.actions.query import Query
+from temporalex_django.actions.signal import Signal
+from temporalex_django.actions.signal_with_start import SignalWithStart
+from temporalex_django.actions.start import Start
+from temporalex_django.actions.targets import Target, find
+from temporalex_django.actions.terminate import Terminate
+from temporalex_django.actions.update import Update
+from temporalex_django.models import Chain, Instance, Message, OperatorAction
+from temporalex_django.signals import operator_acted
+from tests.integration.client_flows import Basket, rolled_back
+
+pytestmark = pytest.mark.django_db
+
+
+def target() -> Target:
+    return find("b-1", storage=storage())
+
+
+#: Every operation on a run: how to make it, its permission, and what its audit row says.
+OPERATIONS = {
+    "start": (lambda by: Start(Basket, id="b-2", by=by), "start", {}),
+    "signal_with_start": (
+        lambda by: SignalWithStart(Basket, signal="note", id="b-3", payload="secret", by=by), "start", {"signal": "note"},
+    ),
+    "signal": (lambda by: Signal(target(), signal="note", payload="secret", by=by), "signal", {"signal": "note"}),
+    "update": (lambda by: Update(target(), update="add", args=4711, id="u", by=by), "signal", {"update": "add", "update_id": "u"}),
+    "query": (lambda by: Query(target(), query="items", by=by), "query", None),
+    "cancel": (lambda by: Cancel(target(), reason="why", by=by), "cancel", {}),
+    "terminate": (lambda by: Terminate(target(), reason="why", by=by), "terminate", {}),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def basket():
+    return Basket.start(id="b-1")
+
+
+def person(*permissions: str):
+    user = get_user_model().objects.create_user("ann")
+    user.user_permissions.set(Permission.objects.filter(codename__in=[f"{name}_instance" for name in permissions]))
+    return get_user_model().objects.get(pk=user.pk)
+
+
+def test_every_operation_is_listed():
+    names = {cls.name for cls in Action.__subclasses__()}
+
+    assert names == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_person_needs_the_permission_and_nothing_is_written_without_it(name):
+    make, permission, _ = OPERATIONS[name]
+    others = {"view", "start", "signal", "query", "cancel", "terminate"} - {permission}
+    user = person(*others)
+    inactive = get_user_model().objects.create_superuser("gone", is_active=False)
+
+    for who in (user, inactive, AnonymousUser()):
+        with pytest.raises(errors.ActionNotPermitted, match=f"{permission}_instance"):
+            make(Actor(user=who, source="pages")).execute()
+
+    assert not OperatorAction.objects.exists()
+    assert not Message.objects.exists()
+    assert Chain.objects.count() == 1
+    assert Instance.objects.get().status == "pending"
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_a_person_did_is_audited_and_told_without_payloads(name, django_capture_on_commit_callbacks, caplog):
+    make, permission, details = OPERATIONS[name]
+    user = person(permission, *(["signal"] if name == "signal_with_start" else []))
+    caplog.set_level(logging.DEBUG, logger="temporalex_django.actions")
+    heard = []
+
+    def receiver(**arguments):
+        heard.append(arguments)
+
+    operator_acted.connect(receiver)
+    with django_capture_on_commit_callbacks(execute=True):
+        make(Actor(user=user, source="pages", address="10.0.0.7")).execute()
+        assert heard == []
+
+    rows = list(OperatorAction.objects.order_by("id"))
+    assert [row.action for row in rows] == [e["action"] for e in heard]
+    if details is None:
+        assert rows == []
+        return
+    row = rows[-1]
+    assert (row.actor, row.actor_name, row.source, row.address) == (user, "ann", "pages", "10.0.0.7")
+    assert (row.forced, row.details) == (name == "terminate", details)
+    assert row.reason == ("why" if name in ("cancel", "terminate") else "")
+    assert row.run.workflow_id == row.workflow_id
+    assert heard[-1]["actor"] == user
+    assert heard[-1]["sender"] is Basket
+    assert heard[-1]["run_id"] == str(row.run_id)
+    record = next(r for r in caplog.records if r.action == row.action)
+    assert (record.workflow_id, record.run_id) == (row.workflow_id, str(row.run_id))
+    assert "secret" not in caplog.text
+    assert "4711" not in caplog.text
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_code_does_is_in_the_history_alone_unless_it_is_forced(name):
+    make, _, _ = OPERATIONS[name]
+
+    make(Actor()).execute()
+
+    assert OperatorAction.objects.count() == (name == "terminate")
+
+
+def test_the_audit_vanishes_with_the_action():
+    by = Actor(user=person("signal", "terminate"), source="pages")
+    with rolled_back():
+        Signal(target(), signal="note", by=by).execute()
+        Terminate(target(), by=by).execute()
+
+    assert not OperatorAction.objects.exists()
+
+
+def test_a_refused_or_repeated_update_is_not_audited_again():
+    by = Actor(user=person("signal"), source="pages")
+    with pytest.raises(errors.UpdateRejected):
+        Update(target(), update="add", args=-1, by=by).execute()
+    for _ in range(3):
+        Update(target(), update="add", args=1, id="u", by=by).execute()
+
+    assert OperatorAction.objects.count() == 1

@@ -35,9 +35,7 @@ class WorkflowHandle:
     method raises when there is no such run is ``WorkflowNotFound``.
     """
 
-    def __init__(
-        self, id: str | UUID, *, workflow: type[Workflow] | None = None, chain_id: UUID | None = None
-    ) -> None:
+    def __init__(self, id: str | UUID, *, workflow: type[Workflow] | None = None, chain_id: UUID | None = None) -> None:
         self.id = str(id)
         self.chain_id = chain_id
         self._workflow = workflow

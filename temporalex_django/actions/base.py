@@ -155,7 +155,9 @@ def plain(value: Any, *, what: str) -> Any:
 def check_name(name: object, *, what: str) -> str:
     """The name of a message. Raises ``PayloadError``: names that begin with two underscores are reserved."""
     if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
-        raise PayloadError(f"the name of a {what} is a string of 1 to {_LONGEST_NAME} printable characters, not {name!r}")
+        raise PayloadError(
+            f"the name of a {what} is a string of 1 to {_LONGEST_NAME} printable characters, not {name!r}"
+        )
     if name.startswith("__"):
         raise PayloadError(f"{what} {name!r}: names that begin with two underscores are reserved")
     return name

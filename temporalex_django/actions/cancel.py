@@ -27,8 +27,6 @@ class Cancel(Action[None]):
         target = self.target
         target.require_open("cancel request")
         with self.together():
-            insert_message(
-                target.chain_id, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage
-            )
+            insert_message(target.chain_id, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
             self.tell(target.subject, reason=self.reason)
         ring_on_commit(alias=self.storage.alias, queues=[target.queue])

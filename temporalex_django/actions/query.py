@@ -56,7 +56,7 @@ class Query(Action[Any]):
         run = "c.run_id" if self.target.pinned is None else "%s"
         pinned = [] if self.target.pinned is None else [self.target.pinned]
         rows = self.storage.sql.select(
-            "select i.status, i.published, i.blocked is not null,"
+            "select i.status, i.published, i.blocked is not null,"  # noqa: S608 - one of two constants
             " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh)"
             f" from temporalex_chain c join temporalex_instance i on i.id = {run} where c.id = %s",
             [*pinned, self.target.chain_id],

@@ -69,7 +69,8 @@ class Start(Action[Target]):
         workflow_id = self._id()
         what = f"the input of {cls.name}"
         args = plain(self.args, what=what)
-        payloads.fit(args, cls.definition.args_type, what=what)  # here it is the caller's error, later it would be the run's
+        # here it is the caller's error, later it would be the run's
+        payloads.fit(args, cls.definition.args_type, what=what)
         return NewStart(
             workflow_id=workflow_id,
             workflow=cls.name,

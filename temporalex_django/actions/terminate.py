@@ -53,6 +53,7 @@ class Terminate(Action[None]):
             found = self.storage.claim(limit=1, queues=(), chains=chains)
         if not found:
             raise UpdateTimeout(
-                f"{target.workflow} {target.workflow_id} is busy: its lock was not free within {wait:g} s, try again", code="busy"
+                f"{target.workflow} {target.workflow_id} is busy: its lock was not free within {wait:g} s, try again",
+                code="busy",
             )
         return found[0]

@@ -161,7 +161,9 @@ class Update(Action[Any]):
         except DatabaseError as exc:
             if not self.storage.transient(exc):
                 raise
-            raise UpdateTimeout(f"{self._what}: the database is busy; ask again with the same id", update_id=self.id) from exc
+            raise UpdateTimeout(
+                f"{self._what}: the database is busy; ask again with the same id", update_id=self.id
+            ) from exc
         ring_on_commit(alias=alias, queues=[self.target.queue])
         return self._standing()
 
@@ -214,7 +216,9 @@ class Update(Action[Any]):
         found = standing(self.target.chain_id, self.id, storage=self.storage)
         if found is not None and found.outcome is not None and found.outcome.status in _DONE:
             return found
-        raise WorkflowClosed(f"{self.target.workflow} {self.target.workflow_id} is closed: update {self.update!r} refused")
+        raise WorkflowClosed(
+            f"{self.target.workflow} {self.target.workflow_id} is closed: update {self.update!r} refused"
+        )
 
     def _standing(self) -> Standing:
         found = standing(self.target.chain_id, self.id, storage=self.storage)

@@ -79,10 +79,14 @@ def page_of(run: Instance, *, page: str, alias: str) -> dict[str, Any]:
     others = Instance.objects.using(alias).filter(chain_id=chain.pk).only("id", "status", "created_at", "closed_at")
     runs = [*others.order_by("-id")[: MOST + 1]]
     acted = [*OperatorAction.objects.using(alias).filter(run_id=run.pk).order_by("-id")[:MOST]]
-    due = current and not chain.closed and (
-        (chain.due_at is not None and chain.due_at <= now)
-        or any(message.fresh for message in messages)
-        or any(task.owner is None for task in activities)
+    due = (
+        current
+        and not chain.closed
+        and (
+            (chain.due_at is not None and chain.due_at <= now)
+            or any(message.fresh for message in messages)
+            or any(task.owner is None for task in activities)
+        )
     )
     missing = None
     if due and not run.blocked:
@@ -103,7 +107,9 @@ def page_of(run: Instance, *, page: str, alias: str) -> dict[str, Any]:
         "more_activities": len(activities) > MOST,
         "inbox": [_message(message) for message in messages[:MOST]],
         "more_messages": len(messages) > MOST,
-        "runs": [{"run": other, "badge": status_badge(other.status), "shown": other.pk == run.pk} for other in runs[:MOST]],
+        "runs": [
+            {"run": other, "badge": status_badge(other.status), "shown": other.pk == run.pk} for other in runs[:MOST]
+        ],
         "more_runs": len(runs) > MOST,
         "acted": acted,
         "limit": MOST,
@@ -185,7 +191,10 @@ def _next_steps() -> dict[str, str]:
         found[cls.code] = getattr(cls, "next_step", "")
         waiting += cls.__subclasses__()
     # the worker died, so there is no class of an error
-    return {**found, "crash": _("Look into the workers' logs: whoever activated this run died. Correct the code, or terminate it.")}
+    return {
+        **found,
+        "crash": _("Look into the workers' logs: whoever activated this run died. Correct the code, or terminate it."),
+    }
 
 
 def _payloads(run: Instance) -> list[tuple[str, Value]]:

@@ -65,7 +65,9 @@ def moment(at: datetime) -> SafeString:
     """A time for a narrow column: the day and the minute, in the viewer's zone; all of it on hover."""
     local = timezone.localtime(at)
     text = f"{formats.date_format(local, 'M j')} {local:%H:%M}"
-    return format_html('<time class="tx-moment" datetime="{}" title="{}">{}</time>', local.isoformat(), local.isoformat(), text)
+    return format_html(
+        '<time class="tx-moment" datetime="{}" title="{}">{}</time>', local.isoformat(), local.isoformat(), text
+    )
 
 
 def shortened(text: str) -> str:

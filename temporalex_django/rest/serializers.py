@@ -26,7 +26,9 @@ class StartBody(Base):
 
     workflow = serializers.CharField(max_length=_LONGEST)
     id = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
-    value = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
+    value = serializers.CharField(
+        required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True
+    )
     args = _payload()
 
 

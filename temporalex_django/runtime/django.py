@@ -334,19 +334,32 @@ class DjangoStorage(TaskStatements, TurnStatements):
     def next_due(self, *, queues: Sequence[str]) -> float | None:
         """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever."""
         now, parameters = self.sql.instant(self.clock)
-        test, parameter = self.sql.among(list(queues), "text")
         declined, excluded = self._exclusion("id")
+        # one probe of an index for each queue: a membership test would read every row that waits
+        runs, tasks, fresh = [], [], []
+        for queue in queues:
+            runs.append(
+                "(select due_at from temporalex_chain where queue = %s and due_at is not null"
+                f"{declined} order by due_at limit 1)"
+            )
+            parameters += [queue, *excluded]
+        for queue in queues:
+            tasks.append(
+                "(select due_at from temporalex_activity_task where queue = %s and owner is null and not atomic"
+                " order by due_at limit 1)"
+            )
+            parameters.append(queue)
+        for queue in queues:
+            fresh.append("exists (select 1 from temporalex_message where fresh and queue = %s)")
+            parameters.append(queue)
+        expiry = "(select min(expires_at) from temporalex_activity_task where expires_at is not null)"
         rows = self.sql.select(
-            f"select {now},"
-            f" (select min(due_at) from temporalex_chain where queue {test} and due_at is not null{declined}),"
-            f" (select min(due_at) from temporalex_activity_task where queue {test} and owner is null and not atomic),"
-            " (select min(expires_at) from temporalex_activity_task where expires_at is not null),"
-            f" exists (select 1 from temporalex_message where fresh and queue {test})",
-            [*parameters, parameter, *excluded, parameter, parameter],
-            ("timestamptz", "timestamptz", "timestamptz", "timestamptz", "bool"),
+            f"select {', '.join([now, *runs, *tasks, expiry])}, {' or '.join(fresh)}",
+            parameters,
+            ("timestamptz", *("timestamptz" for _ in (*runs, *tasks)), "timestamptz", "bool"),
         )
-        moment, *dues, fresh = rows[0]
-        if fresh:
+        moment, *dues, rung = rows[0]
+        if rung:
             return 0.0
         return min((max(0.0, (due - moment).total_seconds()) for due in dues if due is not None), default=None)
 

@@ -82,15 +82,15 @@ class Basket(Workflow):
     tags = ["shop"]
 
     @query("items")
-    def items(state):
+    def items(state):  # noqa: N805 - a query is static
         return state
 
     @query("upto")
-    def upto(state, n):
+    def upto(state, n):  # noqa: N805 - as above
         return state[:n]
 
     @query("broken")
-    def failing(state):
+    def failing(state):  # noqa: N805 - as above
         raise ValueError("no idea")
 
     async def run(self, args: Any) -> Any:
@@ -134,7 +134,7 @@ class Generations(Workflow):
     name = "test.Generations"
 
     @query("state")
-    def state(state):
+    def state(state):  # noqa: N805 - as above
         return state
 
     async def run(self, args: int) -> Any:
@@ -192,7 +192,7 @@ def rolled_back() -> Iterator[None]:
 
 
 def drain() -> None:
-    """Turns, activities and due timers in this thread and transaction."""
-    from temporalex_django.workers.pump import run_until_idle
+    """What is due runs here; imported late, since this module also loads where Django is not set up."""
+    from temporalex_django import testing
 
-    run_until_idle(timeout=20)
+    testing.drain(timeout=20)

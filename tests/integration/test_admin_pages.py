@@ -177,7 +177,14 @@ def test_the_history_comes_in_pages_and_the_last_one_first(admin, django_assert_
     run = Instance.objects.get()
     length = HistoryEvent.objects.count()
     HistoryEvent.objects.bulk_create(
-        HistoryEvent(run=run, seq=length + n, activation=1 + n, kind="SignalReceived", at=timezone.now(), attributes=b'{"name":"x"}')
+        HistoryEvent(
+            run=run,
+            seq=length + n,
+            activation=1 + n,
+            kind="SignalReceived",
+            at=timezone.now(),
+            attributes=b'{"name":"x"}',
+        )
         for n in range(1, 251)
     )
 

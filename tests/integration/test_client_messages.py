@@ -33,7 +33,12 @@ def test_a_start_is_there_at_once_and_runs_to_its_end():
 
     assert handle.result() == "ann:10"
     described = handle.describe()
-    assert (described.id, described.workflow, described.version, described.status) == ("t-1", "test.Typed", 1, "completed")
+    assert (described.id, described.workflow, described.version, described.status) == (
+        "t-1",
+        "test.Typed",
+        1,
+        "completed",
+    )
     assert described["status"] == "completed"
     assert dict(described)["run_id"] == handle.run_id == str(Instance.objects.get().pk)
     assert described.started_at is not None

@@ -360,6 +360,34 @@ def test_an_update_that_nobody_takes_times_out_and_is_not_lost():
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_process_without_the_class_leaves_the_update_to_others(monkeypatch):
+    handle = Basket.start(id="b-1")
+    with monkeypatch.context() as patch:
+        patch.delitem(workflows.registry, "test.Basket")
+        with pytest.raises(errors.UpdateTimeout) as caught:
+            handle.update("add", 1, id="u-1", timeout=0.02)
+
+    assert (caught.value.code, caught.value.accepted) == ("update_timeout", False)
+    assert (handle.status, Message.objects.get().fresh) == ("pending", True)
+    drain()
+    assert handle.update("add", 1, id="u-1") == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_update_behind_an_atomic_activity_is_judged_after_it():
+    handle = Inside.start("signal")
+    handle.query("__accepts")  # the first activation, here: the atomic activity is due and left to a worker
+
+    with pytest.raises(errors.UpdateTimeout):
+        handle.update("add", 1, id="u-1", timeout=0.02)
+    drain()
+
+    assert handle.result() == "done"
+    with pytest.raises(errors.WorkflowClosed):
+        handle.update("add", 1, id="u-1")
+
+
+@pytest.mark.django_db(transaction=True)
 def test_many_threads_update_one_run():
     handle = Basket.start(id="b-1")
     answers: list[int] = []
@@ -506,7 +534,7 @@ class TestLocks:
                     one.signal("note", 1)
                     barrier.wait()
                     other.signal("note", 1)
-            except BaseException as exc:
+            except BaseException as exc:  # noqa: BLE001 - shown by the assertion
                 failures.append(exc)
             finally:
                 connections.close_all()

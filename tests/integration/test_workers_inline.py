@@ -260,11 +260,10 @@ def test_statements_of_a_round_do_not_depend_on_the_number_of_runs(inline: bool)
     def statements(size: int) -> int:
         for i in range(size):
             started = start("Tally", workflow_id=f"{size}-{i}")
-            for name in ("add", "add"):
-                body: Any = {"kind": "update", "name": name, "body": 1, "dedupe": None}
+            for number in range(2):
+                body: Any = {"kind": "update", "name": "add", "body": 1, "dedupe": f"update-{number}"}
                 insert_message(started.chain_id, **body, storage=DjangoStorage())
         pump = Pump(inline=inline)
-        pump.storage.turn_size  # noqa: B018 - it is what limits a turn
         try:
             with CaptureQueriesContext(connection) as queries:
                 assert pump.round().runs == size

@@ -52,6 +52,7 @@ format: venv
 	@$(PYTHON) -m ruff format .
 
 bench: venv
+	@$(PYTHON) -m pip install --disable-pip-version-check -qq --group bench
 	@$(PYTHON) -m benchmarks run $(ARGS)
 
 clean:

@@ -50,7 +50,8 @@ def errors_page() -> str:
 
 _PRIMITIVES = (
     *("activity", "sleep", "wait_for_signal", "publish_state", "now", "random", "uuid4", "patched", "deprecate_patch"),
-    *("phase", "parallel", "update_state", "wait_condition", "cancel_requested", "info"),
+    *("phase", "parallel", "race", "update_state", "wait_condition", "cancel_requested", "wait_cancelled", "shield", "saga"),
+    "info",
 )
 
 
@@ -60,7 +61,7 @@ def places_page() -> str:
         "",
         _NOTE,
         "Where a primitive may be called. It is checked at the call and again at the `await`; a wrong place raises `NestingError`, no",
-        "workflow at all `OutsideWorkflow`. A branch is one of `parallel`, in `run` or in a handler.",
+        "workflow at all `OutsideWorkflow`. A branch is one of `parallel` or `race`, in `run` or in a handler.",
         "",
         "| primitive | " + " | ".join(places.UNIT_KINDS) + " |",
         "|---|" + "---|" * len(places.UNIT_KINDS),

@@ -8,7 +8,7 @@ import time
 
 
 def main(count: int, url: str) -> None:
-    from dbos import DBOS, DBOSConfig, Queue
+    from dbos import DBOS, DBOSConfig
 
     config: DBOSConfig = {"name": "bench", "system_database_url": url, "run_admin_server": False, "log_level": "ERROR"}
     DBOS(config=config)
@@ -21,14 +21,8 @@ def main(count: int, url: str) -> None:
     def one() -> int:
         return nothing()
 
-    Queue("bench")
     DBOS.launch()
     one()
-    latencies = []
-    for _ in range(50):
-        began = time.perf_counter()
-        one()
-        latencies.append(time.perf_counter() - began)
     began = time.perf_counter()
     handles = [DBOS.start_workflow(one) for _ in range(count)]
     for handle in handles:

@@ -13,10 +13,12 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from temporalex_django.core import places, primitives
+from temporalex_django.core.branches import Parallel, Race
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
 from temporalex_django.core.ivar import Call
 from temporalex_django.core.phase import Phase
+from temporalex_django.core.scopes import Saga, Shield
 from temporalex_django.errors import WorkflowDefinitionError
 
 T = TypeVar("T")
@@ -124,8 +126,20 @@ def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[lis
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number from 1, not {limit!r}")
     if isinstance(branches, (str, bytes, Mapping)) or not hasattr(branches, "__iter__"):
         raise WorkflowDefinitionError(f"parallel: branches must be a list of functions or awaitables, not {branches!r}")
-    made = primitives.Parallel(executor, list(branches), limit)
+    made = Parallel(executor, list(branches), limit)
     return cast("Awaitable[list[Any]]", Call("parallel", made.run))
+
+
+def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
+    """Run branches side by side; the first to finish wins: ``(index, value)``. A branch that raises first raises here.
+
+    Branches are what ``parallel`` takes. Of several that finish in one activation the lowest index wins. The others are cancelled,
+    and all have ended when this returns.
+    """
+    executor = places.executor_for("race")
+    if not branches:
+        raise WorkflowDefinitionError("race: without a branch it could never end")
+    return cast("Awaitable[tuple[int, Any]]", Call("race", Race(executor, branches).run))
 
 
 def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
@@ -145,6 +159,32 @@ def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | N
 def cancel_requested() -> bool:
     """Whether somebody asked this run to cancel."""
     return places.executor_for("cancel_requested").cancel_requested
+
+
+def wait_cancelled() -> Awaitable[None]:
+    """Block until somebody asks this run to cancel; returns (at once, if somebody has).
+
+    This is how the unit hears of the cancel: its later waits do not raise ``Cancelled`` for it, unless it is inside ``shield``.
+    """
+    executor = places.executor_for("wait_cancelled")
+    return cast("Awaitable[None]", Call("wait_cancelled", lambda: primitives.wait_cancelled(executor)))
+
+
+def shield() -> Shield:
+    """``async with api.shield():`` lets what is inside finish: a cancel that arrives is raised at the first wait after the block.
+
+    Branches and phases that are started inside are shielded with it. A ``race`` inside still cancels its losers.
+    """
+    return Shield()
+
+
+def saga() -> Saga:
+    """``async with api.saga() as saga:`` with ``saga.add(undo, *args)`` after each step that worked.
+
+    When the block raises, or is cancelled, the compensations run in reverse, shielded from a cancel; then the error goes on. What
+    a compensation raises is logged and does not stop the others.
+    """
+    return Saga()
 
 
 def info() -> Info:

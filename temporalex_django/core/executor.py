@@ -59,6 +59,7 @@ class Executor:
         self.published: Any = None
         self.publications = 0
         self.cancel_requested = False
+        self.cancel_notice = IVar("a cancel request")
         self.closed: str | None = None
         self.handed_over: dict[int, Coroutine[Any, Any, Any]] = {}  # coroutines given as branches, until they have ended
         self.open_updates: dict[str, str] = {}  # accepted and unfinished: id -> name
@@ -142,7 +143,9 @@ class Executor:
     def _request_cancel(self) -> None:
         self.cancel_requested = True
         for unit in list(self.scheduler.units.values()):
-            self.scheduler.cancel(unit)
+            if unit.parent is None:
+                self.scheduler.cancel(unit, seen=self.cancel_notice)
+        self.cancel_notice.put()
 
     def _run_ended(self, value: Any, error: BaseException | None) -> None:
         kind, attributes = self._closing(value, error)
@@ -301,6 +304,7 @@ class Executor:
         self.handed_over.clear()
         self.scheduler.units.clear()
         self.scheduler.ready.clear()
+        self.scheduler.when_blocked.clear()
         eviction.discard(coroutines)
 
     def __del__(self) -> None:

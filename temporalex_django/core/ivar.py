@@ -73,6 +73,10 @@ class Call:
         self._unit = unit
         unit.unawaited[self] = None
 
+    @property
+    def usage(self) -> str:
+        return f"await {self.name}(...)"
+
     def hand_over(self) -> None:
         """The call counts as made in the branch that it was given to."""
         self._unit.unawaited.pop(self, None)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from temporalex_django.core import dispatch
 from temporalex_django.core.conditions import Condition, holds, wants_state
 from temporalex_django.core.executor import Executor
-from temporalex_django.core.ivar import Call, IVar
+from temporalex_django.core.ivar import IVar
 from temporalex_django.core.phase import Phase
-from temporalex_django.core.results import Async, Err
-from temporalex_django.core.scheduler import Unit
 from temporalex_django.core.values import copied
-from temporalex_django.errors import Cancelled, Control, NestingError, WorkflowDefinitionError
+from temporalex_django.errors import Cancelled, NestingError
 
 
 def filled(value: Any = None) -> IVar:
@@ -121,70 +118,10 @@ async def wait_condition(executor: Executor, predicate: Callable[..., Any], time
             executor.cancel_timer(number)
 
 
-class Parallel:
-    """Branches of one ``parallel`` call. All end before the caller goes on, whatever happens to one of them."""
-
-    def __init__(self, executor: Executor, branches: Sequence[Any], limit: int | None) -> None:
-        for branch in branches:
-            if not callable(branch) and not inspect.isawaitable(branch):
-                raise WorkflowDefinitionError(
-                    f"parallel: {branch!r} is neither a function without arguments nor an awaitable (a loop needs functools.partial)"
-                )
-            if isinstance(branch, Call):
-                branch.hand_over()
-            elif inspect.iscoroutine(branch):
-                executor.handed_over[id(branch)] = branch
-        self._executor = executor
-        self._branches = branches
-        self._limit = limit or len(branches)
-        self._results: list[Any] = [None] * len(branches)
-        self._next = 0
-        self._running = 0
-        self._control: BaseException | None = None
-        self._done = IVar(f"parallel of {len(branches)}")
-
-    async def run(self) -> list[Any]:
-        host = self._executor.scheduler.current
-        self._fill(host)
-        try:
-            if self._branches:
-                await self._done
-        except Cancelled:
-            for branch in self._branches[self._next :]:
-                if inspect.iscoroutine(branch):
-                    branch.close()
-                    self._executor.handed_over.pop(id(branch), None)
-            self._next = len(self._branches)
-            if self._running:
-                await self._done
-            raise
-        if self._control is not None:
-            raise self._control
-        return self._results
-
-    def _fill(self, host: Unit | None) -> None:
-        scheduler = self._executor.scheduler
-        while self._next < len(self._branches) and self._running < self._limit:
-            index = self._next
-            self._next += 1
-            self._running += 1
-
-            def finished(value: Any, error: BaseException | None, index: int = index) -> None:
-                self._ended(index, value, error)
-                self._fill(host)
-                if not self._running:
-                    self._done.put()
-
-            unit = Unit(scheduler, "branch", f"branch {index}", finished, host)
-            scheduler.spawn(unit, dispatch.invoke(self._branches[index]))
-
-    def _ended(self, index: int, value: Any, error: BaseException | None) -> None:
-        self._running -= 1
-        self._executor.handed_over.pop(id(self._branches[index]), None)
-        if isinstance(error, (MemoryError, RecursionError)):
-            raise error
-        if error is None and isinstance(value, Async):
-            error = NestingError(f"branch {index} returned Async: only a handler of a phase may")
-        if isinstance(error, Control):
-            self._control = self._control or error
-        self._results[index] = value if error is None else Err(error)
+def wait_cancelled(executor: Executor) -> IVar:
+    """Returns when the run is asked to cancel, at once if it was already. Outside of a shield that is how the unit hears of it."""
+    unit = executor.scheduler.current
+    assert unit is not None
+    if executor.cancel_requested and not unit.shields:
+        unit.cancelled = False
+    return executor.cancel_notice

@@ -9,13 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
-from temporalex_django.core.ivar import Call, IVar
+from temporalex_django.core.ivar import IVar
 from temporalex_django.errors import Cancelled, DeterminismViolation, NotAwaited
 
 Finished = Callable[[Any, BaseException | None], None]
 _number = attrgetter("number")
+
+
+class Awaited(Protocol):
+    """What must be awaited before its unit ends; ``usage`` is the code that does it."""
+
+    name: str
+
+    @property
+    def usage(self) -> str: ...
 
 
 class Unit:
@@ -24,6 +33,7 @@ class Unit:
     __slots__ = (
         "_scheduler",
         "cancelled",
+        "children",
         "coroutine",
         "error",
         "finished",
@@ -32,6 +42,8 @@ class Unit:
         "number",
         "parent",
         "queued",
+        "shields",
+        "told",
         "unawaited",
         "waiting",
     )
@@ -46,9 +58,12 @@ class Unit:
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.waiting: IVar | None = None
         self.error: BaseException | None = None  # thrown in at the next step
-        self.cancelled = False  # Cancelled is due at the next wait
+        self.cancelled = False  # Cancelled is due at the next wait outside of a shield
+        self.told = False  # a cancel has reached it: it does so once
+        self.shields = 0  # `shield` blocks that it is in
+        self.children: dict[int, Unit] = {}  # that it started and that have not ended
         self.queued = False
-        self.unawaited: dict[Call, None] = {}
+        self.unawaited: dict[Awaited, None] = {}
 
     def wake(self) -> None:
         if not self.queued:
@@ -73,6 +88,7 @@ class Scheduler:
         self.ready: list[Unit] = []
         self.current: Unit | None = None
         self.after_step: Callable[[], None] | None = None  # conditions look at the state again
+        self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
         self._last = 0
 
     def new_number(self) -> int:
@@ -83,25 +99,46 @@ class Scheduler:
         """Let ``unit`` run ``coroutine`` from the next round on."""
         unit.coroutine = coroutine
         self.units[unit.number] = unit
+        if unit.parent is not None:
+            unit.parent.children[unit.number] = unit
         unit.wake()
 
     def run(self) -> None:
-        """Step units until every one of them is blocked."""
-        while self.ready:
-            turn, self.ready = self.ready, []
-            if len(turn) > 1:
-                turn.sort(key=_number)
-            for unit in turn:
-                unit.queued = False
-                self._step(unit)
-                if self.after_step is not None:
-                    self.after_step()
+        """Step units until every one of them is blocked, and what waited for that has nothing more to do."""
+        while True:
+            while self.ready:
+                turn, self.ready = self.ready, []
+                if len(turn) > 1:
+                    turn.sort(key=_number)
+                for unit in turn:
+                    unit.queued = False
+                    self._step(unit)
+                    if self.after_step is not None:
+                        self.after_step()
+            if not self.when_blocked:
+                return
+            calls, self.when_blocked = self.when_blocked, []
+            for call in calls:
+                call()
 
-    def cancel(self, unit: Unit) -> None:
-        """Raise ``Cancelled`` in the unit, at its present wait or else at its next one."""
-        unit.cancelled = True
-        if unit.waiting is not None and not unit.queued:
-            unit.wake()
+    def cancel(self, root: Unit, *, seen: IVar | None = None) -> None:
+        """Raise ``Cancelled`` in the unit and in all that it started, at the present wait or else at the next one; once in each.
+
+        A unit in a shield gets it after the shield, and what it started in there does not get it at all. A unit that waits for
+        ``seen`` knows of the cancel by that: its wait returns instead.
+        """
+        reached = [root]
+        while reached:
+            unit = reached.pop()
+            if unit.told:
+                continue
+            unit.told = True
+            unit.cancelled = unit.shields > 0 or unit.waiting is None or unit.waiting is not seen
+            if unit.shields:
+                continue
+            reached.extend(unit.children.values())
+            if unit.waiting is not None and not unit.queued:
+                unit.wake()
 
     def call(self, unit: Unit, fn: Callable[[], Any]) -> Any:
         """Run plain code as ``unit``, without a coroutine. Raises what ``fn`` raises, and ``NotAwaited``."""
@@ -117,12 +154,12 @@ class Scheduler:
         assert coroutine is not None
         waited, unit.waiting = unit.waiting, None
         error, unit.error = unit.error, None
-        if unit.cancelled and waited is not None and not waited.full:
+        if unit.cancelled and not unit.shields and waited is not None and not waited.full:
             unit.cancelled = False
             waited.waiters.remove(unit)
             if waited.abandon is not None:
                 waited.abandon()
-            error = Cancelled._make("the run was asked to cancel")
+            error = Cancelled._make("cancelled")
         self.current = unit
         try:
             trap = coroutine.send(None) if error is None else coroutine.throw(error)
@@ -147,11 +184,13 @@ class Scheduler:
             return
         unit.waiting = trap
         trap.waiters.append(unit)
-        if unit.cancelled:
+        if unit.cancelled and not unit.shields:
             unit.wake()
 
     def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
         del self.units[unit.number]
+        if unit.parent is not None:
+            unit.parent.children.pop(unit.number, None)
         unit.coroutine = None
         if error is None:
             error = not_awaited(unit)
@@ -162,6 +201,7 @@ def not_awaited(unit: Unit) -> NotAwaited | None:
     """The error of a unit that ends with calls which nobody awaited."""
     if not unit.unawaited:
         return None
-    names = ", ".join(call.name for call in unit.unawaited)
+    calls = list(unit.unawaited)
     unit.unawaited.clear()
-    return NotAwaited(f"{unit.name} called {names} and never awaited it: write `await {names.split(', ', 1)[0]}(...)`")
+    names = ", ".join(call.name for call in calls)
+    return NotAwaited(f"{unit.name} called {names} and never awaited it: write `{calls[0].usage}`")

@@ -1,0 +1,165 @@
+"""Units side by side: ``parallel`` waits for all of them, ``race`` for the first and cancels the others."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalex_django.core import dispatch
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.ivar import Call, IVar
+from temporalex_django.core.results import Async, Err
+from temporalex_django.core.scheduler import Unit
+from temporalex_django.errors import Cancelled, Control, NestingError, WorkflowDefinitionError
+
+logger = logging.getLogger("temporalex_django.workflow")
+
+Ended = Callable[[int, Any, BaseException | None], None]
+
+
+class _Branches:
+    """What the two have in common: branches are taken over when the primitive is called and started when it is awaited."""
+
+    def __init__(self, executor: Executor, name: str, branches: Sequence[Any]) -> None:
+        for branch in branches:
+            if not callable(branch) and not inspect.isawaitable(branch):
+                raise WorkflowDefinitionError(
+                    f"{name}: {branch!r} is neither a function without arguments nor an awaitable (a loop needs functools.partial)"
+                )
+        for branch in branches:
+            if isinstance(branch, Call):
+                branch.hand_over()
+            elif inspect.iscoroutine(branch):
+                executor.handed_over[id(branch)] = branch
+        self.executor = executor
+        self.branches = branches
+        self.running = 0
+
+    def start(self, index: int, host: Unit | None, ended: Ended) -> None:
+        """Spawn one branch; ``ended(index, value, error)`` is called when it is over."""
+
+        def finished(value: Any, error: BaseException | None) -> None:
+            self.running -= 1
+            self._forget(index)
+            if isinstance(error, (MemoryError, RecursionError)):
+                raise error
+            if error is None and isinstance(value, Async):
+                error = NestingError(f"branch {index} returned Async: only a handler of a phase may")
+            ended(index, value, error)
+
+        self.running += 1
+        scheduler = self.executor.scheduler
+        unit = Unit(scheduler, "branch", f"branch {index}", finished, host)
+        scheduler.spawn(unit, dispatch.invoke(self.branches[index]))
+
+    def drop(self, first: int) -> None:
+        """Branches from ``first`` on will never be started."""
+        for index in range(first, len(self.branches)):
+            if inspect.iscoroutine(self.branches[index]):
+                self.branches[index].close()
+                self._forget(index)
+
+    def _forget(self, index: int) -> None:
+        self.executor.handed_over.pop(id(self.branches[index]), None)
+
+
+class Parallel(_Branches):
+    """Branches of one ``parallel`` call. All end before the caller goes on, whatever happens to one of them."""
+
+    def __init__(self, executor: Executor, branches: Sequence[Any], limit: int | None) -> None:
+        super().__init__(executor, "parallel", branches)
+        self._limit = limit or len(branches)
+        self._results: list[Any] = [None] * len(branches)
+        self._next = 0
+        self._control: BaseException | None = None
+        self._done = IVar(f"parallel of {len(branches)}")
+
+    async def run(self) -> list[Any]:
+        self._host = self.executor.scheduler.current
+        self._fill()
+        try:
+            if self.branches:
+                await self._done
+        except Cancelled:
+            self.drop(self._next)
+            self._next = len(self.branches)
+            if self.running:
+                await self._done
+            raise
+        if self._control is not None:
+            raise self._control
+        return self._results
+
+    def _fill(self) -> None:
+        while self._next < len(self.branches) and self.running < self._limit:
+            self._next += 1
+            self.start(self._next - 1, self._host, self._ended)
+
+    def _ended(self, index: int, value: Any, error: BaseException | None) -> None:
+        if isinstance(error, Control):
+            self._control = self._control or error
+        self._results[index] = value if error is None else Err(error)
+        self._fill()
+        if not self.running:
+            self._done.put()
+
+
+class Race(_Branches):
+    """Branches of one ``race`` call (D-29). Who won is decided when every unit is blocked, so that of those that ended in the same
+    activation the lowest index wins, whatever the order in which they were stepped. The others are cancelled, and all have ended
+    before the caller goes on."""
+
+    def __init__(self, executor: Executor, branches: Sequence[Any]) -> None:
+        super().__init__(executor, "race", branches)
+        self._units: dict[int, Unit] = {}
+        self._ends: dict[int, tuple[Any, BaseException | None]] = {}
+        self._winner: int | None = None
+        self._done = IVar(f"race of {len(branches)}")
+
+    async def run(self) -> tuple[int, Any]:
+        scheduler = self.executor.scheduler
+        host = scheduler.current
+        for index in range(len(self.branches)):
+            self.start(index, host, self._ended)
+        self._mine = list(host.children.values())[-len(self.branches) :] if host is not None else []
+        try:
+            await self._done
+        except Cancelled:
+            if not self._done.full:  # the same cancel has reached the branches
+                await self._done
+            raise
+        assert self._winner is not None
+        value, error = self._ends[self._winner]
+        control = next((e for _, e in self._ends.values() if isinstance(e, Control) and not isinstance(e, Cancelled)), None)
+        if control is not None or error is not None:
+            raise control or error  # type: ignore[misc] # one of them is set
+        return self._winner, value
+
+    def _ended(self, index: int, value: Any, error: BaseException | None) -> None:
+        self._ends[index] = value, error
+        if self._winner is None:
+            if len(self._ends) == 1:
+                self.executor.scheduler.when_blocked.append(self._decide)
+        else:
+            self._lost(index, error)
+            if not self.running:
+                self._done.put()
+
+    def _decide(self) -> None:
+        self._winner = min(self._ends)
+        for index, (_, error) in self._ends.items():
+            if index != self._winner:
+                self._lost(index, error)
+        for unit in self._mine:
+            if unit.coroutine is not None:
+                self.executor.scheduler.cancel(unit)
+        if not self.running:
+            self._done.put()
+
+    def _lost(self, index: int, error: BaseException | None) -> None:
+        """An error of a loser goes to nobody."""
+        if error is not None and not isinstance(error, Control) and not self.executor.replaying:
+            info = self.executor.info
+            logger.error("%s %s: branch %d lost its race and failed", info.workflow, info.id, index, exc_info=error)

@@ -1,0 +1,100 @@
+"""``async with`` blocks of workflow code: ``shield`` and ``saga``. Neither suspends by itself."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from temporalex_django.core import places
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.scheduler import Unit
+from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
+
+logger = logging.getLogger("temporalex_django.workflow")
+
+
+class _Scope:
+    """Its place is checked at the call and again at the ``async with``; a call without one is reported like a forgotten await."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.executor: Executor = places.executor_for(name)
+        self._unit = places.unit_for(name)
+        self._unit.unawaited[self] = None
+        self._entered = False
+
+    @property
+    def usage(self) -> str:
+        return f"async with {self.name}():"
+
+    def enter(self) -> Unit:
+        unit = places.unit_for(self.name)
+        if self._entered:
+            raise NestingError(f"{self.name} was entered twice: call it again for another block")
+        self._entered = True
+        self._unit.unawaited.pop(self, None)
+        return unit
+
+
+class Shield(_Scope):
+    """A cancel that arrives inside is raised at the unit's first wait after the block."""
+
+    def __init__(self) -> None:
+        super().__init__("shield")
+
+    async def __aenter__(self) -> None:
+        self._inside = self.enter()
+        self._inside.shields += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._inside.shields -= 1
+
+
+class Saga(_Scope):
+    """Compensations, run in reverse and shielded when the block raises. What a compensation raises is logged, the others still run,
+    and the error of the block goes on."""
+
+    def __init__(self) -> None:
+        super().__init__("saga")
+        self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._open = False
+
+    def add(self, undo: Callable[..., Any], *args: Any) -> None:
+        """``undo(*args)`` is to be run (and awaited, if it gives an awaitable) when the block raises."""
+        if not callable(undo):
+            raise WorkflowDefinitionError(f"saga: {undo!r} is not a function: write saga.add(undo, *args), without calling it")
+        if not self._open:
+            raise NestingError("saga: add belongs inside `async with api.saga() as saga:`")
+        self._undo.append((undo, args))
+
+    async def __aenter__(self) -> Saga:
+        self._inside = self.enter()
+        self._open = True
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._open = False
+        if error is None or not isinstance(error, (Exception, Cancelled)) or isinstance(error, (MemoryError, RecursionError)):
+            return  # nothing to undo, or the activation itself has failed: it will be tried again as a whole
+        self._inside.shields += 1
+        try:
+            for undo, args in reversed(self._undo):
+                await self._compensate(undo, args)
+        finally:
+            self._inside.shields -= 1
+
+    async def _compensate(self, undo: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        try:
+            value = undo(*args)
+            if inspect.isawaitable(value):
+                await value
+        except (MemoryError, RecursionError):
+            raise
+        except (Exception, Cancelled) as exc:  # noqa: BLE001 - user code; nobody waits for its outcome
+            if not self.executor.replaying:
+                info = self.executor.info
+                what = getattr(undo, "__name__", repr(undo))
+                logger.error("%s %s: the compensation %s failed", info.workflow, info.id, what, exc_info=exc)

@@ -50,7 +50,17 @@ def errors_page() -> str:
 
 _PRIMITIVES = (
     *("activity", "sleep", "wait_for_signal", "publish_state", "now", "random", "uuid4", "patched", "deprecate_patch"),
-    *("phase", "parallel", "race", "update_state", "wait_condition", "cancel_requested", "wait_cancelled", "shield", "saga"),
+    *(
+        "phase",
+        "parallel",
+        "race",
+        "update_state",
+        "wait_condition",
+        "cancel_requested",
+        "wait_cancelled",
+        "shield",
+        "saga",
+    ),
     "info",
 )
 

@@ -37,8 +37,8 @@ class _Branches:
         self.branches = branches
         self.running = 0
 
-    def start(self, index: int, host: Unit | None, ended: Ended) -> None:
-        """Spawn one branch; ``ended(index, value, error)`` is called when it is over."""
+    def start(self, index: int, host: Unit | None, ended: Ended) -> Unit:
+        """Spawn one branch as a unit; ``ended(index, value, error)`` is called when it is over."""
 
         def finished(value: Any, error: BaseException | None) -> None:
             self.running -= 1
@@ -53,6 +53,7 @@ class _Branches:
         scheduler = self.executor.scheduler
         unit = Unit(scheduler, "branch", f"branch {index}", finished, host)
         scheduler.spawn(unit, dispatch.invoke(self.branches[index]))
+        return unit
 
     def drop(self, first: int) -> None:
         """Branches from ``first`` on will never be started."""
@@ -107,32 +108,32 @@ class Parallel(_Branches):
 
 
 class Race(_Branches):
-    """Branches of one ``race`` call (D-29). Who won is decided when every unit is blocked, so that of those that ended in the same
-    activation the lowest index wins, whatever the order in which they were stepped. The others are cancelled, and all have ended
-    before the caller goes on."""
+    """Branches of one ``race`` call (D-29).
+
+    Who won is decided when every unit is blocked, so that of those that ended in the same activation the lowest index wins,
+    whatever the order in which they were stepped. The others are cancelled, and all have ended before the caller goes on.
+    """
 
     def __init__(self, executor: Executor, branches: Sequence[Any]) -> None:
         super().__init__(executor, "race", branches)
-        self._units: dict[int, Unit] = {}
+        self._units: list[Unit] = []
         self._ends: dict[int, tuple[Any, BaseException | None]] = {}
         self._winner: int | None = None
         self._done = IVar(f"race of {len(branches)}")
 
     async def run(self) -> tuple[int, Any]:
-        scheduler = self.executor.scheduler
-        host = scheduler.current
-        for index in range(len(self.branches)):
-            self.start(index, host, self._ended)
-        self._mine = list(host.children.values())[-len(self.branches) :] if host is not None else []
+        host = self.executor.scheduler.current
+        self._units = [self.start(index, host, self._ended) for index in range(len(self.branches))]
         try:
             await self._done
         except Cancelled:
-            if not self._done.full:  # the same cancel has reached the branches
-                await self._done
+            await self._done  # the same cancel has reached the branches
             raise
         assert self._winner is not None
         value, error = self._ends[self._winner]
-        control = next((e for _, e in self._ends.values() if isinstance(e, Control) and not isinstance(e, Cancelled)), None)
+        control = next(
+            (e for _, e in self._ends.values() if isinstance(e, Control) and not isinstance(e, Cancelled)), None
+        )
         if control is not None or error is not None:
             raise control or error  # type: ignore[misc] # one of them is set
         return self._winner, value
@@ -152,7 +153,7 @@ class Race(_Branches):
         for index, (_, error) in self._ends.items():
             if index != self._winner:
                 self._lost(index, error)
-        for unit in self._mine:
+        for unit in self._units:
             if unit.coroutine is not None:
                 self.executor.scheduler.cancel(unit)
         if not self.running:

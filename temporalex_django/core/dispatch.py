@@ -50,12 +50,16 @@ def messages(
         elif job.kind == "UpdateRequested":
             attributes = job.attributes
             after = attributes.get("after")
-            update = Update(attributes["id"], attributes["name"], attributes["args"], count if after is None else after, False)
+            update = Update(
+                attributes["id"], attributes["name"], attributes["args"], count if after is None else after, False
+            )
             if after is None:
                 incoming.append(update)
             else:
                 waiting.append(update)
-    waiting.sort(key=lambda update: update.after)  # as a replay does: ids of an inbox need not be in order of arrival (D-24)
+    waiting.sort(
+        key=lambda update: update.after
+    )  # as a replay does: ids of an inbox need not be in order of arrival (D-24)
     return waiting, incoming
 
 
@@ -147,7 +151,9 @@ def _not_now(executor: Executor, name: str) -> UpdateRejected:
         return WorkflowClosed(f"{executor.info.workflow} {executor.info.id} is closed")
     takes = ", ".join(executor.accepts["updates"]) or "none"
     info = executor.info
-    return UpdateRejected(f"{info.workflow} {info.id} is not accepting the update {name!r} at this time (accepted now: {takes})")
+    return UpdateRejected(
+        f"{info.workflow} {info.id} is not accepting the update {name!r} at this time (accepted now: {takes})"
+    )
 
 
 def _judge(executor: Executor, phase: Phase, update: Update) -> None:
@@ -278,7 +284,9 @@ def _complete(executor: Executor, update: str, response: Any) -> None:
 
 
 def _failed(executor: Executor, what: str, update: str | None, error: BaseException) -> None:
-    if isinstance(error, (MemoryError, RecursionError)) or (isinstance(error, Control) and not isinstance(error, Cancelled)):
+    if isinstance(error, (MemoryError, RecursionError)) or (
+        isinstance(error, Control) and not isinstance(error, Cancelled)
+    ):
         raise error
     if update is not None:
         name = executor.open_updates.pop(update)

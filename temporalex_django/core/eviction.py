@@ -42,7 +42,11 @@ def _chain(coroutine: Any) -> Iterable[Any]:
 
 
 def _probe() -> bool:
-    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_size_t) != 8 or not getattr(sys, "_is_gil_enabled", lambda: True)():
+    if (
+        sys.implementation.name != "cpython"
+        or ctypes.sizeof(ctypes.c_size_t) != 8
+        or not getattr(sys, "_is_gil_enabled", lambda: True)()
+    ):
         return False
     ran: list[int] = []
 

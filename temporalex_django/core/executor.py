@@ -54,14 +54,17 @@ class Executor:
         self.place: str | None = None  # the pure place that user code is in
         self.replaying = False
         self.now: datetime = datetime.min
-        self.rng = random.Random(0)  # noqa: S311 - replaced by the recorded seed of the run
+        self._seed = 0  # replaced by the recorded one
+        self._rng: random.Random | None = None
         self.history_length = 0
         self.published: Any = None
         self.publications = 0
         self.cancel_requested = False
         self.cancel_notice = IVar("a cancel request")
         self.closed: str | None = None
-        self.handed_over: dict[int, Coroutine[Any, Any, Any]] = {}  # coroutines given as branches, until they have ended
+        self.handed_over: dict[
+            int, Coroutine[Any, Any, Any]
+        ] = {}  # coroutines given as branches, until they have ended
         self.open_updates: dict[str, str] = {}  # accepted and unfinished: id -> name
         self.activities: dict[int, str] = {}  # scheduled and unresolved: number -> name
         self._resolve: dict[int, Callable[[Job], None]] = {}
@@ -96,7 +99,7 @@ class Executor:
         self.now = activation.now
         self.history_length = activation.history_length
         if activation.seed is not None:
-            self.rng = random.Random(activation.seed)  # noqa: S311 - reproducible on purpose
+            self._seed, self._rng = activation.seed, None
         waiting, incoming = dispatch.messages(self, activation.jobs, recorded)
         with places.active(self):
             self.mailbox.updates.extend(waiting)
@@ -122,7 +125,7 @@ class Executor:
         return completion
 
     def _start(self, start: dict[str, Any]) -> None:
-        self.rng = random.Random(start["seed"])  # noqa: S311 - the recorded seed
+        self._seed, self._rng = start["seed"], None
         main = Unit(self.scheduler, "run", "run", self._run_ended, None)
         self.scheduler.spawn(main, self._main(start.get("args")))
 
@@ -170,13 +173,19 @@ class Executor:
                     return "CompleteWorkflow", {"result": self.plain(result, "the result of run")}
                 case Err(reason):
                     reason = describe_reason(reason)
-                    return "FailWorkflow", {"reason": self.plain(reason, "the reason of run"), "type": None, "message": None}
+                    return "FailWorkflow", {
+                        "reason": self.plain(reason, "the reason of run"),
+                        "type": None,
+                        "message": None,
+                    }
                 case ContinueAsNew(args):
                     return "ContinueAsNew", {"args": self.plain(args, "the arguments of ContinueAsNew")}
                 case Async():
                     raise NestingError("run returned Async: run is no place for it, only a handler of a phase may")
                 case _:
-                    raise TypeError(f"run returned {value!r}: it must return Ok(result), Err(reason) or ContinueAsNew(args)")
+                    raise TypeError(
+                        f"run returned {value!r}: it must return Ok(result), Err(reason) or ContinueAsNew(args)"
+                    )
         except (PayloadError, NestingError, TypeError) as exc:
             return "FailWorkflow", failure_of_run(exc)
 
@@ -257,6 +266,13 @@ class Executor:
         self._resolve.pop(number, None)
         self._timers.pop(number, None)
         self.activities.pop(number, None)
+
+    @property
+    def rng(self) -> random.Random:
+        """The generator of the run; seeding it costs more than a small activation, so only runs that draw pay for it."""
+        if self._rng is None:
+            self._rng = random.Random(self._seed)  # noqa: S311 - reproducible on purpose
+        return self._rng
 
     @contextmanager
     def pure(self, place: str) -> Iterator[None]:

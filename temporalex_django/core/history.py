@@ -47,7 +47,5 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
             case _:
                 outputs.append(event)
     stamp = group[0].at
-    activation = Activation(
-        now=stamp, jobs=tuple(jobs), start=start, history_length=group[0].seq - 1, seed=seed
-    )
+    activation = Activation(now=stamp, jobs=tuple(jobs), start=start, history_length=group[0].seq - 1, seed=seed)
     return Recorded(activation, outputs)

@@ -79,7 +79,9 @@ def plain(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> Any:
         raise PayloadError(f"{what} is {len(data):,} bytes, more than the {limit:,} allowed: store it and pass its key")
     decoded = _decoder.decode(data)
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deep(decoded):
-        raise PayloadError(f"{what} is nested more than {MAX_DEPTH} levels deep: copying it would break a worker's stack")
+        raise PayloadError(
+            f"{what} is nested more than {MAX_DEPTH} levels deep: copying it would break a worker's stack"
+        )
     return decoded
 
 
@@ -99,7 +101,12 @@ def _deep(value: Any) -> bool:
 
 def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
     """Decode plain data to ``annotation``; raises ``PayloadError`` with the path of the field that does not fit."""
-    if annotation is Any or annotation is None or annotation is object or (type(value) is annotation and annotation in _ATOMS):
+    if (
+        annotation is Any
+        or annotation is None
+        or annotation is object
+        or (type(value) is annotation and annotation in _ATOMS)
+    ):
         return value
     try:
         return msgspec.convert(value, annotation, str_keys=True)
@@ -118,7 +125,9 @@ def hints(fn: Any) -> dict[str, Any]:
     target = fn if isinstance(fn, types.FunctionType) else getattr(fn, "__func__", getattr(fn, "__call__", fn))
     found: dict[str, Any] = {}
     for name, annotation in getattr(target, "__annotations__", {}).items():
-        probe = types.SimpleNamespace(__annotations__={name: annotation}, __globals__=getattr(target, "__globals__", {}))
+        probe = types.SimpleNamespace(
+            __annotations__={name: annotation}, __globals__=getattr(target, "__globals__", {})
+        )
         try:
             scope = dict(probe.__globals__)
             found[name] = typing.get_type_hints(probe, scope, _closure(target), include_extras=True)[name]
@@ -176,7 +185,9 @@ def _find(value: Any, bad: Any, path: str = "$", depth: int = 0) -> str | None:
         parts: Any = ((f"{path}.{k}", v) for k, v in value.items())
     elif isinstance(value, (list, tuple, set, frozenset)):
         parts = ((f"{path}[{i}]", v) for i, v in enumerate(value))
-    elif fields := getattr(type(value), "__dataclass_fields__", None) or getattr(type(value), "__struct_fields__", None):
+    elif fields := getattr(type(value), "__dataclass_fields__", None) or getattr(
+        type(value), "__struct_fields__", None
+    ):
         parts = ((f"{path}.{name}", getattr(value, name, None)) for name in fields)
     else:
         return None

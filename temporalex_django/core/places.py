@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 UNIT_KINDS: Final = ("run", "sync handler", "async handler", "branch")
 FORBIDDEN: Final = {
     ("phase", "sync handler"): "a handler is itself part of a phase; return Stop(state) and open the next phase in run",
-    ("phase", "async handler"): "a handler is itself part of a phase; return Stop(state) and open the next phase in run",
+    (
+        "phase",
+        "async handler",
+    ): "a handler is itself part of a phase; return Stop(state) and open the next phase in run",
     ("phase", "branch"): "open the phase in run, before or after the parallel part",
     ("update_state", "run"): "run has the state as the value that phase returns",
     ("update_state", "sync handler"): "a sync handler gets the state as an argument and returns the new one",
@@ -39,7 +42,9 @@ def executor_for(name: str) -> Executor:
     executor = _executor.get()
     place = _place.get() if executor is None else executor.place
     if place is not None and (name not in READS or place == "update_state closure"):
-        raise NestingError(f"{_shown(name)} is not allowed in a {place}: it must only look at what it is given and return")
+        raise NestingError(
+            f"{_shown(name)} is not allowed in a {place}: it must only look at what it is given and return"
+        )
     if executor is None:
         raise OutsideWorkflow(
             f"{_shown(name)} was called outside a running workflow: call it from run(), a handler or a branch of one "

@@ -99,7 +99,9 @@ async def wait_condition(executor: Executor, predicate: Callable[..., Any], time
     if wants_state(predicate):
         opened = executor.phase
         if unit.kind != "async handler" or opened is None:
-            raise NestingError("wait_condition with the phase state is for async handlers only: take no parameter elsewhere")
+            raise NestingError(
+                "wait_condition with the phase state is for async handlers only: take no parameter elsewhere"
+            )
         test = lambda: predicate(copied(opened.state))  # noqa: E731 - closes over the phase of this call
     with executor.pure("predicate"):
         if holds(test):

@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from temporalex_django.core import places
 from temporalex_django.core.executor import Executor
@@ -54,8 +54,10 @@ class Shield(_Scope):
 
 
 class Saga(_Scope):
-    """Compensations, run in reverse and shielded when the block raises. What a compensation raises is logged, the others still run,
-    and the error of the block goes on."""
+    """Compensations, run in reverse and shielded when the block raises.
+
+    What a compensation raises is logged, the others still run, and the error of the block goes on.
+    """
 
     def __init__(self) -> None:
         super().__init__("saga")
@@ -65,19 +67,27 @@ class Saga(_Scope):
     def add(self, undo: Callable[..., Any], *args: Any) -> None:
         """``undo(*args)`` is to be run (and awaited, if it gives an awaitable) when the block raises."""
         if not callable(undo):
-            raise WorkflowDefinitionError(f"saga: {undo!r} is not a function: write saga.add(undo, *args), without calling it")
+            raise WorkflowDefinitionError(
+                f"saga: {undo!r} is not a function: write saga.add(undo, *args), without calling it"
+            )
         if not self._open:
             raise NestingError("saga: add belongs inside `async with api.saga() as saga:`")
         self._undo.append((undo, args))
 
-    async def __aenter__(self) -> Saga:
+    async def __aenter__(self) -> Self:
         self._inside = self.enter()
         self._open = True
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         self._open = False
-        if error is None or not isinstance(error, (Exception, Cancelled)) or isinstance(error, (MemoryError, RecursionError)):
+        if (
+            error is None
+            or not isinstance(error, (Exception, Cancelled))
+            or isinstance(error, (MemoryError, RecursionError))
+        ):
             return  # nothing to undo, or the activation itself has failed: it will be tried again as a whole
         self._inside.shields += 1
         try:
@@ -93,7 +103,7 @@ class Saga(_Scope):
                 await value
         except (MemoryError, RecursionError):
             raise
-        except (Exception, Cancelled) as exc:  # noqa: BLE001 - user code; nobody waits for its outcome
+        except (Exception, Cancelled) as exc:  # user code; nobody waits for its outcome
             if not self.executor.replaying:
                 info = self.executor.info
                 what = getattr(undo, "__name__", repr(undo))

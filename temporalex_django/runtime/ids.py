@@ -18,4 +18,16 @@ def uuid7() -> UUID:
 
 def token() -> int:
     """A number from 1 to 2**63 - 1 that is never drawn twice: a ``head`` token, a worker's epoch, a seed."""
-    return (int.from_bytes(os.urandom(8), "big") >> 1) or 1
+    try:
+        return _drawn.pop()
+    except IndexError:
+        drawn = os.urandom(8 * _AT_ONCE)
+        _drawn.extend((int.from_bytes(drawn[i : i + 8], "big") >> 1) or 1 for i in range(0, len(drawn), 8))
+        return _drawn.pop()
+
+
+#: A turn draws one for each run: one system call serves many. ``pop`` is atomic, and a forked child must not draw its parent's.
+_AT_ONCE = 256
+_drawn: list[int] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drawn.clear)

@@ -11,6 +11,7 @@ import os
 import struct
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from temporalex_django.runtime.places import place_of
@@ -36,6 +37,12 @@ class PumpSlot:
     def vacate(self) -> None:
         """Nobody holds it. The last beat stays: it says that the token that was handed out last was answered."""
         self._map[_REST:] = struct.pack("<qd", 0, self.beaten_at)
+
+    def remove(self) -> None:
+        """Nobody needs it any more: delete the file, and with the last one the folder of the cluster."""
+        with suppress(OSError):
+            Path(self.path).unlink()
+            Path(self.path).parent.rmdir()
 
     @property
     def told_to_stop(self) -> bool:

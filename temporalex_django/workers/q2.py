@@ -35,6 +35,7 @@ STALE_AFTER = 15.0
 HANDED_OUT_FOR = 30.0
 _LOOK_EVERY = 0.2
 _ACK = "temporalex-pump-"
+_ORPHANED = "its cluster is gone"
 
 
 def pumps() -> int:
@@ -137,6 +138,8 @@ def pump(path: str) -> None:
     finally:
         slot.vacate()
         stop.set()
+        if slot.told_to_stop or watch.retired == _ORPHANED:
+            slot.remove()
     if watch.retired:
         log.info("this pump retires: %s", watch.retired)
         raise SystemExit(0)
@@ -157,7 +160,7 @@ class _Watch:
             if self.slot.told_to_stop:
                 break
             if os.getppid() != self.parent:
-                self.retired = "its cluster is gone"
+                self.retired = _ORPHANED
                 break
             if settings.WORKER_MAX_SECONDS is not None and time.monotonic() - began > settings.WORKER_MAX_SECONDS:
                 self.retired = f"it is older than {settings.WORKER_MAX_SECONDS:g} s"

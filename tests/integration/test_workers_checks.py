@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from io import StringIO
+from typing import Any
 
 import pytest
 from django.core.checks import ERROR, CheckMessage, run_checks

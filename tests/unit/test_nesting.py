@@ -7,7 +7,10 @@ import pytest
 from temporalex_django import Async, Ok, Reply, Stop, api, errors
 from tests.unit.support import flow, once, work
 
-PLACES = ("run", "sync handler", "async handler", "branch", "branch in a sync handler", "branch in an async handler")
+PLACES = (
+    *("run", "sync handler", "async handler", "branch", "branch in a sync handler", "branch in an async handler"),
+    *("branch of race", "branch of race in a sync handler", "branch of race in an async handler"),
+)
 
 
 async def use_activity():
@@ -43,6 +46,25 @@ async def use_parallel():
     return await api.parallel([use_activity, use_sleep])
 
 
+async def use_race():
+    return await api.race(use_sleep, use_activity)
+
+
+async def use_shield():
+    async with api.shield():
+        await use_activity()
+
+
+async def use_wait_cancelled():
+    return await api.race(api.wait_cancelled(), use_activity)
+
+
+async def use_saga():
+    async with api.saga() as saga:
+        saga.add(work, 1)
+        await use_activity()
+
+
 async def use_update_state():
     return await api.update_state(lambda s: (1, s))
 
@@ -64,6 +86,10 @@ USES = {
     "patched, deprecate_patch": use_patch,
     "phase": use_phase,
     "parallel": use_parallel,
+    "race": use_race,
+    "shield": use_shield,
+    "wait_cancelled": use_wait_cancelled,
+    "saga": use_saga,
     "update_state": use_update_state,
     "wait_condition": use_wait_condition,
     "info, cancel_requested, logger": use_reads,
@@ -82,18 +108,19 @@ async def caught(use):
     return "fine"
 
 
-async def in_branch(use):
-    (outcome,) = await api.parallel([lambda: caught(use)])
-    return outcome
+async def in_branch(place, use):
+    if "race" in place:
+        return (await api.race(lambda: caught(use)))[1]
+    return (await api.parallel([lambda: caught(use)]))[0]
 
 
 async def in_phase(place, use):
     async def sync(_, state):
-        return Stop(await (in_branch(use) if "branch" in place else caught(use)))
+        return Stop(await (in_branch(place, use) if "branch" in place else caught(use)))
 
     def spawn(_, state):
         async def background():
-            outcome = await (in_branch(use) if "branch" in place else caught(use))
+            outcome = await (in_branch(place, use) if "branch" in place else caught(use))
             await api.update_state(lambda s: (None, outcome))
 
         return Async(background, state)
@@ -113,8 +140,8 @@ def test_cell(env, name, place):
     async def run(self, args):
         if place == "run":
             return Ok(await caught(use))
-        if place == "branch":
-            return Ok(await in_branch(use))
+        if place in ("branch", "branch of race"):
+            return Ok(await in_branch(place, use))
         return Ok(await in_phase(place, use))
 
     h = env.start(flow(run))
@@ -144,13 +171,12 @@ def test_forbidden_cells_are_refused_at_the_call_already(env, place):
             if (name, place) in FORBIDDEN:
                 with pytest.raises(errors.NestingError, match=name):
                     call()
-        return "refused"
 
     async def run(self, args):
         if place == "run":
-            return Ok(await use())
-        if place == "branch":
-            return Ok((await api.parallel([use]))[0])
+            return Ok(await caught(use))
+        if place in ("branch", "branch of race"):
+            return Ok(await in_branch(place, use))
         return Ok(await in_phase(place, use))
 
     h = env.start(flow(run))
@@ -158,7 +184,7 @@ def test_forbidden_cells_are_refused_at_the_call_already(env, place):
         h.signal("go")
     if h.status == "waiting":
         h.signal("end")
-    assert h.result() in ("refused", "fine")
+    assert h.result() == "fine"
 
 
 def test_async_handler_may_not_return_async(env):
@@ -202,6 +228,10 @@ PRIMITIVES = {
     "deprecate_patch": lambda: api.deprecate_patch("x"),
     "phase": lambda: api.phase(0, timeout=1),
     "parallel": lambda: api.parallel([]),
+    "race": lambda: api.race(lambda: 1),
+    "shield": api.shield,
+    "wait_cancelled": api.wait_cancelled,
+    "saga": api.saga,
     "update_state": lambda: api.update_state(lambda s: (1, s)),
     "wait_condition": lambda: api.wait_condition(lambda: True),
     "cancel_requested": api.cancel_requested,

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What each benchmark is compared by.
@@ -64,9 +64,17 @@ def _server(folder: str) -> Any:
             connection.execute(f"create database {name}")
     parts = urlsplit(url)
     os.environ["BENCH_DATABASE_URL"] = parts._replace(path="/bench").geturl()
-    os.environ["BENCH_PEER_URL"] = parts._replace(path="/bench_peer").geturl()
+    os.environ["BENCH_PEER_URL"] = _for_sqlalchemy(parts._replace(path="/bench_peer"))
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
     return server
+
+
+def _for_sqlalchemy(parts: SplitResult) -> str:
+    """The folder of a socket as a parameter: SQLAlchemy does not unquote a host."""
+    user, at, host = parts.netloc.rpartition("@")
+    if not host.startswith("%2F"):
+        return parts.geturl()
+    return parts._replace(netloc=user + at, query=f"host={unquote(host)}").geturl()
 
 
 def _measure(wanted: list[str], peers: list[str], options: argparse.Namespace) -> dict[str, Any]:

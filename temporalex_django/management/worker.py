@@ -47,7 +47,9 @@ def handle(
         f"worker {pump.row.id}: {len(workflow.registry)} workflows, queues {', '.join(chosen)}, database {pump.alias!r}"
     )
     gc.freeze()  # what is loaded now stays: collections need not look at it again
-    gc.set_threshold(50_000, 20, 100)  # thousands of parked executors are young for long: the default looks at them all the time
+    gc.set_threshold(
+        50_000, 20, 100
+    )  # thousands of parked executors are young for long: the default looks at them all the time
     try:
         turns = pump.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:

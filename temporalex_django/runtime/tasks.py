@@ -7,7 +7,7 @@ its own unless it is called inside one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
@@ -79,7 +79,7 @@ class TaskStatements:
             [owner, *again, *again, *again, queue, *parameters, limit],
             _TYPES,
         )
-        return sorted((_task(row) for row in rows), key=lambda t: (t.due_at, t.id))
+        return sorted(_tasks(rows), key=lambda t: (t.due_at, t.id))
 
     def _take_sqlite(self, queue: str, limit: int, owner: int, which: str) -> list[TaskState]:
         now = self.now()
@@ -91,7 +91,7 @@ class TaskStatements:
         )
         taken, changes = [], []
         for *row, to_close, beat, close_at in rows:
-            task = _task(tuple(row))
+            (task,) = _tasks([tuple(row)])
             task.attempt, task.owner, task.started_at, task.beat_at = task.attempt + 1, owner, now, None
             changes.append((task.id, owner, now, earliest(close_at, _later(now, to_close), _later(now, beat))))
             taken.append(task)
@@ -191,7 +191,7 @@ class TaskStatements:
             [*parameters, limit],
             _TYPES,
         )
-        return [_task(row) for row in rows]
+        return _tasks(rows)
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
         """Due atomic activities of a locked chain. ``attempt`` counts the one to come; the row does when its end is stored."""
@@ -208,7 +208,7 @@ class TaskStatements:
             [*parameters, parameter],
             _TYPES,
         )
-        tasks = [_task(row) for row in rows]
+        tasks = _tasks(rows)
         for task in tasks:
             task.attempt += 1
         return tasks
@@ -256,8 +256,12 @@ def _fence(result: TaskResult) -> tuple[int, int, int | None]:
     return (task.id, task.attempt - 1 if task.atomic and task.owner is None else task.attempt, task.owner)
 
 
-def _task(row: tuple[Any, ...]) -> TaskState:
+def _tasks(rows: Iterable[tuple[Any, ...]]) -> list[TaskState]:
     decode = codec().decode
+    return [_task(row, decode) for row in rows]
+
+
+def _task(row: tuple[Any, ...], decode: Callable[[bytes], Any]) -> TaskState:
     task_id, chain, run, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, *times, owner = (
         row
     )

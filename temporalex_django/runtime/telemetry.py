@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 from django.db import DatabaseError, connections
 
 from temporalex_django import signals
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
-from temporalex_django.runtime.inserting import ring
+from temporalex_django.runtime.inserting import CHANNEL
 from temporalex_django.runtime.storage import RunFacts, RunWrite
 from temporalex_django.runtime.turn import TurnReport
 
@@ -68,26 +67,28 @@ def _announce_run(write: RunWrite, facts: RunFacts) -> None:
             signals.send("message_received", sender, **who, kind="undelivered", name="")
 
 
-def hint(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
-    """Tell of a committed turn: which queues have new activities, which chains have something that a caller may wait for."""
+def notices(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """What to tell of a committed turn, as channel and payload.
+
+    Which queues have new activities, and which chains have something that a caller may wait for.
+    """
     queues = {task.queue for write in report.writes for task in write.tasks}.difference(own_queues)
-    if queues:
-        ring(alias=alias, queues=queues)
-    tell_done(
-        [w.run.chain_id for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed],
-        alias=alias,
-    )
+    found = [(CHANNEL, ",".join(sorted(queues)))] if queues else []
+    done = [
+        w.run.chain_id.hex for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed
+    ]
+    found += [(DONE_CHANNEL, ",".join(done[i : i + _PAYLOAD_IDS])) for i in range(0, len(done), _PAYLOAD_IDS)]
+    return found
 
 
-def tell_done(chains: list[UUID], *, alias: str) -> None:
-    """Wake callers who wait for these chains. Nothing on SQLite, in a transaction, or behind a pooler."""
+def hint(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
+    """Send the notices of a turn on Django's own connection. Nothing on SQLite, in a transaction, or behind a pooler."""
     connection = connections[alias]
-    if not chains or connection.vendor != "postgresql" or connection.in_atomic_block or get_settings().POOLED:
+    if connection.vendor != "postgresql" or connection.in_atomic_block or get_settings().POOLED:
         return
     try:
-        with connection.cursor() as cursor:
-            for i in range(0, len(chains), _PAYLOAD_IDS):
-                payload = ",".join(chain.hex for chain in chains[i : i + _PAYLOAD_IDS])
-                cursor.execute("select pg_notify(%s, %s)", [DONE_CHANNEL, payload])
+        for channel, payload in notices(report, own_queues=own_queues):
+            with connection.cursor() as cursor:
+                cursor.execute("select pg_notify(%s, %s)", [channel, payload])
     except DatabaseError:
         return

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from temporalex_django.conf import codec
 from temporalex_django.runtime.dialect import Columns, Dialect
 from temporalex_django.runtime.storage import NewMessage, NewTask, RunWrite
 
 log = logging.getLogger("temporalex_django.turn")
+
+_json = msgspec.json.Encoder().encode
 
 _EVENT: Columns = (
     *(("run_id", "uuid"), ("seq", "int4"), ("activation", "int4"), ("kind", "text"), ("at", "timestamptz")),
@@ -117,10 +120,11 @@ class TurnStatements:
         )
 
     def _write_tasks(self, writes: Sequence[RunWrite]) -> None:
+        encode = codec().encode
         self.sql.write(
             _TASK,
             insert("temporalex_activity_task", _TASK),
-            [task_row(t, run_queue=w.run.queue) for w in writes for t in w.tasks],
+            [task_row(t, run_queue=w.run.queue, encode=encode) for w in writes for t in w.tasks],
         )
         self.sql.write(
             (("run_id", "uuid"), ("seq", "int4")),
@@ -220,6 +224,7 @@ class TurnStatements:
 
     def _write_runs(self, writes: Sequence[RunWrite]) -> None:
         changes = [(w.run.run_id, w.instance) for w in writes if w.instance]
+        encode = codec().encode
         if changes:
             names = tuple(name for name in _INSTANCE if any(name in values for _, values in changes))
             columns: Columns = (
@@ -237,7 +242,7 @@ class TurnStatements:
                 [
                     (
                         run,
-                        *(_stored(n, values[n]) if n in values else None for n in names),
+                        *(_stored(n, values[n], encode) if n in values else None for n in names),
                         *(n in values for n in names),
                     )
                     for run, values in changes
@@ -246,7 +251,7 @@ class TurnStatements:
             )
         successors = [w for w in writes if w.next_run is not None]
         if successors:
-            encode, now = codec().encode, max(w.run.stamp for w in successors if w.run.stamp is not None)
+            now = max(w.run.stamp for w in successors if w.run.stamp is not None)
             inherited = ", ".join(f"o.{name.strip()}" for name in _INHERITED.split(","))
             self.sql.write(
                 _RUN,
@@ -279,18 +284,17 @@ def _chain_row(w: RunWrite) -> tuple[Any, ...]:
     return (run.chain_id, run.run_id, due, deadline, run.head, *counts, run.closed, run.paused)
 
 
-def _stored(name: str, value: Any) -> Any:
+def _stored(name: str, value: Any, encode: Callable[[Any], bytes]) -> Any:
     kind = _INSTANCE[name]
     if kind == "bytea":
-        return codec().encode(value)
+        return encode(value)
     if kind == "jsonb":
-        return None if value is None else json.dumps(value, separators=(",", ":"))
+        return None if value is None else _json(value).decode()
     return value
 
 
-def task_row(task: NewTask, *, run_queue: str) -> tuple[Any, ...]:
+def task_row(task: NewTask, *, run_queue: str, encode: Callable[[Any], bytes]) -> tuple[Any, ...]:
     """The row of a scheduled activity, in the order of ``_TASK``."""
-    encode = codec().encode
     options = task.options
     to_start = options.get("schedule_to_start")
     total = options.get("schedule_to_close")

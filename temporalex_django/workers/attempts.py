@@ -134,6 +134,8 @@ def perform(task: TaskState) -> Any:
 def announce(name: str, task: TaskState, **facts: Any) -> None:
     """Send a Django signal about an activity, if anybody listens."""
     signal = signals.ALL[name]
+    if not signal.receivers:
+        return
     sender = workflow.registry.get(task.workflow, task.workflow)
     if signal.has_listeners(sender):
         signals.send(

@@ -47,6 +47,7 @@ class Keeper:
 
             self.listener = Listener(pump.alias, pump.queues, epoch=lambda: pump.row.epoch, ring=pump.wake.set)
             self.listener.start()
+            pump.listener = self.listener
         self.register()
         self._thread.start()
 

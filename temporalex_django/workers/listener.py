@@ -6,7 +6,9 @@ import logging
 import select
 import socket
 import threading
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -46,6 +48,9 @@ class Listener:
         self._stop = threading.Event()
         self._ready = threading.Event()
         self._bell, self._button = socket.socketpair()  # makes the thread look up from its connection
+        self._bell.setblocking(False)
+        self._button.setblocking(False)
+        self._notices: deque[tuple[str, str]] = deque(maxlen=1000)
         self._thread = threading.Thread(target=self._run, name="temporalex-listener", daemon=True)
 
     def start(self) -> None:
@@ -55,10 +60,20 @@ class Listener:
 
     def stop(self) -> None:
         self._stop.set()
-        self._button.send(b"x")
+        self._look_up()
         self._thread.join(5)
         self._button.close()
         self._bell.close()
+
+    def tell(self, notices: Iterable[tuple[str, str]]) -> None:
+        """Send these hints from the listening thread: a NOTIFY is a commit, which a turn need not wait for."""
+        self._notices.extend(notices)
+        if self._notices:
+            self._look_up()
+
+    def _look_up(self) -> None:
+        with suppress(BlockingIOError):  # it has been asked often enough
+            self._button.send(b"x")
 
     def _run(self) -> None:
         delay = 0.1
@@ -87,6 +102,10 @@ class Listener:
                 self._ready.set()
                 self._ring()  # a hint may have been lost while nobody listened
             select.select([connection.fileno(), self._bell.fileno()], [], [], 0.5)
+            with suppress(BlockingIOError):
+                self._bell.recv(4096)
+            while self._notices:
+                connection.execute("select pg_notify(%s, %s)", self._notices.popleft())
             for notice in connection.notifies(timeout=0):
                 if not notice.payload or not self.queues.isdisjoint(notice.payload.split(",")):
                     self._ring()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import DatabaseError, connections
@@ -20,12 +20,15 @@ from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.recovery import block_alone, release
 from temporalex_django.runtime.slots import Slot
 from temporalex_django.runtime.storage import TaskResult, TaskState
-from temporalex_django.runtime.telemetry import announce, hint
+from temporalex_django.runtime.telemetry import announce, hint, notices
 from temporalex_django.runtime.turn import Engine, TurnReport
 from temporalex_django.runtime.worker_rows import WorkerRow
 from temporalex_django.workers.attempts import announce_end, perform
 from temporalex_django.workers.keeper import Keeper
 from temporalex_django.workers.pool import InlinePool, Pool
+
+if TYPE_CHECKING:
+    from temporalex_django.workers.listener import Listener
 
 log = logging.getLogger("temporalex_django.worker")
 
@@ -101,6 +104,7 @@ class Pump:
             slot=self.slot.path,
         )
         self.turns = 0
+        self.listener: Listener | None = None  # its keeper's, where there is one
 
     def now(self) -> datetime:
         """The database's time, by the skew of the last beat: good enough for when to try again."""
@@ -146,7 +150,10 @@ class Pump:
     def _committed(self, report: TurnReport) -> None:
         self.turns += report.runs
         announce(report)
-        hint(report, alias=self.alias, own_queues=self.queues)
+        if self.listener is not None:
+            self.listener.tell(notices(report, own_queues=self.queues))
+        else:
+            hint(report, alias=self.alias, own_queues=self.queues)
 
     def _atomic(self, chain: UUID) -> None:
         try:

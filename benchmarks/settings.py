@@ -6,7 +6,7 @@ import os
 
 from scripts.embedded_postgres import database_settings
 
-SECRET_KEY = "benchmarks"  # noqa: S105 - nothing is served
+SECRET_KEY = "benchmarks"
 USE_TZ = True
 DATABASES = {"default": database_settings(os.environ["BENCH_DATABASE_URL"])}
 INSTALLED_APPS = [

@@ -215,7 +215,7 @@ class UpdateFailed(TemporalexError):
     code = "update_failed"
     next_step = "Look at the handler's error; the run goes on."
 
-    def __init__(self, message: str | None = None, *, type: str | None = None) -> None:  # noqa: A002 - the field's name
+    def __init__(self, message: str | None = None, *, type: str | None = None) -> None:
         super().__init__(message)
         self.type = type
 
@@ -269,7 +269,7 @@ class WorkflowFailed(TemporalexError):
         message: str | None = None,
         *,
         reason: Any = None,
-        type: str | None = None,  # noqa: A002 - the field's name
+        type: str | None = None,
         traceback: str | None = None,
     ) -> None:
         super().__init__(message)
@@ -317,7 +317,7 @@ class ActivityFailure(TemporalexError):
         message: str | None = None,
         *,
         cause: str | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
+        type: str | None = None,
         attempts: int = 0,
         timeout: str | None = None,
     ) -> None:
@@ -339,7 +339,7 @@ class ChildWorkflowFailure(TemporalexError):
         message: str | None = None,
         *,
         cause: str | None = None,
-        type: str | None = None,  # noqa: A002 - the field's name
+        type: str | None = None,
     ) -> None:
         super().__init__(message)
         self.cause = cause

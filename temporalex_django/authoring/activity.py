@@ -23,8 +23,11 @@ _TIMEOUTS = ("schedule_to_start", "start_to_close", "schedule_to_close", "heartb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How an activity is run. Timeouts are timedeltas or seconds: ``schedule_to_start`` from scheduled to picked up,
-    ``start_to_close`` one attempt, ``schedule_to_close`` all attempts together, ``heartbeat`` the longest silence of an attempt."""
+    """How an activity is run.
+
+    Timeouts are timedeltas or seconds: ``schedule_to_start`` from scheduled to picked up, ``start_to_close`` one attempt,
+    ``schedule_to_close`` all attempts together, ``heartbeat`` the longest silence of an attempt.
+    """
 
     retry: RetryPolicy | None = None
     schedule_to_start: timedelta | float | None = None

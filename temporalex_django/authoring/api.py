@@ -78,7 +78,7 @@ def uuid4() -> uuid.UUID:
     return uuid.UUID(int=places.executor_for("uuid4").rng.getrandbits(128), version=4)
 
 
-def patched(id: str) -> bool:  # noqa: A002 - the field's name
+def patched(id: str) -> bool:
     """True in new code, False for a run that went past here before the patch: branch on it."""
     places.unit_for("patched")
     executor = places.executor_for("patched")
@@ -88,7 +88,7 @@ def patched(id: str) -> bool:  # noqa: A002 - the field's name
     return answer
 
 
-def deprecate_patch(id: str) -> None:  # noqa: A002 - the field's name
+def deprecate_patch(id: str) -> None:
     """Say that no run without the patch is open any more; later the call can go, too."""
     places.unit_for("deprecate_patch")
     executor = places.executor_for("deprecate_patch")

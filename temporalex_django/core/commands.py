@@ -8,8 +8,11 @@ from temporalex_django.core.events import OUTPUT_OF
 
 
 class Command(NamedTuple):
-    """``seq`` numbers activities, timers, children and external messages of a run from 1; other commands have None or,
-    for the two cancels, the number of what they cancel. ``attributes`` is plain JSON data."""
+    """One thing that workflow code asked for.
+
+    ``seq`` numbers activities, timers, children and external messages of a run from 1; other commands have None or, for the two
+    cancels, the number of what they cancel. ``attributes`` is plain JSON data.
+    """
 
     kind: str
     seq: int | None

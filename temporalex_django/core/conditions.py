@@ -12,6 +12,8 @@ from temporalex_django.errors import NestingError
 
 
 class Condition:
+    """One call of ``wait_condition`` that waits."""
+
     __slots__ = ("ivar", "predicate", "unit")
 
     def __init__(self, unit: Unit, predicate: Callable[[], Any], ivar: IVar) -> None:

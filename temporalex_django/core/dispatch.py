@@ -33,7 +33,7 @@ def messages(
     waiting: list[Update] = []
     if recorded is not None:
         accepted = [event.attributes for event in recorded.outputs if event.kind == "UpdateAccepted"]
-        updates = [Update(a["id"], a["name"], a["args"], a["after"], True) for a in accepted]
+        updates = [Update(a["id"], a["name"], a["args"], a["after"], accepted=True) for a in accepted]
         updates.sort(key=lambda update: update.after)
         waiting = [update for update in updates if update.after < base]
         rest = updates[len(waiting) :]
@@ -51,7 +51,7 @@ def messages(
             attributes = job.attributes
             after = attributes.get("after")
             update = Update(
-                attributes["id"], attributes["name"], attributes["args"], count if after is None else after, False
+                attributes["id"], attributes["name"], attributes["args"], count if after is None else after, accepted=False
             )
             if after is None:
                 incoming.append(update)

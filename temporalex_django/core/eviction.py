@@ -8,6 +8,7 @@ says whether a probe at import found it to work.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -52,8 +53,7 @@ def _probe() -> bool:
 
     class Trap:
         def __await__(self) -> Any:
-            yield_from = iter((None,))
-            return yield_from
+            return iter((None,))
 
     async def probe() -> None:
         try:
@@ -79,7 +79,5 @@ def discard(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> None:
                 for part in list(_chain(coroutine)):
                     _finalized(part)
             else:
-                try:
+                with contextlib.suppress(BaseException):  # code of a run that is gone; nobody is there to hear it
                     coroutine.close()
-                except BaseException:  # noqa: BLE001, S110 - code of a run that is gone; nobody is there to hear it
-                    pass

@@ -12,7 +12,7 @@ import heapq
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -53,7 +53,7 @@ class Executor:
         self.phase: Phase | None = None
         self.place: str | None = None  # the pure place that user code is in
         self.replaying = False
-        self.now: datetime = datetime.min
+        self.now = datetime.min.replace(tzinfo=UTC)
         self._seed = 0  # replaced by the recorded one
         self._rng: random.Random | None = None
         self.history_length = 0

@@ -16,6 +16,8 @@ from temporalex_django.core.scheduler import Unit
 
 
 class Signal:
+    """A signal in the buffer."""
+
     __slots__ = ("name", "number", "payload")
 
     def __init__(self, number: int, name: str, payload: Any) -> None:
@@ -29,7 +31,7 @@ class Update:
 
     __slots__ = ("accepted", "after", "args", "id", "name")
 
-    def __init__(self, update_id: str, name: str, args: Any, after: int, accepted: bool) -> None:
+    def __init__(self, update_id: str, name: str, args: Any, after: int, *, accepted: bool) -> None:
         self.id = update_id
         self.name = name
         self.args = args

@@ -9,6 +9,7 @@ sorted order so that bytes do not depend on the hash seed. Annotated receivers g
 
 from __future__ import annotations
 
+import contextlib
 import math
 import types
 import typing
@@ -118,11 +119,9 @@ def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
 
 def hints(fn: Any) -> dict[str, Any]:
     """Annotations of ``fn``, each resolved by itself; what cannot be resolved is left out (stays plain JSON)."""
-    try:
+    with contextlib.suppress(Exception):  # an annotation is arbitrary user code
         return typing.get_type_hints(fn, include_extras=True)
-    except Exception:  # noqa: BLE001 - an annotation is arbitrary user code
-        pass
-    target = fn if isinstance(fn, types.FunctionType) else getattr(fn, "__func__", getattr(fn, "__call__", fn))
+    target = fn if isinstance(fn, types.FunctionType) else getattr(fn, "__func__", type(fn).__call__)
     found: dict[str, Any] = {}
     for name, annotation in getattr(target, "__annotations__", {}).items():
         probe = types.SimpleNamespace(
@@ -131,7 +130,7 @@ def hints(fn: Any) -> dict[str, Any]:
         try:
             scope = dict(probe.__globals__)
             found[name] = typing.get_type_hints(probe, scope, _closure(target), include_extras=True)[name]
-        except Exception:  # noqa: BLE001, PERF203, S112 - see above
+        except Exception:  # noqa: BLE001, S112 - see above
             continue
     return found
 

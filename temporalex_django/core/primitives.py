@@ -16,6 +16,7 @@ from temporalex_django.errors import Cancelled, NestingError
 
 
 def filled(value: Any = None) -> IVar:
+    """An IVar that nobody has to wait for."""
     ivar = IVar()
     ivar.put(value)
     return ivar
@@ -37,6 +38,7 @@ def sleep(executor: Executor, duration: float) -> IVar:
 
 
 def wait_for_signal(executor: Executor, name: str) -> IVar:
+    """Take the oldest buffered signal, if this unit may have it (D-05), or wait in line."""
     unit = executor.scheduler.current
     assert unit is not None
     if dispatch.eligible(executor, name, unit):
@@ -93,6 +95,7 @@ def update_state(executor: Executor, fn: Callable[[Any], Any]) -> IVar:
 
 
 async def wait_condition(executor: Executor, predicate: Callable[..., Any], timeout: float | None) -> bool:
+    """Look at once, then whenever a unit has run; its timer is cancelled when it is not needed any more."""
     unit = executor.scheduler.current
     assert unit is not None
     test = predicate

@@ -103,8 +103,8 @@ class Saga(_Scope):
                 await value
         except (MemoryError, RecursionError):
             raise
-        except (Exception, Cancelled) as exc:  # user code; nobody waits for its outcome
+        except (Exception, Cancelled):  # user code; nobody waits for its outcome
             if not self.executor.replaying:
                 info = self.executor.info
                 what = getattr(undo, "__name__", repr(undo))
-                logger.error("%s %s: the compensation %s failed", info.workflow, info.id, what, exc_info=exc)
+                logger.exception("%s %s: the compensation %s failed", info.workflow, info.id, what)

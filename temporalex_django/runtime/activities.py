@@ -18,6 +18,7 @@ _RUNNING = ("start_to_close", "heartbeat", "schedule_to_close")
 
 
 def idempotency_key(task: TaskState) -> str:
+    """The same for every attempt of one call of an activity."""
     return f"{task.run_id}:{task.seq}"
 
 

@@ -14,8 +14,11 @@ from temporalex_django.errors import OutsideWorkflow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityContext:
-    """``attempt`` counts from 1; ``idempotency_key`` is the same in every attempt: give it to whoever must not do a thing twice.
-    ``heartbeat_details`` is what the attempt before said last."""
+    """What is known about the attempt.
+
+    ``attempt`` counts from 1; ``idempotency_key`` is the same in every attempt: give it to whoever must not do a thing twice.
+    ``heartbeat_details`` is what the attempt before said last.
+    """
 
     attempt: int
     idempotency_key: str
@@ -47,6 +50,7 @@ def activity_context() -> ActivityContext:
 
 @contextmanager
 def running(context: ActivityContext) -> Iterator[None]:
+    """Code that runs inside is the activity of ``context``."""
     token = _current.set(context)
     try:
         yield

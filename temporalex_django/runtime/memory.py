@@ -13,7 +13,16 @@ from uuid import UUID, uuid4
 from temporalex_django.core.events import HistoryEvent
 from temporalex_django.core.values import copied
 from temporalex_django.runtime import activities
-from temporalex_django.runtime.storage import InboxMessage, NewTask, Outcome, RunFacts, RunState, RunWrite, TaskResult, TaskState
+from temporalex_django.runtime.storage import (
+    InboxMessage,
+    NewTask,
+    Outcome,
+    RunFacts,
+    RunState,
+    RunWrite,
+    TaskResult,
+    TaskState,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +43,8 @@ class MemoryRun:
 
 @dataclass(slots=True, kw_only=True)
 class MemoryMessage:
+    """A message with what the database keeps beside it."""
+
     message: InboxMessage
     chain_id: UUID
     fresh: bool = True

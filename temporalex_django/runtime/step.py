@@ -260,6 +260,7 @@ class Step:
 
 
 def started_attributes(facts: RunFacts) -> dict[str, Any]:
+    """Attributes of ``WorkflowStarted``."""
     attributes: dict[str, Any] = {
         "workflow": facts.workflow,
         "id": facts.workflow_id,

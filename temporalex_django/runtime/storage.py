@@ -76,6 +76,8 @@ class InboxMessage:
 
 @dataclass(slots=True, kw_only=True)
 class NewEvent:
+    """An event to append."""
+
     seq: int
     activation: int
     kind: str
@@ -105,8 +107,10 @@ class NewTask:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of an update: ``status`` accepted | completed | failed | rejected, ``value`` the response or
-    ``{"code", "message", "type"}``."""
+    """What became of an update.
+
+    ``status``: accepted, completed, failed, rejected; ``value``: the response, or ``{"code", "message", "type"}``.
+    """
 
     status: str
     value: Any = None
@@ -229,8 +233,11 @@ class TaskState:
 
 @dataclass(slots=True, kw_only=True)
 class TaskResult:
-    """The end of one attempt: ``outcome`` is ``(history kind, attributes)`` when it was the last, else it is due again at
-    ``retry_at``. Fenced by ``attempt`` and ``owner``: a late one changes nothing. ``count`` False gives the attempt back."""
+    """The end of one attempt.
+
+    ``outcome`` is ``(history kind, attributes)`` when it was the last, else it is due again at ``retry_at``. Fenced by ``attempt``
+    and ``owner``: a late one changes nothing. ``count`` False gives the attempt back.
+    """
 
     task: TaskState
     outcome: tuple[str, dict[str, Any]] | None = None
@@ -244,8 +251,10 @@ class TaskStorage(Protocol):
     def claim_tasks(
         self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False
     ) -> list[TaskState]:
-        """Take due, unowned external activities, oldest due first; the attempt is counted here. ``atomic``: those as well
-        (environments run them like any other)."""
+        """Take due, unowned external activities, oldest due first; the attempt is counted here.
+
+        ``atomic``: those as well (environments run them like any other).
+        """
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
         """Store ends of attempts: the ids of those that were still valid. A final one becomes a message of its chain."""

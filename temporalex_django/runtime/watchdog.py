@@ -89,7 +89,7 @@ class Watchdog:
                 late = [w for w in self._watched.values() if w.deadline <= now and not w.fired]
                 for watched in late:
                     watched.fired = True
-                    stack = sys._current_frames().get(watched.thread)
+                    stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
                     text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
                     _raise_in(watched.thread, ctypes.py_object(_Interrupted))
                     logger.error("workflow code does not come to a wait; interrupted here:\n%s", text)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,7 +14,7 @@ import msgspec
 
 from temporalex_django.conf import codec
 from temporalex_django.runtime.dialect import Columns, Dialect
-from temporalex_django.runtime.storage import NewMessage, NewTask, RunWrite
+from temporalex_django.runtime.storage import NewMessage, NewTask, RunWrite, TaskState
 
 log = logging.getLogger("temporalex_django.turn")
 
@@ -79,11 +81,27 @@ def insert(table: str, columns: Columns) -> str:
     return f"insert into {table} ({names}) select {names} from v"
 
 
+_TAKEN: Columns = (*_TASK, ("owner", "int8"), ("attempt", "int4"), ("started_at", "timestamptz"))
+_TASK_CLOSE_AT = [name for name, _ in _TASK].index("close_at")
+
+
+@dataclass(slots=True)
+class _Taking:
+    """New activities that are claimed while they are written; see ``TurnStatements.taking``."""
+
+    owner: int
+    room: int
+    queues: frozenset[str]
+    taken: list[TaskState]
+    chosen: set[tuple[UUID, int]] = field(default_factory=set)
+
+
 class TurnStatements:
     """The writing half of ``Storage``. All of it runs inside the turn's transaction, on chains that it has locked."""
 
     sql: Dialect
     clock: Callable[[], datetime] | None
+    _taking: _Taking | None = None
 
     def now(self) -> datetime:
         raise NotImplementedError
@@ -91,6 +109,7 @@ class TurnStatements:
     def write(self, writes: Sequence[RunWrite]) -> None:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
         self._write_messages([m for w in writes for m in w.messages])
+        self._write_taken(writes)
         with self.sql.together():
             encode = codec().encode
             self.sql.write(
@@ -119,12 +138,25 @@ class TurnStatements:
             key="id",
         )
 
+    @contextmanager
+    def taking(self, *, owner: int, room: int, queues: Collection[str]) -> Iterator[list[TaskState]]:
+        """While inside, up to ``room`` new activities of ``queues`` are written as claimed by ``owner``, and given here.
+
+        Spares the claim. Whoever takes them must not begin before the commit. Only where an insert gives its ids back together:
+        elsewhere (SQLite) the list stays empty.
+        """
+        self._taking = _Taking(owner, room if self.sql.vendor == "postgresql" else 0, frozenset(queues), [])
+        try:
+            yield self._taking.taken
+        finally:
+            self._taking = None
+
     def _write_tasks(self, writes: Sequence[RunWrite]) -> None:
         encode = codec().encode
         self.sql.write(
             _TASK,
             insert("temporalex_activity_task", _TASK),
-            [task_row(t, run_queue=w.run.queue, encode=encode) for w in writes for t in w.tasks],
+            [task_row(t, run_queue=w.run.queue, encode=encode) for w in writes for t in w.tasks if not self._takes(t)],
         )
         self.sql.write(
             (("run_id", "uuid"), ("seq", "int4")),
@@ -136,6 +168,35 @@ class TurnStatements:
         if dropped:
             test, parameter = self.sql.among(dropped, "uuid")
             self.sql.execute(f"delete from temporalex_activity_task where run_id {test}", [parameter])
+
+    def _takes(self, task: NewTask) -> bool:
+        return self._taking is not None and (task.run_id, task.seq) in self._taking.chosen
+
+    def _write_taken(self, writes: Sequence[RunWrite]) -> None:
+        """Insert the activities that this worker takes at once, as claimed in their first attempt."""
+        taking = self._taking
+        if taking is None:
+            return
+        new = [(w, t) for w in writes for t in w.tasks if not t.atomic and t.queue in taking.queues][: taking.room]
+        taking.room -= len(new)
+        if not new:
+            return
+        encode, rows = codec().encode, []
+        for w, t in new:
+            *row, expires = task_row(t, run_queue=w.run.queue, encode=encode)
+            to_close, beat = t.options.get("start_to_close"), t.options.get("heartbeat")
+            ends = [t.scheduled_at + timedelta(seconds=s) for s in (to_close, beat) if s is not None]
+            expires = earliest(row[_TASK_CLOSE_AT], *ends)
+            rows.append((*row, expires, taking.owner, 1, t.scheduled_at))
+        ids = self.sql.write_returning(
+            _TAKEN,
+            insert("temporalex_activity_task", _TAKEN) + " returning id, run_id, seq",
+            rows,
+            ("int8", "uuid", "int4"),
+        )
+        by_command = {(run, seq): task for task, run, seq in ids}
+        taking.chosen.update(by_command)
+        taking.taken += [_taken(t, by_command[t.run_id, t.seq], taking.owner) for _, t in new]
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
         encode = codec().encode
@@ -308,6 +369,28 @@ def task_row(task: NewTask, *, run_queue: str, encode: Callable[[Any], bytes]) -
         *(encode([list(task.args), dict(task.kwargs)]), encode(dict(options)), task.queue, run_queue, task.atomic),
         *(int((options.get("retry") or {}).get("max_attempts") or 0), task.scheduled_at, task.scheduled_at, close_at),
         *(to_start, options.get("start_to_close"), options.get("heartbeat"), expires),
+    )
+
+
+def _taken(task: NewTask, task_id: int, owner: int) -> TaskState:
+    return TaskState(
+        id=task_id,
+        chain_id=task.chain_id,
+        run_id=task.run_id,
+        workflow_id=task.workflow_id,
+        workflow=task.workflow,
+        seq=task.seq,
+        activity=task.activity,
+        args=task.args,
+        kwargs=task.kwargs,
+        options=task.options,
+        queue=task.queue,
+        atomic=False,
+        attempt=1,
+        scheduled_at=task.scheduled_at,
+        due_at=task.scheduled_at,
+        started_at=task.scheduled_at,
+        owner=owner,
     )
 
 

@@ -99,7 +99,7 @@ class Environment:
         self,
         workflow: type[Workflow],
         args: Any = None,
-        id: str | None = None,  # noqa: A002 - the field's name
+        id: str | None = None,
         value: str | None = None,
         version: int | None = None,
     ) -> EnvironmentHandle:
@@ -125,7 +125,7 @@ class Environment:
         started, at = self._classes.get(chain_id, (None, 0))
         return find(name) if started is None or started.name != name else newest(started, at)
 
-    def handle(self, id: str) -> EnvironmentHandle:  # noqa: A002 - the field's name
+    def handle(self, id: str) -> EnvironmentHandle:
         """The handle of the newest chain of that id. Raises ``WorkflowNotFound``."""
         chain_id = self._chain_of(id)
         if chain_id is None:
@@ -295,19 +295,19 @@ class Environment:
         self._replay(workflow, history)
 
     @staticmethod
-    def _replay(cls: type[Workflow], history: Sequence[HistoryEvent]) -> None:
+    def _replay(workflow: type[Workflow], history: Sequence[HistoryEvent]) -> None:
         if not history:
             return
         facts = history[0].attributes
         info = RunInfo(
-            workflow=facts.get("workflow", cls.name),
+            workflow=facts.get("workflow", workflow.name),
             id=facts.get("id", ""),
             run_id=facts.get("run_id", ""),
             version=facts.get("version", 1),
             attempt=facts.get("attempt", 1),
             parent=facts.get("parent"),
         )
-        executor = Executor(cls.definition, info)
+        executor = Executor(workflow.definition, info)
         try:
             executor.replay(list(history))
         finally:

@@ -85,7 +85,7 @@ class EnvironmentHandle:
         name: str,
         args: Any = None,
         *,
-        id: str | None = None,  # noqa: A002 - the field's name
+        id: str | None = None,
         timeout: float | None = None,
         mode: str = "auto",
     ) -> Any:
@@ -96,7 +96,7 @@ class EnvironmentHandle:
         del timeout, mode
         return self.update_async(name, args, id=id).result()
 
-    def update_async(self, name: str, args: Any = None, id: str | None = None) -> EnvironmentUpdate:  # noqa: A002
+    def update_async(self, name: str, args: Any = None, id: str | None = None) -> EnvironmentUpdate:
         """Send an update without asking for its response."""
         update_id = id or str(uuid4())
         number = self.env.send(self.chain_id, "update", name, args, update_id)

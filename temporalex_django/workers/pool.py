@@ -19,6 +19,7 @@ from temporalex_django.workers.attempts import Attempt
 #: How many more than it has threads a pool takes when they are done at once: attempts that take no time are limited by how
 #: often the tables are looked at, long ones must not pile up in one worker.
 _MOST_AHEAD = 400
+_MOMENT = 0.1
 
 
 class Pool:
@@ -47,24 +48,23 @@ class Pool:
         self._results: list[TaskResult] = []
         self._alive = 0
         self._ahead = 0
-        self._taken_at = 0.0
+        self._ended = 0
+        self._looked_at = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
 
     # --- filling -----------------------------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """How many more attempts it takes now."""
+        """How many more attempts it takes now: one a thread, and what it would finish in a moment at its present rate."""
         with self._lock:
-            held = len(self._held)
-            if held == 0 and time.monotonic() - self._taken_at < 0.1:
-                self._ahead = min(max(2 * self._ahead, self._threads), _MOST_AHEAD)
-            elif held > self._threads:
-                self._ahead //= 2
-            return 0 if self._stopping else max(0, self._threads + self._ahead - held)
+            now = time.monotonic()
+            rate = self._ended / max(now - self._looked_at, 0.001)
+            self._ahead = min(_MOST_AHEAD, max(int(rate * _MOMENT), self._ahead * 3 // 4))
+            self._ended, self._looked_at = 0, now
+            return 0 if self._stopping else max(0, self._threads + self._ahead - len(self._held))
 
     def submit(self, tasks: list[TaskState]) -> None:
-        self._taken_at = time.monotonic()
         for task in tasks:
             attempt = Attempt(task, self._now)
             with self._lock:
@@ -169,6 +169,7 @@ class Pool:
                 return False
             del self._held[attempt.key]
             self._results.append(result)
+            self._ended += 1
         self._on_result()
         return True
 

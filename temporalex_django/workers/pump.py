@@ -123,8 +123,11 @@ class Pump:
         try:
             with self.storage.transaction():
                 valid = self.storage.finish_tasks(results)
-                report = self.engine.advance(limit=self.storage.turn_size, queues=self.queues)
-                tasks = self._claim_tasks(room)
+                tasks = self._claim_tasks(room)  # those that wait come before those that this turn makes
+                left = room - len(tasks)
+                with self.storage.taking(owner=self.row.epoch, room=left, queues=self.queues) as taken:
+                    report = self.engine.advance(limit=self.storage.turn_size, queues=self.queues)
+                tasks += taken
         except Exception as exc:
             if self.storage.lost(exc):
                 raise

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 def block(name: str) -> str:
     """The code block of the README that is marked ``<!-- start: name -->``."""
-    found = re.search(rf"<!-- start: {name} -->\n```\w+\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
+    found = re.search(rf"<!-- start: {name} -->\n```\w+\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert found, f"the README has no block {name!r}"
     return found[1]
 

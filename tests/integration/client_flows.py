@@ -82,15 +82,15 @@ class Basket(Workflow):
     tags = ["shop"]
 
     @query("items")
-    def items(state):  # noqa: N805 - a query is static
+    def items(state):
         return state
 
     @query("upto")
-    def upto(state, n):  # noqa: N805 - as above
+    def upto(state, n):
         return state[:n]
 
     @query("broken")
-    def failing(state):  # noqa: N805 - as above
+    def failing(state):
         raise ValueError("no idea")
 
     async def run(self, args: Any) -> Any:
@@ -134,7 +134,7 @@ class Generations(Workflow):
     name = "test.Generations"
 
     @query("state")
-    def state(state):  # noqa: N805 - as above
+    def state(state):
         return state
 
     async def run(self, args: int) -> Any:

@@ -534,7 +534,7 @@ class TestLocks:
                     one.signal("note", 1)
                     barrier.wait()
                     other.signal("note", 1)
-            except BaseException as exc:  # noqa: BLE001 - shown by the assertion
+            except BaseException as exc:
                 failures.append(exc)
             finally:
                 connections.close_all()

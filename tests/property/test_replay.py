@@ -208,8 +208,10 @@ def outcome(u: Any) -> Any:
 )
 @given(program, schedule)
 def test_laws_of_replay(steps: list[Any], events: list[Any]) -> None:
-    """TX-178 TX-187 TX-191 ST-096: a history replays, so does each prefix that ends with an activation, and whether a run stays
-    in memory or is rebuilt before every activation makes no difference.
+    """TX-178 TX-187 TX-191 ST-096.
+
+    A history replays, so does each prefix that ends with an activation, and whether a run stays in memory or is rebuilt before
+    every activation makes no difference.
     """
     cached, h, updates = play(steps, events, evict=False)
     evicted, g, again = play(steps, events, evict=True)

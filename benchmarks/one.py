@@ -42,5 +42,7 @@ def _commits() -> int:
     from django.db import connection
 
     with connection.cursor() as cursor:
-        cursor.execute("select pg_stat_clear_snapshot(), xact_commit from pg_stat_database where datname = current_database()")
+        cursor.execute(
+            "select pg_stat_clear_snapshot(), xact_commit from pg_stat_database where datname = current_database()"
+        )
         return int(cursor.fetchone()[1])

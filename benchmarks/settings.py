@@ -17,5 +17,13 @@ INSTALLED_APPS = [
     "benchmarks.app",
 ]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-Q_CLUSTER = {"orm": "default", "workers": 1, "timeout": 60, "retry": 120, "poll": 0.1, "save_limit": 0, "log_level": "ERROR"}
+Q_CLUSTER = {
+    "orm": "default",
+    "workers": 1,
+    "timeout": 60,
+    "retry": 120,
+    "poll": 0.1,
+    "save_limit": 0,
+    "log_level": "ERROR",
+}
 TEMPORALEX: dict[str, object] = {}

@@ -29,7 +29,8 @@ _HOME = {
     "query": "temporalex_django.authoring.workflow",
     "WorkflowHandle": "temporalex_django.client",
     **dict.fromkeys(
-        ("Async", "ContinueAsNew", "Err", "NoReply", "Ok", "Reply", "Stop", "TimedOut"), "temporalex_django.core.results"
+        ("Async", "ContinueAsNew", "Err", "NoReply", "Ok", "Reply", "Stop", "TimedOut"),
+        "temporalex_django.core.results",
     ),
 }
 _MODULES = frozenset({"errors", "api"})

@@ -308,8 +308,7 @@ class ActivityFailure(TemporalexError):
 
     code = "activity_failure"
     next_step = (
-        "Catch it in the workflow, or give the activity another retry policy; `type` and `cause` say what it "
-        "raised."
+        "Catch it in the workflow, or give the activity another retry policy; `type` and `cause` say what it raised."
     )
 
     def __init__(
@@ -355,8 +354,7 @@ class NondeterminismError(TemporalexError):
 
     code = "nondeterminism"
     next_step = (
-        "Put the code back, or keep the old path for runs in flight with `api.patched()`; the run heals by "
-        "itself then."
+        "Put the code back, or keep the old path for runs in flight with `api.patched()`; the run heals by itself then."
     )
 
     def __init__(

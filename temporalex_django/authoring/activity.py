@@ -93,7 +93,9 @@ class Activity(Generic[P, R]):
             "args": [executor.plain(arg, f"argument {i + 1} of {self.name}") for i, arg in enumerate(args)],
         }
         if kwargs:
-            attributes["kwargs"] = {k: executor.plain(arg, f"argument {k!r} of {self.name}") for k, arg in kwargs.items()}
+            attributes["kwargs"] = {
+                k: executor.plain(arg, f"argument {k!r} of {self.name}") for k, arg in kwargs.items()
+            }
         if self._plain_options:
             attributes["options"] = self._plain_options
         call = Call(self.name, lambda: executor.schedule_activity(attributes, self.result_type))
@@ -103,7 +105,9 @@ class Activity(Generic[P, R]):
         """The same activity with other options for this call site. Raises ``WorkflowDefinitionError`` for unknown ones."""
         known = {field.name for field in fields(Options)}
         if unknown := sorted(changes.keys() - known):
-            raise WorkflowDefinitionError(f"{self.name}: no such option: {', '.join(unknown)} (known: {', '.join(sorted(known))})")
+            raise WorkflowDefinitionError(
+                f"{self.name}: no such option: {', '.join(unknown)} (known: {', '.join(sorted(known))})"
+            )
         if changes.get("atomic", self.options_set.atomic) != self.options_set.atomic:
             raise WorkflowDefinitionError(f"{self.name}: whether an activity is atomic is part of its definition")
         return Activity(self.__wrapped__, replace(self.options_set, **changes), name=self.name)
@@ -196,7 +200,9 @@ def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> A
             raise WorkflowDefinitionError(f"activity: {target!r} is not a function")
         known = {field.name for field in fields(Options)}
         if unknown := sorted(options.keys() - known):
-            raise WorkflowDefinitionError(f"activity: no such option: {', '.join(unknown)} (known: {', '.join(sorted(known))})")
+            raise WorkflowDefinitionError(
+                f"activity: no such option: {', '.join(unknown)} (known: {', '.join(sorted(known))})"
+            )
         chosen = Options(**options)
         if chosen.atomic and inspect.iscoroutinefunction(target):
             raise WorkflowDefinitionError(

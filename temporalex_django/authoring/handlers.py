@@ -10,7 +10,10 @@ from temporalex_django.errors import WorkflowDefinitionError
 
 
 def update(
-    handler: Callable[[Any, Any], Any], *, validator: Callable[[Any, Any], Any] | None = None, permission: str | None = None
+    handler: Callable[[Any, Any], Any],
+    *,
+    validator: Callable[[Any, Any], Any] | None = None,
+    permission: str | None = None,
 ) -> Handler:
     """An update handler ``(args, state)`` with a validator ``(args, state)`` that runs before it is accepted."""
     if not callable(handler) or (validator is not None and not callable(validator)):

@@ -37,7 +37,11 @@ class RetryPolicy:
                     wrong.append(f"{name}={getattr(self, name)!r} is negative")
             except (TypeError, ValueError) as exc:
                 wrong.append(str(exc))
-        if isinstance(self.backoff, bool) or not isinstance(self.backoff, (int, float)) or not 1 <= self.backoff < math.inf:
+        if (
+            isinstance(self.backoff, bool)
+            or not isinstance(self.backoff, (int, float))
+            or not 1 <= self.backoff < math.inf
+        ):
             wrong.append(f"backoff={self.backoff!r} is not a number of 1 or more")
         if isinstance(self.non_retryable, (str, type)):
             wrong.append("non_retryable must be a list of exception classes or names")

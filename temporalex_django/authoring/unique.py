@@ -26,7 +26,9 @@ class Unique:
         if not isinstance(self.key, str) or not _KEY.fullmatch(self.key):
             raise WorkflowDefinitionError(f"Unique: the key {self.key!r} must be lower-case letters and digits")
         if self.scope not in get_args(Scope):
-            raise WorkflowDefinitionError(f"Unique: the scope {self.scope!r} must be one of {', '.join(get_args(Scope))}")
+            raise WorkflowDefinitionError(
+                f"Unique: the scope {self.scope!r} must be one of {', '.join(get_args(Scope))}"
+            )
 
     def id_for(self, value: str) -> str:
         """``key::value``. Raises ``InvalidId`` unless the value is lower-case letters and digits, or a UUID."""

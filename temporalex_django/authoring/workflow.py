@@ -35,7 +35,9 @@ class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stub
 def query(name: str) -> Callable[[Callable[..., Any]], Any]:
     """Answers a query of that name: a static function ``(published state)`` or ``(published state, args)``."""
     if not isinstance(name, str) or not name or name.startswith("__"):
-        raise WorkflowDefinitionError(f'query: write @query("name"), with a name that does not begin with "__", not {name!r}')
+        raise WorkflowDefinitionError(
+            f'query: write @query("name"), with a name that does not begin with "__", not {name!r}'
+        )
 
     def decorate(fn: Callable[..., Any]) -> Any:
         made = _Query(fn.__func__ if isinstance(fn, staticmethod) else fn)
@@ -118,9 +120,7 @@ class Workflow:
         return payloads.plain(value, what=f"the answer to query {name!r}")
 
     @classmethod
-    def start(
-        cls, args: Any = None, *, id: str | None = None, value: str | None = None, subject: Any = None
-    ) -> Any:
+    def start(cls, args: Any = None, *, id: str | None = None, value: str | None = None, subject: Any = None) -> Any:
         """Start a run on the caller's connection: inside his transaction it commits or vanishes with it. Gives its handle.
 
         Without ``id`` one is made up. ``subject`` links the run to a model instance. Locks nothing that exists. Raises
@@ -136,7 +136,9 @@ class Workflow:
         return await binding.backend().astart(cls, args, id=id, value=value, subject=subject)
 
     @classmethod
-    def signal_with_start(cls, signal: str, payload: Any = None, args: Any = None, *, id: str, subject: Any = None) -> Any:
+    def signal_with_start(
+        cls, signal: str, payload: Any = None, args: Any = None, *, id: str, subject: Any = None
+    ) -> Any:
         """Send a signal to the open run of that id; start it first when there is none. Gives its handle.
 
         Both in the caller's transaction, like ``start`` and ``signal``.

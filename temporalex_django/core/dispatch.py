@@ -51,7 +51,11 @@ def messages(
             attributes = job.attributes
             after = attributes.get("after")
             update = Update(
-                attributes["id"], attributes["name"], attributes["args"], count if after is None else after, accepted=False
+                attributes["id"],
+                attributes["name"],
+                attributes["args"],
+                count if after is None else after,
+                accepted=False,
             )
             if after is None:
                 incoming.append(update)

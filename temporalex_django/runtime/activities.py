@@ -34,11 +34,14 @@ def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool 
     if retry_at is not None:
         return TaskResult(task=task, retry_at=retry_at)
     return TaskResult(
-        task=task, outcome=("ActivityFailed", {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None})
+        task=task,
+        outcome=("ActivityFailed", {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}),
     )
 
 
-def expiry(task: TaskState | NewTask, *, started_at: datetime | None, beat_at: datetime | None) -> tuple[datetime, str] | None:
+def expiry(
+    task: TaskState | NewTask, *, started_at: datetime | None, beat_at: datetime | None
+) -> tuple[datetime, str] | None:
     """When the next timeout of an activity in this state passes, and which; None when it has none.
 
     A queued one (``started_at`` None) counts ``schedule_to_start`` and ``schedule_to_close``, a running one the others.
@@ -75,7 +78,13 @@ def ended_by(task: TaskState, timeout: str, now: datetime) -> TaskResult:
         if retry_at is not None:
             return TaskResult(task=task, retry_at=retry_at)
     what = f"{timeout} of {task.options[timeout]:g} s passed"
-    attributes = {"seq": task.seq, "type": "TimeoutError", "message": what, "attempts": task.attempt, "timeout": timeout}
+    attributes = {
+        "seq": task.seq,
+        "type": "TimeoutError",
+        "message": what,
+        "attempts": task.attempt,
+        "timeout": timeout,
+    }
     return TaskResult(task=task, outcome=("ActivityTimedOut", attributes))
 
 

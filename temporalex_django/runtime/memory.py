@@ -72,7 +72,9 @@ class MemoryStorage:
 
     def start(self, *, workflow: str, workflow_id: str, version: int, queue: str, args: Any, seed: int) -> UUID:
         chain_id, run_id = uuid4(), uuid4()
-        facts = RunFacts(run_id=run_id, workflow_id=workflow_id, workflow=workflow, version=version, args=args, seed=seed)
+        facts = RunFacts(
+            run_id=run_id, workflow_id=workflow_id, workflow=workflow, version=version, args=args, seed=seed
+        )
         self.runs[run_id] = MemoryRun(facts=facts)
         self.run_ids[chain_id] = [run_id]
         self.chains_of.setdefault(workflow_id, []).append(chain_id)

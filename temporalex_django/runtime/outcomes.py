@@ -9,7 +9,9 @@ from temporalex_django.core.values import copied
 from temporalex_django.runtime.storage import Outcome
 
 
-def result_of(status: str, closing: dict[str, Any] | None, *, workflow: str, workflow_id: str, blocked: Any = None) -> Any:
+def result_of(
+    status: str, closing: dict[str, Any] | None, *, workflow: str, workflow_id: str, blocked: Any = None
+) -> Any:
     """The result of a run. Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, or ``ResultTimeout`` while it is open."""
     name, facts = f"{workflow} {workflow_id}", closing or {}
     match status:
@@ -18,12 +20,16 @@ def result_of(status: str, closing: dict[str, Any] | None, *, workflow: str, wor
         case "failed":
             reason, kind = facts.get("reason"), facts.get("type")
             why = f"{kind}: {facts.get('message')}" if kind else f"{reason!r}"
-            raise errors.WorkflowFailed(f"{name} failed: {why}", reason=reason, type=kind, traceback=facts.get("traceback"))
+            raise errors.WorkflowFailed(
+                f"{name} failed: {why}", reason=reason, type=kind, traceback=facts.get("traceback")
+            )
         case "terminated":
             reason = facts.get("reason")
             raise errors.WorkflowTerminated(f"{name} was terminated: {reason or 'no reason given'}", reason=reason)
         case "timed_out":
-            raise errors.WorkflowTimedOut(f"{name} ran into its {facts.get('timeout', 'timeout')}", reason=facts.get("timeout"))
+            raise errors.WorkflowTimedOut(
+                f"{name} ran into its {facts.get('timeout', 'timeout')}", reason=facts.get("timeout")
+            )
         case "cancelled":
             raise errors.WorkflowCancelled(f"{name} was cancelled")
     why = f"; it is blocked: {blocked}" if blocked else ""
@@ -35,7 +41,9 @@ def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
     if outcome is None or outcome.status == "accepted":
         accepted = outcome is not None
         state = "was accepted and is not done yet" if accepted else "was not looked at yet"
-        raise errors.UpdateTimeout(f"{what} {state}; ask again with the same id", update_id=update_id, accepted=accepted)
+        raise errors.UpdateTimeout(
+            f"{what} {state}; ask again with the same id", update_id=update_id, accepted=accepted
+        )
     if outcome.status == "completed":
         return copied(outcome.value)
     facts = outcome.value or {}
@@ -45,5 +53,3 @@ def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
     if outcome.status == "rejected":
         raise errors.UpdateRejected(message)
     raise errors.UpdateFailed(f"{what} failed: {facts.get('type')}: {message}", type=facts.get("type"))
-
-

@@ -159,8 +159,12 @@ class Step:
                     outcomes[command.attributes["id"]] = Outcome(status="completed", value=command.attributes["result"])
                 case "FailUpdate":
                     failure = {k: command.attributes[k] for k in ("type", "message")}
-                    outcomes[command.attributes["id"]] = Outcome(status="failed", value={"code": "update_failed", **failure})
-        rejected = {update: Outcome(status="rejected", value=error_data(error)) for update, error in completion.rejected}
+                    outcomes[command.attributes["id"]] = Outcome(
+                        status="failed", value={"code": "update_failed", **failure}
+                    )
+        rejected = {
+            update: Outcome(status="rejected", value=error_data(error)) for update, error in completion.rejected
+        }
         pending = dict(completion.pending)
         inbox = [message for message in self.messages if message.kind in ("signal", "update")]
         cut = len(inbox) - completion.unapplied
@@ -221,7 +225,11 @@ class Step:
         write.tasks = []
         run.atomic_due = None
         write.instance.update(
-            status=status, waiting_for=[], accepts={"signals": [], "updates": []}, closed_at=self.now, closing=event.attributes
+            status=status,
+            waiting_for=[],
+            accepts={"signals": [], "updates": []},
+            closed_at=self.now,
+            closing=event.attributes,
         )
         if run.activations == 1:
             write.instance["started_at"] = self.now
@@ -238,7 +246,9 @@ class Step:
         run.closed = True
         run.due_at = None
         run.deadline = None
-        error = WorkflowClosed(f"{entry.facts.workflow} {entry.facts.workflow_id} closed ({status}) before the update was done")
+        error = WorkflowClosed(
+            f"{entry.facts.workflow} {entry.facts.workflow_id} closed ({status}) before the update was done"
+        )
         write.closing = Outcome(status="failed", value=error_data(error))
 
     def _show(self, entry: Cached) -> None:

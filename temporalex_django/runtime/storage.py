@@ -31,7 +31,9 @@ class RunState:
     due_at: datetime | None
     deadline: datetime | None
     attempt: int = 0  # failed tries in a row of the present activation
-    crashes: int = 0  # workers in a row that died while activating it: such a run comes alone; a write sets it back to 0
+    crashes: int = (
+        0  # workers in a row that died while activating it: such a run comes alone; a write sets it back to 0
+    )
     closed: bool = False
     paused: bool = False
     atomic_due: datetime | None = None  # when the next atomic activity of the run is to run; None: there is none
@@ -150,8 +152,12 @@ class RunWrite:
     run: RunState  # with head, length, activations, stamp, due_at … already as they are after the turn
     events: list[NewEvent] = field(default_factory=list)
     tasks: list[NewTask] = field(default_factory=list)
-    cancelled_tasks: list[int] = field(default_factory=list)  # command numbers of this run: cancelled, or atomic and done
-    retried_tasks: dict[int, tuple[int, datetime]] = field(default_factory=dict)  # atomic ones: number -> (attempt, due)
+    cancelled_tasks: list[int] = field(
+        default_factory=list
+    )  # command numbers of this run: cancelled, or atomic and done
+    retried_tasks: dict[int, tuple[int, datetime]] = field(
+        default_factory=dict
+    )  # atomic ones: number -> (attempt, due)
     drop_tasks: bool = False  # the run closed: no activity of it may start any more
     consumed: list[int] = field(default_factory=list)  # message ids that are in the history now: deleted
     settled: dict[int, Outcome] = field(default_factory=dict)  # message ids kept with their outcome
@@ -161,7 +167,9 @@ class RunWrite:
     messages: list[NewMessage] = field(default_factory=list)
     instance: dict[str, Any] = field(default_factory=dict)
     next_run: NewRun | None = None
-    commands: Sequence[Command] | None = None  # of a recorded activation, for whoever watches; the storage has its events
+    commands: Sequence[Command] | None = (
+        None  # of a recorded activation, for whoever watches; the storage has its events
+    )
     closing: Outcome | None = None  # the chain closed: the answer for its updates that are accepted and unfinished
 
 
@@ -248,9 +256,7 @@ class TaskResult:
 class TaskStorage(Protocol):
     """Where scheduled activities live. Each call is one transaction of its own unless it is called inside one."""
 
-    def claim_tasks(
-        self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False
-    ) -> list[TaskState]:
+    def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
         """Take due, unowned external activities, oldest due first; the attempt is counted here.
 
         ``atomic``: those as well (environments run them like any other).

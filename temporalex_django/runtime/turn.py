@@ -99,7 +99,9 @@ class Engine:
         self._on_activate = on_activate or (lambda _: None)
         self._resolve = resolve or (lambda _, name: workflow.find(name))
 
-    def turn(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False) -> TurnReport:
+    def turn(
+        self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False
+    ) -> TurnReport:
         """Both phases, each transaction committed. Raises what the storage raises; the runs concerned are due again."""
         with self.storage.transaction():
             report = self.advance(limit=limit, queues=queues, chains=chains, force=force)
@@ -134,7 +136,9 @@ class Engine:
         inbox = self.storage.inbox([run.chain_id for run in claimed])
         now = self.storage.now()
         steps: list[Step] = []
-        idle: set[UUID] = set()  # paused, or blocked and not due: a blocked run is not tried again because a message came
+        idle: set[UUID] = (
+            set()
+        )  # paused, or blocked and not due: a blocked run is not tried again because a message came
         for run in claimed:
             waits = bool(run.paused or (run.attempt and not force and not _due(run.due_at, now)))
             if self._inline_atomic and not run.closed and not waits and _due(run.atomic_due, now):
@@ -171,7 +175,12 @@ class Engine:
     # -- phase 1 ------------------------------------------------------------------------------------------------------
 
     def _step(
-        self, step: Step, entry: Cached | None, error: BaseException | None, report: TurnReport, results: Sequence[Job] = ()
+        self,
+        step: Step,
+        entry: Cached | None,
+        error: BaseException | None,
+        report: TurnReport,
+        results: Sequence[Job] = (),
     ) -> RunWrite:
         run = step.run
         if entry is None:
@@ -180,7 +189,11 @@ class Engine:
         self._on_activate(run.chain_id)
         try:
             activate = partial(
-                step.activate, entry, token=self.storage.new_token(), new_run_id=self.storage.new_run_id, results=results
+                step.activate,
+                entry,
+                token=self.storage.new_token(),
+                new_run_id=self.storage.new_run_id,
+                results=results,
             )
             write = watchdog.run(activate, limit=self._deadlock_timeout, what=f"run {run.run_id}")
         except Exception as exc:  # noqa: BLE001 - pure work: whatever it is, it is this run's, and nothing of it was stored
@@ -208,11 +221,15 @@ class Engine:
         run = step.run
         report.blocked[run.run_id] = error
         if not run.attempt:
-            logger.error("run %s is blocked: %s: %s", run.run_id, type(error).__name__, error, extra={"run_id": str(run.run_id)})
+            logger.error(
+                "run %s is blocked: %s: %s", run.run_id, type(error).__name__, error, extra={"run_id": str(run.run_id)}
+            )
         # a missing class comes with a worker that has it, which sets the run due: trying would only slow the claim
         return step.blocked(error, retry=not isinstance(error, UnknownWorkflow))
 
-    def _entries(self, runs: Sequence[RunState], report: TurnReport) -> tuple[dict[UUID, Cached], dict[UUID, BaseException]]:
+    def _entries(
+        self, runs: Sequence[RunState], report: TurnReport
+    ) -> tuple[dict[UUID, Cached], dict[UUID, BaseException]]:
         """An executor for each run: from the cache, brought up to date, or rebuilt; what is missing is read together."""
         entries: dict[UUID, Cached] = {}
         errors: dict[UUID, BaseException] = {}
@@ -233,7 +250,9 @@ class Engine:
         if behind:
             newer = self.storage.histories(behind)
             for run in runs:
-                if run.run_id in behind and not self._catch_up(entries[run.run_id], run, newer.get(run.run_id, []), errors):
+                if run.run_id in behind and not self._catch_up(
+                    entries[run.run_id], run, newer.get(run.run_id, []), errors
+                ):
                     entries.pop(run.run_id).executor.evict()
                     if run.run_id not in errors:
                         unknown.append(run)

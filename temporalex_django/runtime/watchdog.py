@@ -62,7 +62,9 @@ class Watchdog:
         except _Interrupted:
             self._disarm(watched)
         if watched.fired:
-            raise DeadlockDetected(f"{what} did not come to a wait within {limit:g} s: its code loops or computes too long")
+            raise DeadlockDetected(
+                f"{what} did not come to a wait within {limit:g} s: its code loops or computes too long"
+            )
         return value  # type: ignore[return-value] # None only when it was interrupted
 
     def _arm(self, watched: _Watched) -> None:

@@ -108,7 +108,9 @@ class EnvironmentHandle:
         row = self._row
         published = row.published
         if row.published is None and row.status == "pending" and len(self.run_ids) > 1:
-            published = self.env.row(self.env.run_ids(self.chain_id)[-2]).published  # the gap after continue-as-new (D-22)
+            published = self.env.row(
+                self.env.run_ids(self.chain_id)[-2]
+            ).published  # the gap after continue-as-new (D-22)
         return self.env.class_of(self.chain_id, row.facts.workflow).answer(name, args, published)
 
     def result(self, timeout: float | None = None) -> Any:
@@ -153,5 +155,3 @@ class EnvironmentHandle:
         row = self._row
         if row.status in CLOSED_STATUSES:
             raise WorkflowClosed(f"{row.facts.workflow} {self.id} is closed ({row.status}): {what} refused")
-
-

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.slow
 
 def block(name: str) -> str:
     """The code block of the README that is marked ``<!-- start: name -->``."""
-    found = re.search(rf"<!-- start: {name} -->\n```\w+\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"<!-- start: {name} -->\n```\w+\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert found, f"the README has no block {name!r}"
     return found[1]
 
@@ -45,7 +47,9 @@ def clean_environment() -> dict[str, str]:
 
 
 def run(command: list[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

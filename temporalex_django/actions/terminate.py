@@ -38,7 +38,8 @@ class Terminate(Action[None]):
             run = self._locked()
             if run.closed:
                 raise WorkflowClosed(f"{target.workflow} {target.workflow_id} is closed: terminate refused")
-            write = terminated(run, reason=self.reason, now=self.storage.now())
+            facts = self.storage.facts([run.run_id])[run.run_id]
+            write = terminated(run, reason=self.reason, now=self.storage.now(), facts=facts)
             self.storage.write([write])
             self.tell(target.subject, reason=self.reason)
             inline.closed_from_outside(write, target, storage=self.storage)

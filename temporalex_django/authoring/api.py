@@ -10,18 +10,21 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
-from temporalex_django.core import places, primitives
+from temporalex_django.authoring.unique import SEPARATOR, check_id
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core import payloads, places, primitives, relations
 from temporalex_django.core.branches import Parallel, Race
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
 from temporalex_django.core.ivar import Call
 from temporalex_django.core.phase import Phase
 from temporalex_django.core.scopes import Saga, Shield
-from temporalex_django.errors import WorkflowDefinitionError
+from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
 T = TypeVar("T")
+ParentClose = Literal["terminate", "abandon", "request_cancel"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +159,71 @@ def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | N
     return cast("Awaitable[bool]", Call("wait_condition", begin))
 
 
+def child(
+    workflow: type[Workflow],
+    args: Any = None,
+    id: str | None = None,
+    value: str | None = None,
+    parent_close: ParentClose = "terminate",
+) -> Awaitable[Any]:
+    """Start another workflow and wait for its result, through all its continue-as-new.
+
+    Without ``id`` it gets one from this run's. ``parent_close`` says what becomes of a child that is open when this run closes.
+    Raises ``ChildWorkflowFailure``, also when the id is taken; here, at the call, ``InvalidId``, ``PayloadError`` and
+    ``WorkflowDefinitionError``.
+    """
+    executor = places.executor_for("child")
+    if not (isinstance(workflow, type) and issubclass(workflow, Workflow) and hasattr(workflow, "definition")):
+        raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
+    if parent_close not in get_args(ParentClose):
+        raise WorkflowDefinitionError(
+            f"child: parent_close must be one of {', '.join(get_args(ParentClose))}, not {parent_close!r}"
+        )
+    places.unit_for("child")
+    what = f"the input of {workflow.name}"
+    plain = executor.plain(args, what)
+    payloads.fit(plain, workflow.definition.args_type, what=what)
+    attributes = {
+        "workflow": workflow.name,
+        "id": _child_id(workflow, id, value),
+        "args": plain,
+        "parent_close": parent_close,
+        "version": workflow.version,
+        "queue": workflow.task_queue,
+        "scope": "global" if workflow.unique is None else workflow.unique.scope,
+    }
+    if workflow.tags:
+        attributes["tags"] = list(workflow.tags)
+    if workflow.metadata:
+        attributes["metadata"] = dict(workflow.metadata)
+    return cast("Awaitable[Any]", Call("child", lambda: relations.child(executor, attributes)))
+
+
+def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
+    """Send a signal to the open run of that id; returns when it is in its inbox.
+
+    Raises ``WorkflowNotFound`` or ``WorkflowClosed`` at the await.
+    """
+    executor = places.executor_for("signal_external")
+    if not isinstance(name, str) or not name or name.startswith("__"):
+        raise WorkflowDefinitionError(f"signal_external: {name!r} is not a name of a signal")
+    plain = executor.plain(payload, f"the payload of signal {name!r}")
+    attributes = {"id": check_id(id), "name": name, "payload": plain}
+    call = Call("signal_external", lambda: relations.external(executor, "SignalExternal", attributes))
+    return cast("Awaitable[None]", call)
+
+
+def cancel_external(id: str) -> Awaitable[None]:
+    """Ask the open run of that id to cancel; returns when the request is in its inbox.
+
+    Raises ``WorkflowNotFound`` or ``WorkflowClosed`` at the await.
+    """
+    executor = places.executor_for("cancel_external")
+    attributes = {"id": check_id(id)}
+    call = Call("cancel_external", lambda: relations.external(executor, "CancelExternal", attributes))
+    return cast("Awaitable[None]", call)
+
+
 def cancel_requested() -> bool:
     """Whether somebody asked this run to cancel."""
     return places.executor_for("cancel_requested").cancel_requested
@@ -219,6 +287,18 @@ class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only i
 
 
 logger = _Logger(logging.getLogger("temporalex_django.workflow"), {})
+
+
+def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> str | None:
+    """The id asked for, None to make one. A class whose runs are not unique gets a number behind the value."""
+    if id is not None and value is not None:
+        raise InvalidId(f"{workflow.name}: give id= or value=, not both")
+    if value is None:
+        return None if id is None else check_id(id)
+    if workflow.unique is None:
+        raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
+    made = workflow.unique.id_for(value)
+    return check_id(f"{made}{SEPARATOR}{uuid4().hex[:8]}" if workflow.unique.scope == "none" else made)
 
 
 def _patch_id(value: object) -> str:

@@ -27,6 +27,9 @@ RESOLUTIONS: Final = frozenset(
         "ExternalFailed",
     }
 )
+#: A message to another run was stored in its inbox. No kind of its own in the history: ``ActivationStarted`` lists the numbers
+#: under ``delivered``, and a history is read back with these jobs first.
+DELIVERED: Final = "ExternalDelivered"
 INPUTS: Final = RESOLUTIONS | {"WorkflowStarted", "ActivationStarted", "CancelRequested", "SignalReceived"}
 #: Closing events that no command produces: somebody outside closed the run.
 CLOSED_FROM_OUTSIDE: Final = frozenset({"WorkflowTerminated", "WorkflowTimedOut"})
@@ -65,7 +68,8 @@ class Job(NamedTuple):
     ``kind`` is the history kind that it becomes, or ``UpdateRequested`` (becomes ``UpdateAccepted`` only when accepted).
     Attributes by kind: ``SignalReceived`` name, payload · ``UpdateRequested`` id, name, args, after (None when new) ·
     ``ActivityCompleted`` seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts, timeout ·
-    ``TimerFired`` seq · ``CancelRequested`` reason.
+    ``ChildCompleted`` seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq, type, message ·
+    ``ExternalDelivered`` seq · ``TimerFired`` seq · ``CancelRequested`` reason.
     """
 
     kind: str

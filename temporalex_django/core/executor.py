@@ -20,7 +20,7 @@ from temporalex_django.core import dispatch, eviction, matching, payloads, place
 from temporalex_django.core.activation import Activation, Completion, Definition, RunInfo
 from temporalex_django.core.commands import Command
 from temporalex_django.core.conditions import Conditions
-from temporalex_django.core.events import RESOLUTIONS, HistoryEvent, Job
+from temporalex_django.core.events import DELIVERED, RESOLUTIONS, HistoryEvent, Job
 from temporalex_django.core.failures import activity_failure, failure_of_run
 from temporalex_django.core.history import Recorded, activations
 from temporalex_django.core.ivar import IVar
@@ -67,6 +67,8 @@ class Executor:
         ] = {}  # coroutines given as branches, until they have ended
         self.open_updates: dict[str, str] = {}  # accepted and unfinished: id -> name
         self.activities: dict[int, str] = {}  # scheduled and unresolved: number -> name
+        self.children: dict[int, str] = {}  # that are waited for: number -> id
+        self.had_children = False
         self._resolve: dict[int, Callable[[Job], None]] = {}
         self._timers: dict[int, datetime] = {}
         self._due: list[tuple[datetime, int]] = []
@@ -106,7 +108,7 @@ class Executor:
             if activation.start is not None:
                 self._start(activation.start)
             for job in activation.jobs:
-                if job.kind in RESOLUTIONS:
+                if job.kind in RESOLUTIONS or job.kind == DELIVERED:
                     self._apply(job)
                 elif job.kind == "CancelRequested" and not self.cancel_requested:
                     completion.jobs.append(job)
@@ -214,13 +216,20 @@ class Executor:
         self._last_number += 1
         return self._last_number
 
+    def ask(self, kind: str, attributes: dict[str, Any], resolve: Callable[[Job], None], number: int | None = None) -> int:
+        """Emit a command of that kind under a number; ``resolve`` gets what comes back for it."""
+        number = number or self.new_number()
+        self._resolve[number] = resolve
+        self.emit(kind, number, attributes)
+        return number
+
     def schedule_activity(self, attributes: dict[str, Any], result_type: Any) -> IVar:
         """Emit ScheduleActivity; the IVar gives the decoded result or raises ``ActivityFailure``."""
         number = self.new_number()
         name = attributes["activity"]
 
         def abandon() -> None:
-            self._forget(number)
+            self.forget(number)
             self.emit("CancelActivity", number, {})
 
         ivar = IVar(f"activity {name}", abandon)
@@ -259,13 +268,15 @@ class Executor:
     def cancel_timer(self, number: int) -> None:
         """Emit CancelTimer, once, if it is still running."""
         if number in self._resolve:
-            self._forget(number)
+            self.forget(number)
             self.emit("CancelTimer", number, {})
 
-    def _forget(self, number: int) -> None:
+    def forget(self, number: int) -> None:
+        """Nobody waits for this number any more: what still comes in for it has no effect."""
         self._resolve.pop(number, None)
         self._timers.pop(number, None)
         self.activities.pop(number, None)
+        self.children.pop(number, None)
 
     @property
     def rng(self) -> random.Random:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from temporalex_django.errors import ActivityFailure, TemporalexError
+from temporalex_django.errors import ActivityFailure, ChildWorkflowFailure, TemporalexError, WorkflowClosed, WorkflowNotFound
 
 _TRACEBACK_LINES = 40
 _LONGEST = 50_000
@@ -50,6 +50,37 @@ def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailu
     return ActivityFailure(
         f"activity {activity} {how}{times}", cause=message, type=kind, attempts=attempts, timeout=timeout
     )
+
+
+def child_failure(attributes: dict[str, Any], child: str) -> ChildWorkflowFailure:
+    """What the waiter of a child that did not complete raises."""
+    kind, message = attributes.get("type"), attributes.get("message")
+    return ChildWorkflowFailure(f"child {child} did not complete: {kind}: {message}", cause=message, type=kind)
+
+
+def external_failure(attributes: dict[str, Any]) -> TemporalexError:
+    """What the sender of a message that reached no open run raises."""
+    cls = WorkflowClosed if attributes.get("type") == WorkflowClosed.__name__ else WorkflowNotFound
+    return cls(attributes.get("message"))
+
+
+def ending_of_child(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Kind and attributes (without the number) of what a parent gets for a child that closed like that."""
+    if status == "completed":
+        return "ChildCompleted", {"result": closing.get("result")}
+    match status:
+        case "failed" if closing.get("type"):
+            kind, message = closing["type"], closing.get("message")
+        case "failed":
+            reason = closing.get("reason")
+            kind, message = "WorkflowFailed", reason if isinstance(reason, str) else repr(reason)
+        case "cancelled":
+            kind, message = "WorkflowCancelled", "it was cancelled"
+        case "terminated":
+            kind, message = "WorkflowTerminated", closing.get("reason") or "it was terminated"
+        case _:
+            kind, message = "WorkflowTimedOut", f"it ran into its {closing.get('timeout', 'timeout')}"
+    return "ChildFailed", {"type": kind, "message": message, "status": status}
 
 
 def error_data(exc: TemporalexError) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from temporalex_django.core.activation import Activation
-from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, INPUTS, HistoryEvent, Job
+from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, DELIVERED, INPUTS, HistoryEvent, Job
 
 
 @dataclass(slots=True)
@@ -42,6 +42,7 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
                 start = event.attributes
             case "ActivationStarted":
                 seed = event.attributes.get("seed")
+                jobs.extend(Job(DELIVERED, {"seq": number}) for number in event.attributes.get("delivered", ()))
             case kind if kind in INPUTS:
                 jobs.append(Job(kind, event.attributes))
             case _:

@@ -140,6 +140,7 @@ class Migration(migrations.Migration):
                 ("attempt", models.IntegerField(db_default=1)),
                 ("parent", models.CharField(max_length=200, null=True)),
                 ("parent_seq", models.IntegerField(null=True)),
+                ("parent_close", models.CharField(max_length=20, null=True)),
                 ("subject_id", models.CharField(max_length=200, null=True)),
                 ("tags", models.JSONField(null=True)),
                 ("metadata", models.JSONField(null=True)),
@@ -420,6 +421,14 @@ class Migration(migrations.Migration):
             model_name="instance",
             index=models.Index(
                 condition=models.Q(("blocked__isnull", False)), fields=["workflow"], name="temporalex_instance_blocked"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(
+                condition=models.Q(("parent_run__isnull", False)),
+                fields=["parent_run", "parent_seq"],
+                name="temporalex_instance_parent",
             ),
         ),
         migrations.AddIndex(

@@ -71,6 +71,7 @@ class Instance(models.Model):
     parent_chain = hot_key("temporalex_django.Chain", null=True)
     parent_run = hot_key("self", null=True)
     parent_seq = models.IntegerField(null=True)
+    parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 
     subject_type = hot_key("contenttypes.ContentType", null=True)
     subject_id = models.CharField(max_length=200, null=True)  # noqa: DJ001 - as above
@@ -107,6 +108,9 @@ class Instance(models.Model):
                 condition=Q(subject_id__isnull=False),
             ),
             models.Index(fields=["workflow"], name="temporalex_instance_blocked", condition=Q(blocked__isnull=False)),
+            models.Index(
+                fields=["parent_run", "parent_seq"], name="temporalex_instance_parent", condition=Q(parent_run__isnull=False)
+            ),
         ]
 
     def __str__(self) -> str:

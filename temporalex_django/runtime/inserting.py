@@ -20,7 +20,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.ids import token, uuid7
-from temporalex_django.runtime.storage import Outcome
+from temporalex_django.runtime.storage import Outcome, live_key
 
 CHANNEL = "temporalex"
 
@@ -54,15 +54,7 @@ class NewStart:
 
     @property
     def live_key(self) -> str | None:
-        match self.scope:
-            case "global":
-                return f"g:{self.workflow_id}"
-            case "workflow":
-                return f"w:{self.workflow}:{self.workflow_id}"
-            case "version":
-                return f"v:{self.workflow}:{self.version}:{self.workflow_id}"
-            case _:
-                return None
+        return live_key(self.scope, workflow=self.workflow, version=self.version, workflow_id=self.workflow_id)
 
 
 class Started(NamedTuple):

@@ -15,6 +15,8 @@ from temporalex_django.core.values import copied
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.storage import (
     InboxMessage,
+    NewChild,
+    NewMessage,
     NewTask,
     Outcome,
     RunFacts,
@@ -22,6 +24,7 @@ from temporalex_django.runtime.storage import (
     RunWrite,
     TaskResult,
     TaskState,
+    PARENT_CLOSED,
 )
 
 
@@ -64,6 +67,7 @@ class MemoryStorage:
         self._inboxes: dict[UUID, dict[int, MemoryMessage]] = {}  # unsettled ones
         self._kept: dict[UUID, dict[str, MemoryMessage]] = {}  # updates by their id
         self._fresh: dict[UUID, None] = {}  # chains that a message has not woken yet
+        self._children: dict[UUID, dict[int, UUID]] = {}  # chains of the children of a run, by their number
         self.open_tasks: dict[int, TaskState] = {}
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
@@ -75,12 +79,16 @@ class MemoryStorage:
         facts = RunFacts(
             run_id=run_id, workflow_id=workflow_id, workflow=workflow, version=version, args=args, seed=seed
         )
-        self.runs[run_id] = MemoryRun(facts=facts)
-        self.run_ids[chain_id] = [run_id]
-        self.chains_of.setdefault(workflow_id, []).append(chain_id)
+        self._new_chain(chain_id, facts, queue)
+        return chain_id
+
+    def _new_chain(self, chain_id: UUID, facts: RunFacts, queue: str) -> None:
+        self.runs[facts.run_id] = MemoryRun(facts=facts)
+        self.run_ids[chain_id] = [facts.run_id]
+        self.chains_of.setdefault(facts.workflow_id, []).append(chain_id)
         self.chains[chain_id] = RunState(
             chain_id=chain_id,
-            run_id=run_id,
+            run_id=facts.run_id,
             queue=queue,
             head=None,
             length=0,
@@ -89,7 +97,11 @@ class MemoryStorage:
             due_at=self.clock,
             deadline=None,
         )
-        return chain_id
+
+    def open_chain(self, workflow_id: str) -> UUID | None:
+        """The newest chain of an id, if it is open."""
+        chains = self.chains_of.get(workflow_id)
+        return chains[-1] if chains and not self.chains[chains[-1]].closed else None
 
     def send(self, chain_id: UUID, kind: str, name: str, body: Any, *, dedupe: str | None = None) -> int:
         """Put a message into the inbox of a chain; an update id that is taken gives the message that has it."""
@@ -164,7 +176,57 @@ class MemoryStorage:
 
     def write(self, writes: Sequence[RunWrite]) -> None:
         for write in writes:
+            for child in write.children:
+                self._start_child(child)
+        for write in writes:
+            for message in write.messages:
+                self._tell(message)
+        for write in writes:
+            if write.close_children:
+                self._close_children(write.run.run_id)
             self._write(write)
+
+    def _start_child(self, child: NewChild) -> None:
+        if child.scope != "none" and self.open_chain(child.workflow_id) is not None:
+            self._tell(child.refusal())
+            return
+        chain_id = uuid4()
+        facts = RunFacts(
+            run_id=uuid4(),
+            workflow_id=child.workflow_id,
+            workflow=child.workflow,
+            version=child.version,
+            args=copied(child.args),
+            seed=child.seed,
+            parent=child.parent,
+            parent_chain=child.parent_chain,
+            parent_run=child.parent_run,
+            parent_seq=child.parent_seq,
+            parent_close=child.parent_close,
+        )
+        self._new_chain(chain_id, facts, child.queue)
+        self._children.setdefault(child.parent_run, {})[child.parent_seq] = chain_id
+
+    def _tell(self, message: NewMessage) -> None:
+        chain_id, known = message.chain_id, True
+        if message.child is not None:
+            chain_id = self._children.get(message.child[0], {}).get(message.child[1])
+        elif chain_id is None and message.workflow_id is not None:
+            chain_id = self.open_chain(message.workflow_id)
+            known = message.workflow_id in self.chains_of
+        is_open = chain_id is not None and not self.chains[chain_id].closed
+        if chain_id is not None and (is_open or message.ask is None):
+            self._deliver(chain_id, message.kind, message.name, copied(message.body), run_id=message.run_id)
+        if message.ask is not None:
+            name, body = message.answer(delivered=is_open, known=known)
+            self._deliver(message.ask[0], "external", name, body, run_id=message.ask[1])
+
+    def _close_children(self, run_id: UUID) -> None:
+        for chain_id in self._children.get(run_id, {}).values():
+            policy = self.current(chain_id).facts.parent_close
+            if not self.chains[chain_id].closed and policy != "abandon":
+                kind = "cancel" if policy == "request_cancel" else "terminate"
+                self._deliver(chain_id, kind, "", dict(PARENT_CLOSED))
 
     def _write(self, write: RunWrite) -> None:
         state, run = write.run, self.runs[write.run.run_id]

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from temporalex_django.core.activation import Activation, Completion
-from temporalex_django.core.events import CLOSING, ENGINE_VERSION, FORMAT, Job
-from temporalex_django.core.failures import error_data, message_of
+from temporalex_django.core.commands import Command
+from temporalex_django.core.events import CLOSING, DELIVERED, ENGINE_VERSION, FORMAT, Job
+from temporalex_django.core.failures import ending_of_child, error_data, message_of
 from temporalex_django.errors import TemporalexError, WorkflowClosed
 from temporalex_django.runtime.cache import Cached
 from temporalex_django.runtime.storage import (
     InboxMessage,
+    NewChild,
     NewEvent,
+    NewMessage,
     NewRun,
     NewTask,
     Outcome,
@@ -46,6 +49,19 @@ class Step:
         for message in self.messages:
             self._undelivered(message)
         self.run.due_at = None
+        return self.write
+
+    @property
+    def terminates(self) -> bool:
+        """Whether the parent closed and wants this run to close with it."""
+        return not self.run.closed and any(message.kind == "terminate" for message in self.messages)
+
+    def terminated(self, facts: RunFacts) -> RunWrite:
+        """Do what a ``terminate`` message says, whatever state the run is in."""
+        reason = next(message.body.get("reason", "") for message in self.messages if message.kind == "terminate")
+        self.write = terminated(self.run, reason=reason, now=self.now, facts=facts)
+        for message in self.messages:
+            self._undelivered(message)
         return self.write
 
     def parked(self) -> RunWrite:
@@ -101,6 +117,7 @@ class Step:
         """Jobs in the order of D-03: timers by their time, results, a cancel request, then messages in order of arrival."""
         run = self.run
         start = None
+        delivered: list[Job] = []
         jobs = [Job("TimerFired", {"seq": number}) for _, number in entry.executor.due_timers(self.now)]
         jobs += results
         cancels: list[Job] = []
@@ -113,16 +130,18 @@ class Step:
             if message.kind in _RESULTS:
                 self.write.consumed.append(message.id)
                 if message.run_id == run.run_id:
-                    jobs.append(Job(message.name, message.body))
+                    (delivered if message.name == DELIVERED else jobs).append(Job(message.name, message.body))
             elif message.kind == "cancel":
                 self.write.consumed.append(message.id)
                 cancels.append(Job("CancelRequested", message.body))
+            elif message.kind == "terminate":
+                continue  # came while an atomic activity ran; the next turn obeys it
             elif message.kind == "signal":
                 later.append(Job("SignalReceived", {"name": message.name, "payload": message.body}))
             else:
                 update = {"id": message.dedupe, "name": message.name, "args": message.body, "after": message.after}
                 later.append(Job("UpdateRequested", update))
-        return start, [*jobs, *cancels, *later]
+        return start, [*delivered, *jobs, *cancels, *later]
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -133,10 +152,14 @@ class Step:
         run.head = token
         if start is not None:
             self._event("WorkflowStarted", started_attributes(entry.facts))
-        self._event("ActivationStarted", {"head": token})
+        stamp: dict[str, Any] = {"head": token}
+        if delivered := [job.attributes["seq"] for job in completion.jobs if job.kind == DELIVERED]:
+            stamp["delivered"] = delivered
+        self._event("ActivationStarted", stamp)
         entry.head, entry.head_at = token, run.length
         for job in completion.jobs:
-            self._event(job.kind, job.attributes)
+            if job.kind != DELIVERED:
+                self._event(job.kind, job.attributes)
         for command in completion.commands:
             self._event(command.event_kind, command.event_attributes())
         entry.length = run.length
@@ -215,7 +238,46 @@ class Step:
                 write.tasks.append(task)
                 if atomic and self._inline_atomic:  # else whoever claims tasks runs it
                     run.atomic_due = self.now
+            elif command.kind == "StartChild":
+                write.children.append(self._child(command, facts))
+            elif command.kind in ("SignalExternal", "CancelExternal"):
+                write.messages.append(self._message(command, facts))
         write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
+
+    def _child(self, command: Command, facts: RunFacts) -> NewChild:
+        attributes = command.attributes
+        assert command.seq is not None
+        return NewChild(
+            workflow=attributes["workflow"],
+            workflow_id=attributes["id"],
+            version=attributes["version"],
+            queue=attributes["queue"],
+            scope=attributes["scope"],
+            args=attributes["args"],
+            seed=uuid5(self.run.run_id, str(command.seq)).int >> 66,
+            at=self.now,
+            parent=facts.workflow_id,
+            parent_chain=self.run.chain_id,
+            parent_run=self.run.run_id,
+            parent_seq=command.seq,
+            parent_close=attributes["parent_close"],
+            tags=attributes.get("tags"),
+            metadata=attributes.get("metadata"),
+        )
+
+    def _message(self, command: Command, facts: RunFacts) -> NewMessage:
+        attributes, run = command.attributes, self.run
+        assert command.seq is not None
+        signal = command.kind == "SignalExternal"
+        child = attributes.get("child")
+        return NewMessage(
+            kind="signal" if signal else "cancel",
+            name=attributes["name"] if signal else "",
+            body=attributes["payload"] if signal else {"reason": f"asked by {facts.workflow_id}"},
+            workflow_id=attributes["id"],
+            child=None if child is None else (run.run_id, child),
+            ask=(run.chain_id, run.run_id, command.seq),
+        )
 
     def _close(self, completion: Completion, entry: Cached) -> None:
         run, write = self.run, self.write
@@ -223,6 +285,7 @@ class Step:
         status = CLOSING[event.kind]
         write.drop_tasks = True
         write.tasks = []
+        write.close_children = entry.executor.had_children
         run.atomic_due = None
         write.instance.update(
             status=status,
@@ -246,6 +309,7 @@ class Step:
         run.closed = True
         run.due_at = None
         run.deadline = None
+        write.messages += ending(entry.facts, status, event.attributes)
         error = WorkflowClosed(
             f"{entry.facts.workflow} {entry.facts.workflow_id} closed ({status}) before the update was done"
         )
@@ -255,7 +319,7 @@ class Step:
         """Columns of the run's row that differ from what they say now."""
         executor = entry.executor
         shown: dict[str, Any] = {
-            "status": "running" if executor.activities else "waiting",
+            "status": "running" if executor.activities or executor.children else "waiting",
             "waiting_for": executor.waiting_for,
             "accepts": executor.accepts,
             "publications": executor.publications,
@@ -286,7 +350,16 @@ def started_attributes(facts: RunFacts) -> dict[str, Any]:
     return attributes
 
 
-def terminated(run: RunState, *, reason: str, now: datetime) -> RunWrite:
+def ending(facts: RunFacts, status: str, closing: dict[str, Any]) -> list[NewMessage]:
+    """What the parent of a chain that closed hears."""
+    if facts.parent_chain is None or facts.parent_seq is None:
+        return []
+    kind, attributes = ending_of_child(status, closing)
+    body = {"seq": facts.parent_seq, **attributes}
+    return [NewMessage(kind="child", name=kind, body=body, chain_id=facts.parent_chain, run_id=facts.parent_run)]
+
+
+def terminated(run: RunState, *, reason: str, now: datetime, facts: RunFacts) -> RunWrite:
     """Close a locked run from outside, at once; none of its code runs any more."""
     stamp = max(now, run.stamp) if run.stamp is not None else now
     run.length += 1
@@ -302,6 +375,8 @@ def terminated(run: RunState, *, reason: str, now: datetime) -> RunWrite:
         run=run,
         events=[event],
         drop_tasks=True,
+        close_children=True,
+        messages=ending(facts, CLOSING[event.kind], attributes),
         instance={
             "status": CLOSING[event.kind],
             "waiting_for": [],

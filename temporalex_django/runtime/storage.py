@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from temporalex_django.core.commands import Command
-from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.events import DELIVERED, HistoryEvent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +55,7 @@ class RunFacts:
     parent_chain: UUID | None = None
     parent_seq: int | None = None
     parent_run: UUID | None = None
+    parent_close: str | None = None
     started_at: datetime | None = None
 
 
@@ -64,6 +65,7 @@ class InboxMessage:
 
     ``kind``: ``signal`` (name, body payload) · ``update`` (name, body args, dedupe = update id) · ``cancel`` (body reason) ·
     ``activity`` (body: the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child`` and ``external`` likewise.
+    A result may also be ``external`` (name ExternalDelivered/ExternalFailed). ``terminate`` (body reason): the parent closed.
     ``after`` is set when an earlier turn left this update waiting behind a busy handler.
     """
 
@@ -120,7 +122,10 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class NewMessage:
-    """To another chain (``chain_id``), or to the newest open run of ``workflow_id`` when the chain is not known."""
+    """To another chain (``chain_id``), to the child that ``child`` (run, number) names, or to the newest open run of ``workflow_id``.
+
+    ``ask`` is (chain, run, number) of a sender that waits to hear whether it was stored: the answer is a message of kind ``external``.
+    """
 
     kind: str
     name: str
@@ -129,6 +134,69 @@ class NewMessage:
     workflow_id: str | None = None
     run_id: UUID | None = None
     dedupe: str | None = None
+    child: tuple[UUID, int] | None = None
+    ask: tuple[UUID, UUID, int] | None = None
+
+    def answer(self, *, delivered: bool, known: bool) -> tuple[str, dict[str, Any]]:
+        """Name and body of what the sender that asked hears."""
+        assert self.ask is not None
+        body: dict[str, Any] = {"seq": self.ask[2]}
+        if delivered:
+            return DELIVERED, body
+        why = "is closed" if known else "was ever started"
+        body["type"] = "WorkflowClosed" if known else "WorkflowNotFound"
+        body["message"] = f"the run {self.workflow_id!r} {why}" if known else f"no run with the id {self.workflow_id!r} {why}"
+        return "ExternalFailed", body
+
+
+#: Body of the message to a child whose parent closed.
+PARENT_CLOSED: Final = {"reason": "its parent closed"}
+
+
+@dataclass(slots=True, kw_only=True)
+class NewChild:
+    """A run to start for another one. When its id is taken, the parent gets ``ChildFailed`` with the type AlreadyRunning."""
+
+    workflow: str
+    workflow_id: str
+    version: int
+    queue: str
+    scope: str
+    args: Any
+    seed: int
+    at: datetime
+    parent: str
+    parent_chain: UUID
+    parent_run: UUID
+    parent_seq: int
+    parent_close: str
+    deadline: datetime | None = None
+    tags: Sequence[str] | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def live_key(self) -> str | None:
+        return live_key(self.scope, workflow=self.workflow, version=self.version, workflow_id=self.workflow_id)
+
+    def refusal(self) -> NewMessage:
+        """What the parent hears when the id is taken."""
+        body = {"seq": self.parent_seq, "type": "AlreadyRunning", "message": f"{self.workflow} {self.workflow_id!r} is open already"}
+        return NewMessage(
+            kind="child", name="ChildFailed", body=body, chain_id=self.parent_chain, run_id=self.parent_run
+        )
+
+
+def live_key(scope: str, *, workflow: str, version: int, workflow_id: str) -> str | None:
+    """What is unique among open runs (page 3.4)."""
+    match scope:
+        case "global":
+            return f"g:{workflow_id}"
+        case "workflow":
+            return f"w:{workflow}:{workflow_id}"
+        case "version":
+            return f"v:{workflow}:{version}:{workflow_id}"
+        case _:
+            return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,6 +233,8 @@ class RunWrite:
     waiting: dict[int, int] = field(default_factory=dict)  # message id -> ``after``; no longer fresh, not settled
     parked: list[int] = field(default_factory=list)  # message ids: no longer fresh (paused or blocked run)
     messages: list[NewMessage] = field(default_factory=list)
+    children: list[NewChild] = field(default_factory=list)
+    close_children: bool = False  # the run closed: open children of it get what their ``parent_close`` says
     instance: dict[str, Any] = field(default_factory=dict)
     next_run: NewRun | None = None
     commands: Sequence[Command] | None = (

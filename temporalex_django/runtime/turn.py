@@ -140,14 +140,20 @@ class Engine:
             set()
         )  # paused, or blocked and not due: a blocked run is not tried again because a message came
         for run in claimed:
+            step = Step(run, inbox.get(run.chain_id, []), now, inline_atomic=self._inline_atomic)
+            if step.terminates:
+                steps.append(step)
+                continue
             waits = bool(run.paused or (run.attempt and not force and not _due(run.due_at, now)))
             if self._inline_atomic and not run.closed and not waits and _due(run.atomic_due, now):
                 report.atomic.append(run.chain_id)
                 continue
-            steps.append(Step(run, inbox.get(run.chain_id, []), now, inline_atomic=self._inline_atomic))
+            steps.append(step)
             if not run.closed and waits:
                 idle.add(run.chain_id)
-        active = [step.run for step in steps if not step.run.closed and step.run.chain_id not in idle]
+        ending = {step.run.run_id for step in steps if step.terminates}
+        self._facts_of(ending, report)
+        active = [s.run for s in steps if not s.run.closed and s.run.chain_id not in idle and s.run.run_id not in ending]
         entries, errors = self._entries(active, report)
         deadline = time.monotonic() + _BUDGET
         for index, step in enumerate(steps):
@@ -156,6 +162,8 @@ class Engine:
                 break
             if run.closed:
                 write = step.closed()
+            elif run.run_id in ending:
+                write = step.terminated(report.facts[run.run_id])
             elif run.chain_id in idle:
                 write = step.parked()
             elif self._left_to_others(run, errors.get(run.run_id), report):
@@ -206,6 +214,16 @@ class Engine:
         else:
             self.cache.put(run.run_id, entry)
         return write
+
+    def _facts_of(self, runs: Collection[UUID], report: TurnReport) -> None:
+        """Facts of runs that are not to be activated any more; what the cache has of them goes."""
+        for run_id in runs:
+            entry = self.cache.take(run_id)
+            if entry is not None:
+                report.facts[run_id] = entry.facts
+                entry.executor.evict()
+        if unknown := [run_id for run_id in runs if run_id not in report.facts]:
+            report.facts.update(self.storage.facts(unknown))
 
     def _left_to_others(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
         """Whether this process lacks the class of the run and a live worker has it (D-32)."""

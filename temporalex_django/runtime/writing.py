@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,9 +13,8 @@ import msgspec
 
 from temporalex_django.conf import codec
 from temporalex_django.runtime.dialect import Columns, Dialect
-from temporalex_django.runtime.storage import NewMessage, NewTask, RunWrite, TaskState
-
-log = logging.getLogger("temporalex_django.turn")
+from temporalex_django.runtime.relatives import Relatives
+from temporalex_django.runtime.storage import NewTask, RunWrite, TaskState
 
 _json = msgspec.json.Encoder().encode
 
@@ -46,17 +44,6 @@ _RUN: Columns = (
     *(("id", "uuid"), ("previous", "uuid"), ("args", "bytea"), ("seed", "int8"), ("carried", "bytea")),
     ("created_at", "timestamptz"),
 )
-_MESSAGE: Columns = (
-    *(
-        ("chain_id", "uuid"),
-        ("run_id", "uuid"),
-        ("kind", "text"),
-        ("name", "text"),
-        ("body", "bytea"),
-        ("dedupe", "text"),
-    ),
-    ("created_at", "timestamptz"),
-)
 #: Columns of a run that a turn may change, and how their values are stored.
 _INSTANCE = {
     "status": "text",
@@ -70,8 +57,8 @@ _INSTANCE = {
 }
 #: A run's own columns that its successor inherits.
 _INHERITED = (
-    "chain_id, workflow_id, workflow, version, queue, parent, parent_chain_id, parent_run_id, parent_seq, subject_type_id,"
-    " subject_id, tags, metadata, search_attributes"
+    "chain_id, workflow_id, workflow, version, queue, parent, parent_chain_id, parent_run_id, parent_seq, parent_close,"
+    " subject_type_id, subject_id, tags, metadata, search_attributes"
 )
 
 
@@ -83,6 +70,7 @@ def insert(table: str, columns: Columns) -> str:
 
 _TAKEN: Columns = (*_TASK, ("owner", "int8"), ("attempt", "int4"), ("started_at", "timestamptz"))
 _TASK_CLOSE_AT = [name for name, _ in _TASK].index("close_at")
+_TASK_CALL = [name for name, _ in _TASK].index("call")
 
 
 @dataclass(slots=True)
@@ -108,7 +96,7 @@ class TurnStatements:
 
     def write(self, writes: Sequence[RunWrite]) -> None:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
-        self._write_messages([m for w in writes for m in w.messages])
+        Relatives(self.sql, self.clock).write(writes)
         self._write_taken(writes)
         with self.sql.together():
             encode = codec().encode
@@ -196,7 +184,12 @@ class TurnStatements:
         )
         by_command = {(run, seq): task for task, run, seq in ids}
         taking.chosen.update(by_command)
-        taking.taken += [_taken(t, by_command[t.run_id, t.seq], taking.owner) for _, t in new]
+        decode = codec().decode
+        for (_, t), row in zip(
+            new, rows, strict=True
+        ):  # a copy of the arguments: an activity may change what it is given
+            args, kwargs = decode(row[_TASK_CALL])
+            taking.taken.append(_taken(t, args, kwargs, by_command[t.run_id, t.seq], taking.owner))
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
         encode = codec().encode
@@ -245,43 +238,6 @@ class TurnStatements:
             [(i, after) for w in writes for i, after in w.waiting.items()],
             key="id",
         )
-
-    def _write_messages(self, messages: Sequence[NewMessage]) -> None:
-        if not messages:
-            return
-        known = self._newest_open([m.workflow_id for m in messages if m.chain_id is None and m.workflow_id])
-        encode, now, rows = codec().encode, self.now(), []
-        for m in messages:
-            chain = m.chain_id or known.get(m.workflow_id or "")
-            if chain is None:
-                log.warning(
-                    "a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id}
-                )
-                continue
-            rows.append((chain, m.run_id, m.kind, m.name, encode(m.body), m.dedupe, now))
-        names = ", ".join(name for name, _ in _MESSAGE)
-        values = ", ".join(f"v.{name}" for name, _ in _MESSAGE)
-        self.sql.write(
-            _MESSAGE,
-            f"insert into temporalex_message ({names}, queue) select {values}, c.queue from v"
-            " join temporalex_chain c on c.id = v.chain_id where c.id {key} on conflict do nothing",
-            rows,
-            key="chain_id",
-        )
-
-    def _newest_open(self, ids: Iterable[str]) -> dict[str, UUID]:
-        """The chain of the newest open run of each business id."""
-        wanted = sorted(set(ids))
-        if not wanted:
-            return {}
-        test, parameter = self.sql.among(wanted, "text")
-        rows = self.sql.select(
-            "select i.workflow_id, c.id from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
-            f" where i.workflow_id {test} and c.id = i.chain_id and not c.closed order by i.id",
-            [parameter],
-            ("text", "uuid"),
-        )
-        return dict(rows)
 
     def _write_runs(self, writes: Sequence[RunWrite]) -> None:
         changes = [(w.run.run_id, w.instance) for w in writes if w.instance]
@@ -372,7 +328,7 @@ def task_row(task: NewTask, *, run_queue: str, encode: Callable[[Any], bytes]) -
     )
 
 
-def _taken(task: NewTask, task_id: int, owner: int) -> TaskState:
+def _taken(task: NewTask, args: Any, kwargs: Any, task_id: int, owner: int) -> TaskState:
     return TaskState(
         id=task_id,
         chain_id=task.chain_id,
@@ -381,8 +337,8 @@ def _taken(task: NewTask, task_id: int, owner: int) -> TaskState:
         workflow=task.workflow,
         seq=task.seq,
         activity=task.activity,
-        args=task.args,
-        kwargs=task.kwargs,
+        args=args,
+        kwargs=kwargs,
         options=task.options,
         queue=task.queue,
         atomic=False,

@@ -90,7 +90,8 @@ class DjangoEnvironment(Environment):
     def _terminate(self, chain_id: UUID, reason: str) -> None:
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            self.storage.write([step.terminated(run, reason=reason, now=self.clock)])
+            facts = self.storage.facts([run.run_id])[run.run_id]
+            self.storage.write([step.terminated(run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
 
     def _set_clock(self, now: datetime) -> None:

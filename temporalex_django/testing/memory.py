@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.events import CLOSED_STATUSES
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.runtime import activities, step
 from temporalex_django.runtime.memory import MemoryRun, MemoryStorage
@@ -37,8 +36,7 @@ class WorkflowEnvironment(Environment):
         )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
-        existing = self._chain_of(workflow_id)
-        if existing is not None and self.storage.current(existing).status not in CLOSED_STATUSES:
+        if self.storage.open_chain(workflow_id) is not None:
             raise AlreadyRunning(f"a run with the id {workflow_id!r} is open already")
         return self.storage.start(
             workflow=cls.name, workflow_id=workflow_id, version=cls.version, queue=cls.task_queue, args=args, seed=seed
@@ -64,7 +62,8 @@ class WorkflowEnvironment(Environment):
     def _terminate(self, chain_id: UUID, reason: str) -> None:
         run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
         self.engine.cache.take(run.run_id)
-        self.storage.write([step.terminated(run, reason=reason, now=self.clock)])
+        facts = self.storage.facts([run.run_id])[run.run_id]
+        self.storage.write([step.terminated(run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
 
     def _set_clock(self, now: datetime) -> None:

@@ -118,16 +118,18 @@ class Pump:
         Raises when the database is gone. Ends of activities leave the memory after the commit, not before.
         """
         results, room = self.pool.results(), self.pool.room()
-        if not results and self.storage.sql.vendor == "sqlite" and not self.storage.ready(queues=self.queues):
+        sqlite = self.storage.sql.vendor == "sqlite"
+        if not results and sqlite and not self.storage.ready(queues=self.queues):
             return Round()  # by a plain read: the writer lock is for those who have something to write
         try:
             with self.storage.transaction():
                 valid = self.storage.finish_tasks(results)
-                tasks = self._claim_tasks(room)  # those that wait come before those that this turn makes
+                # Those that wait come before those that this turn makes; SQLite cannot take the latter while they are written.
+                tasks = [] if sqlite else self._claim_tasks(room)
                 left = room - len(tasks)
                 with self.storage.taking(owner=self.row.epoch, room=left, queues=self.queues) as taken:
                     report = self.engine.advance(limit=self.storage.turn_size, queues=self.queues)
-                tasks += taken
+                tasks += self._claim_tasks(room) if sqlite else taken
         except Exception as exc:
             if self.storage.lost(exc):
                 raise

@@ -94,8 +94,7 @@ def test_the_readme_leads_to_a_completed_run(wheel: Path, tmp_path: Path) -> Non
     commands = block("commands").replace("pip install temporalex-django", f"pip install --quiet '{wheel}'")
     shell(commands, tmp_path)
     settings = tmp_path / "mysite" / "settings.py"
-    text = settings.read_text()
-    settings.write_text(text.replace("INSTALLED_APPS = [\n", "INSTALLED_APPS = [\n" + block("settings"), 1))
+    settings.write_text(settings.read_text() + "\n" + block("settings"))
     (tmp_path / "hello" / "workflows.py").write_text(block("workflows"))
     migrate, runserver = block("serve").strip().splitlines()
     assert runserver == "python manage.py runserver"

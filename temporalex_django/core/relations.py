@@ -1,0 +1,63 @@
+"""Other runs: children that this one starts and waits for, and messages to runs that it knows by id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalex_django.core.events import DELIVERED, Job
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.failures import child_failure, external_failure
+from temporalex_django.core.ivar import IVar
+from temporalex_django.core.values import copied
+
+_LONGEST_ID = 200
+
+
+def child(executor: Executor, attributes: dict[str, Any]) -> IVar:
+    """Emit StartChild; the IVar gives the child's result or raises ``ChildWorkflowFailure``.
+
+    Cancelling the wait asks the child to cancel, unless it is to be abandoned; a child that the parent leaves open when it closes
+    gets what its ``parent_close`` says.
+    """
+    number = executor.new_number()
+    if attributes["id"] is None:
+        # the run's own id where the parent's leaves no room: both are recorded, so a replay makes the same
+        made = f"{executor.info.id}:{number}"
+        attributes = {**attributes, "id": made if len(made) <= _LONGEST_ID else f"{executor.info.run_id}:{number}"}
+    workflow_id = attributes["id"]
+    name = f"{attributes['workflow']} {workflow_id}"
+    ivar = IVar(f"child {name}")
+
+    def resolve(job: Job) -> None:
+        executor.children.pop(number, None)
+        if job.kind == "ChildCompleted":
+            ivar.put(copied(job.attributes.get("result")))
+        else:
+            ivar.fail(child_failure(job.attributes, name))
+
+    def abandon() -> None:
+        executor.forget(number)
+        if attributes["parent_close"] != "abandon":
+            executor.ask("CancelExternal", {"id": workflow_id, "child": number}, lambda _: None)
+
+    ivar.abandon = abandon
+    executor.children[number] = workflow_id
+    executor.had_children = True
+    executor.ask("StartChild", attributes, resolve, number)
+    return ivar
+
+
+def external(executor: Executor, kind: str, attributes: dict[str, Any]) -> IVar:
+    """Emit SignalExternal or CancelExternal; the IVar is filled when the message is in the inbox of an open run, else it raises."""
+    what = f"signal {attributes['name']}" if kind == "SignalExternal" else "cancel request"
+    ivar = IVar(f"{what} to {attributes['id']}")
+
+    def resolve(job: Job) -> None:
+        if job.kind == DELIVERED:
+            ivar.put()
+        else:
+            ivar.fail(external_failure(job.attributes))
+
+    number = executor.ask(kind, attributes, resolve)
+    ivar.abandon = lambda: executor.forget(number)
+    return ivar

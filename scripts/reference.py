@@ -61,7 +61,7 @@ _PRIMITIVES = (
         "shield",
         "saga",
     ),
-    "info",
+    *("child", "signal_external", "cancel_external", "info"),
 )
 
 

@@ -10,9 +10,8 @@ from django.db import models
 from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain
 from temporalex_django.actions.targets import Target
 from temporalex_django.authoring.unique import SEPARATOR, check_id
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.core import payloads
-from temporalex_django.core.durations import seconds
 from temporalex_django.errors import InvalidId
 from temporalex_django.runtime.ids import uuid7
 from temporalex_django.runtime.inserting import NewStart, insert_start, ring_on_commit
@@ -71,6 +70,7 @@ class Start(Action[Target]):
         args = plain(self.args, what=what)
         # here it is the caller's error, later it would be the run's
         payloads.fit(args, cls.definition.args_type, what=what)
+        limits = timeouts(cls)
         return NewStart(
             workflow_id=workflow_id,
             workflow=cls.name,
@@ -79,7 +79,8 @@ class Start(Action[Target]):
             queue=cls.task_queue,
             scope="global" if cls.unique is None else cls.unique.scope,
             generated=self.id is None and self.value is None,
-            timeout=_timeout(cls),
+            timeout=limits.get("execution_timeout"),
+            run_timeout=limits.get("run_timeout"),
             subject=self.subject,
             tags=list(cls.tags) or None,
             metadata=dict(cls.metadata) or None,
@@ -97,8 +98,3 @@ class Start(Action[Target]):
             raise InvalidId(f"{self.workflow.name} has no `unique`, so it takes an id, not a value")
         made = unique.id_for(self.value)
         return check_id(f"{made}{SEPARATOR}{os.urandom(4).hex()}" if unique.scope == "none" else made)
-
-
-def _timeout(cls: type[Workflow]) -> float | None:
-    given = [t for t in (cls.execution_timeout, cls.run_timeout) if t is not None]
-    return min((seconds(t) for t in given), default=None)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from temporalex_django.authoring.unique import SEPARATOR, check_id
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.core import payloads, places, primitives, relations
 from temporalex_django.core.branches import Parallel, Race
 from temporalex_django.core.durations import wait_seconds
@@ -183,7 +183,7 @@ def child(
     what = f"the input of {workflow.name}"
     plain = executor.plain(args, what)
     payloads.fit(plain, workflow.definition.args_type, what=what)
-    attributes = {
+    attributes: dict[str, Any] = {
         "workflow": workflow.name,
         "id": _child_id(workflow, id, value),
         "args": plain,
@@ -192,6 +192,7 @@ def child(
         "queue": workflow.task_queue,
         "scope": "global" if workflow.unique is None else workflow.unique.scope,
     }
+    attributes.update(timeouts(workflow))
     if workflow.tags:
         attributes["tags"] = list(workflow.tags)
     if workflow.metadata:

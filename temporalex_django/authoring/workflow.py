@@ -170,6 +170,12 @@ def find(name: str) -> type[Workflow]:
         raise UnknownWorkflow(f"no workflow {name!r} in this process{hint}") from None
 
 
+def timeouts(cls: type[Workflow]) -> dict[str, float]:
+    """``execution_timeout`` and ``run_timeout`` in seconds, as far as the class has them."""
+    given = {"execution_timeout": cls.execution_timeout, "run_timeout": cls.run_timeout}
+    return {name: seconds(value) for name, value in given.items() if value is not None}
+
+
 def newest(started: type[Workflow], at: int) -> type[Workflow]:
     """What a run of ``started`` goes on with: a class of its name that was defined after ``at``, else itself."""
     present = registry.get(started.name)

@@ -216,7 +216,9 @@ class Executor:
         self._last_number += 1
         return self._last_number
 
-    def ask(self, kind: str, attributes: dict[str, Any], resolve: Callable[[Job], None], number: int | None = None) -> int:
+    def ask(
+        self, kind: str, attributes: dict[str, Any], resolve: Callable[[Job], None], number: int | None = None
+    ) -> int:
         """Emit a command of that kind under a number; ``resolve`` gets what comes back for it."""
         number = number or self.new_number()
         self._resolve[number] = resolve

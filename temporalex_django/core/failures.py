@@ -5,7 +5,13 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-from temporalex_django.errors import ActivityFailure, ChildWorkflowFailure, TemporalexError, WorkflowClosed, WorkflowNotFound
+from temporalex_django.errors import (
+    ActivityFailure,
+    ChildWorkflowFailure,
+    TemporalexError,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
 
 _TRACEBACK_LINES = 40
 _LONGEST = 50_000

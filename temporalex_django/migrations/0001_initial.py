@@ -140,6 +140,8 @@ class Migration(migrations.Migration):
                 ("attempt", models.IntegerField(db_default=1)),
                 ("parent", models.CharField(max_length=200, null=True)),
                 ("parent_seq", models.IntegerField(null=True)),
+                ("expires_at", models.DateTimeField(help_text="When the whole chain times out.", null=True)),
+                ("run_timeout", models.FloatField(help_text="Seconds that each run of the chain has.", null=True)),
                 ("parent_close", models.CharField(max_length=20, null=True)),
                 ("subject_id", models.CharField(max_length=200, null=True)),
                 ("tags", models.JSONField(null=True)),

@@ -71,6 +71,8 @@ class Instance(models.Model):
     parent_chain = hot_key("temporalex_django.Chain", null=True)
     parent_run = hot_key("self", null=True)
     parent_seq = models.IntegerField(null=True)
+    expires_at = models.DateTimeField(null=True, help_text=_("When the whole chain times out."))
+    run_timeout = models.FloatField(null=True, help_text=_("Seconds that each run of the chain has."))
     parent_close = models.CharField(max_length=20, null=True)  # noqa: DJ001 - as above
 
     subject_type = hot_key("contenttypes.ContentType", null=True)
@@ -109,7 +111,9 @@ class Instance(models.Model):
             ),
             models.Index(fields=["workflow"], name="temporalex_instance_blocked", condition=Q(blocked__isnull=False)),
             models.Index(
-                fields=["parent_run", "parent_seq"], name="temporalex_instance_parent", condition=Q(parent_run__isnull=False)
+                fields=["parent_run", "parent_seq"],
+                name="temporalex_instance_parent",
+                condition=Q(parent_run__isnull=False),
             ),
         ]
 

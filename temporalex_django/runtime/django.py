@@ -274,16 +274,33 @@ class DjangoStorage(TaskStatements, TurnStatements):
         test, parameter = self.sql.among(runs, "uuid")
         rows = self.sql.select(
             "select id, workflow_id, workflow, version, args, seed, carried, attempt, parent, parent_chain_id, parent_seq,"
-            f" parent_run_id, parent_close, started_at from temporalex_instance where id {test}",
+            f" parent_run_id, parent_close, expires_at, run_timeout, started_at from temporalex_instance where id {test}",
             [parameter],
             (
                 *("uuid", "text", "text", "int4", "bytea", "int8", "bytea", "int4", "text", "uuid", "int4"),
-                *("uuid", "text", "timestamptz"),
+                *("uuid", "text", "timestamptz", "float8", "timestamptz"),
             ),
         )
         decode = codec().decode
         found = {}
-        for run, wid, workflow, version, args, seed, carried, attempt, parent, p_chain, p_seq, p_run, p_close, started in rows:
+        for (
+            run,
+            wid,
+            workflow,
+            version,
+            args,
+            seed,
+            carried,
+            attempt,
+            parent,
+            p_chain,
+            p_seq,
+            p_run,
+            p_close,
+            expires,
+            run_timeout,
+            started,
+        ) in rows:
             with _of(f"the input of {workflow} {wid}", run=run):
                 found[run] = RunFacts(
                     run_id=run,
@@ -299,6 +316,8 @@ class DjangoStorage(TaskStatements, TurnStatements):
                     parent_seq=p_seq,
                     parent_run=p_run,
                     parent_close=p_close,
+                    expires_at=expires,
+                    run_timeout=run_timeout,
                     started_at=started,
                 )
         return found

@@ -29,8 +29,8 @@ CHANNEL = "temporalex"
 class NewStart:
     """A run to start. ``scope`` says among which open runs the id is unique: global, workflow, version, or none.
 
-    ``args``, ``carried``, ``tags``, ``metadata`` and ``search_attributes`` are plain JSON data. ``timeout`` (seconds) sets the
-    deadline. ``generated`` means that the id was drawn just now: nobody else can have it, so nothing is checked.
+    ``args``, ``carried``, ``tags``, ``metadata`` and ``search_attributes`` are plain JSON data. ``timeout`` (seconds) is for
+    the whole chain, ``run_timeout`` for each run of it. ``generated`` means that the id was drawn just now: nobody else can have it, so nothing is checked.
     """
 
     workflow_id: str
@@ -42,6 +42,7 @@ class NewStart:
     generated: bool = False
     seed: int | None = None
     timeout: float | None = None
+    run_timeout: float | None = None
     subject: models.Model | None = None
     parent: str | None = None
     parent_chain: UUID | None = None
@@ -51,6 +52,11 @@ class NewStart:
     metadata: Mapping[str, Any] | None = None
     search_attributes: Mapping[str, Any] | None = None
     carried: Sequence[dict[str, Any]] = field(default=())
+
+    @property
+    def first_timeout(self) -> float | None:
+        """Seconds until the first run times out."""
+        return min((t for t in (self.timeout, self.run_timeout) if t is not None), default=None)
 
     @property
     def live_key(self) -> str | None:
@@ -116,7 +122,7 @@ def _wider_scope(start: NewStart) -> tuple[str, list[Any]]:
 
 _RUN_COLUMNS = (
     "id, chain_id, workflow_id, workflow, version, queue, args, seed, carried, parent, parent_chain_id, parent_run_id,"
-    " parent_seq, subject_type_id, subject_id, tags, metadata, search_attributes"
+    " parent_seq, subject_type_id, subject_id, tags, metadata, search_attributes, run_timeout"
 )
 
 
@@ -131,6 +137,7 @@ def _run_values(start: NewStart, chain: UUID, run: UUID, alias: str) -> list[Any
         *(start.seed if start.seed is not None else token(), encode(list(start.carried)) if start.carried else None),
         *(start.parent, start.parent_chain, start.parent_run, start.parent_seq, subject_type, subject_id),
         *(None if v is None else json.dumps(v) for v in (start.tags, start.metadata, start.search_attributes)),
+        start.run_timeout,
     ]
 
 
@@ -152,7 +159,7 @@ _RUN_KINDS = (
         "int4",
         "text",
     ),
-    *("jsonb", "jsonb", "jsonb"),
+    *("jsonb", "jsonb", "jsonb", "float8"),
 )
 
 
@@ -162,17 +169,20 @@ def _insert_postgres(
     """Chain and run in one statement. With a key that others may hold, a savepoint and a lock timeout around it."""
     test, test_parameters = wide
     now, clock = storage.sql.instant(storage.clock, live=True)
-    deadline = "null::timestamptz" if start.timeout is None else f"{now} + %s * interval '1 second'"
+    later = f"{now} + %s * interval '1 second'"
+    deadline = "null::timestamptz" if start.first_timeout is None else later
+    expires = "null::timestamptz" if start.timeout is None else later
     values = ", ".join(f"%s::{kind}" for kind in _RUN_KINDS)
     sql = (
         "with c as (insert into temporalex_chain (id, run_id, queue, due_at, deadline, live_key)"
         f" select %s::uuid, %s::uuid, %s::text, {now}, {deadline}, %s::text{f' where {test}' if test else ''}"
         " on conflict (live_key) where live_key is not null do nothing returning id)"
-        f" insert into temporalex_instance ({_RUN_COLUMNS}, created_at) select {values}, {now} from c"
+        f" insert into temporalex_instance ({_RUN_COLUMNS}, created_at, expires_at) select {values}, {now}, {expires} from c"
     )
-    timeout = [] if start.timeout is None else [*clock, start.timeout]
+    timeout = [] if start.first_timeout is None else [*clock, start.first_timeout]
     parameters = [chain, run, start.queue, *clock, *timeout, start.live_key, *test_parameters]
     parameters += [*_run_values(start, chain, run, storage.alias), *clock]
+    parameters += [] if start.timeout is None else [*clock, start.timeout]
     if start.generated or start.live_key is None:
         return storage.sql.execute(sql, parameters) == 1
     wait = f"{max(1, int(get_settings().START_LOCK_WAIT * 1000))}ms"
@@ -192,7 +202,10 @@ def _insert_sqlite(
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
-        deadline = None if start.timeout is None else now + timedelta(seconds=start.timeout)
+        deadline, expires = (
+            None if seconds is None else now + timedelta(seconds=seconds)
+            for seconds in (start.first_timeout, start.timeout)
+        )
         done = storage.sql.execute(
             "insert or ignore into temporalex_chain (id, run_id, queue, due_at, deadline, live_key)"
             f" select %s, %s, %s, %s, %s, %s where {test or '1'}",
@@ -201,8 +214,8 @@ def _insert_sqlite(
         if done == 1:
             marks = ", ".join("%s" for _ in _RUN_KINDS)
             storage.sql.execute(
-                f"insert into temporalex_instance ({_RUN_COLUMNS}, created_at) values ({marks}, %s)",
-                [*_run_values(start, chain, run, storage.alias), now],
+                f"insert into temporalex_instance ({_RUN_COLUMNS}, created_at, expires_at) values ({marks}, %s, %s)",
+                [*_run_values(start, chain, run, storage.alias), now, expires],
             )
     return done == 1
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,6 +14,7 @@ from temporalex_django.core.events import HistoryEvent
 from temporalex_django.core.values import copied
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.storage import (
+    PARENT_CLOSED,
     InboxMessage,
     NewChild,
     NewMessage,
@@ -24,7 +25,7 @@ from temporalex_django.runtime.storage import (
     RunWrite,
     TaskResult,
     TaskState,
-    PARENT_CLOSED,
+    deadline,
 )
 
 
@@ -74,10 +75,28 @@ class MemoryStorage:
 
     # -- what clients write -------------------------------------------------------------------------------------------
 
-    def start(self, *, workflow: str, workflow_id: str, version: int, queue: str, args: Any, seed: int) -> UUID:
+    def start(
+        self,
+        *,
+        workflow: str,
+        workflow_id: str,
+        version: int,
+        queue: str,
+        args: Any,
+        seed: int,
+        execution_timeout: float | None = None,
+        run_timeout: float | None = None,
+    ) -> UUID:
         chain_id, run_id = uuid4(), uuid4()
         facts = RunFacts(
-            run_id=run_id, workflow_id=workflow_id, workflow=workflow, version=version, args=args, seed=seed
+            run_id=run_id,
+            workflow_id=workflow_id,
+            workflow=workflow,
+            version=version,
+            args=args,
+            seed=seed,
+            expires_at=None if execution_timeout is None else self.clock + timedelta(seconds=execution_timeout),
+            run_timeout=run_timeout,
         )
         self._new_chain(chain_id, facts, queue)
         return chain_id
@@ -95,7 +114,7 @@ class MemoryStorage:
             activations=0,
             stamp=None,
             due_at=self.clock,
-            deadline=None,
+            deadline=deadline(self.clock, expires_at=facts.expires_at, run_timeout=facts.run_timeout),
         )
 
     def open_chain(self, workflow_id: str) -> UUID | None:
@@ -203,6 +222,8 @@ class MemoryStorage:
             parent_run=child.parent_run,
             parent_seq=child.parent_seq,
             parent_close=child.parent_close,
+            expires_at=child.expires_at,
+            run_timeout=child.run_timeout,
         )
         self._new_chain(chain_id, facts, child.queue)
         self._children.setdefault(child.parent_run, {})[child.parent_seq] = chain_id

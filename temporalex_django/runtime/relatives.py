@@ -24,6 +24,7 @@ _RUN: Columns = (
     *(("id", "uuid"), ("chain_id", "uuid"), ("workflow_id", "text"), ("workflow", "text"), ("version", "int4")),
     *(("queue", "text"), ("args", "bytea"), ("seed", "int8"), ("parent", "text"), ("parent_chain_id", "uuid")),
     *(("parent_run_id", "uuid"), ("parent_seq", "int4"), ("parent_close", "text"), ("tags", "jsonb")),
+    *(("expires_at", "timestamptz"), ("run_timeout", "float8")),
     *(("metadata", "jsonb"), ("created_at", "timestamptz")),
 )
 _MESSAGE: Columns = (
@@ -69,18 +70,18 @@ class Relatives:
             ],
         )
         test, parameter = self._sql.among([chain for chain, _, _ in new], "uuid")
-        found = self._sql.select(f"select id from temporalex_chain where id {test}", [parameter], ("uuid",))  # noqa: S608
+        found = self._sql.select(f"select id from temporalex_chain where id {test}", [parameter], ("uuid",))
         made = {row[0] for row in found}
         encode, names = codec().encode, ", ".join(name for name, _ in _RUN)
         self._sql.write(
             _RUN,
-            f"insert into temporalex_instance ({names}) select {names} from v",  # noqa: S608
+            f"insert into temporalex_instance ({names}) select {names} from v",
             [
                 (
                     *(run, chain, c.workflow_id, c.workflow, c.version, c.queue, encode(c.args), c.seed, c.parent),
                     *(c.parent_chain, c.parent_run, c.parent_seq, c.parent_close),
-                    *(None if v is None else json.dumps(v) for v in (c.tags, c.metadata)),
-                    c.at,
+                    None if c.tags is None else json.dumps(c.tags),
+                    *(c.expires_at, c.run_timeout, None if c.metadata is None else json.dumps(c.metadata), c.at),
                 )
                 for chain, run, c in new
                 if chain in made
@@ -89,7 +90,9 @@ class Relatives:
         return [child.refusal() for chain, _, child in new if chain not in made]
 
     def _send(self, messages: Sequence[NewMessage]) -> None:
-        by_id = self._by_id({m.workflow_id for m in messages if m.chain_id is None and m.child is None and m.workflow_id})
+        by_id = self._by_id(
+            {m.workflow_id for m in messages if m.chain_id is None and m.child is None and m.workflow_id}
+        )
         children = self._children({m.child[0] for m in messages if m.child is not None})
         encode, now, rows = codec().encode, self._now(), []
         for m in messages:
@@ -101,7 +104,9 @@ class Relatives:
             if chain is not None:
                 rows.append((chain, m.run_id, m.kind, m.name, encode(m.body), m.dedupe, now))
             elif m.ask is None:
-                log.warning("a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id})
+                log.warning(
+                    "a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id}
+                )
             if m.ask is not None:
                 name, body = m.answer(delivered=chain is not None, known=known)
                 rows.append((m.ask[0], m.ask[1], "external", name, encode(body), None, now))
@@ -141,7 +146,7 @@ class Relatives:
             return {}
         test, parameter = self._sql.among(wanted, "uuid")
         rows = self._sql.select(
-            "select i.parent_run_id, i.parent_seq, c.id from temporalex_instance i join temporalex_chain c on c.run_id = i.id"  # noqa: S608
+            "select i.parent_run_id, i.parent_seq, c.id from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
             f" where i.parent_run_id {test} and not c.closed",
             [parameter],
             ("uuid", "int4", "uuid"),
@@ -154,7 +159,7 @@ class Relatives:
         now, clock = self._sql.instant(self._clock, live=True)
         body: Any = codec().encode(dict(PARENT_CLOSED))
         self._sql.execute(
-            "insert into temporalex_message (chain_id, queue, kind, name, body, created_at)"  # noqa: S608
+            "insert into temporalex_message (chain_id, queue, kind, name, body, created_at)"
             " select c.id, c.queue, case i.parent_close when 'request_cancel' then 'cancel' else 'terminate' end, '',"
             f" %s, {now} from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
             f" where i.parent_run_id {test} and not c.closed and i.parent_close <> 'abandon'",

@@ -24,6 +24,7 @@ from temporalex_django.runtime.storage import (
     RunFacts,
     RunState,
     RunWrite,
+    deadline,
 )
 
 #: Longest wait between two tries of a blocked run, in seconds.
@@ -52,14 +53,21 @@ class Step:
         return self.write
 
     @property
-    def terminates(self) -> bool:
-        """Whether the parent closed and wants this run to close with it."""
-        return not self.run.closed and any(message.kind == "terminate" for message in self.messages)
+    def ends(self) -> bool:
+        """Whether the run is to be closed without running its code: its parent closed, or its time is over."""
+        run = self.run
+        if run.closed:
+            return False
+        late = run.deadline is not None and run.deadline <= self.now and not run.paused
+        return late or any(message.kind == "terminate" for message in self.messages)
 
-    def terminated(self, facts: RunFacts) -> RunWrite:
-        """Do what a ``terminate`` message says, whatever state the run is in."""
-        reason = next(message.body.get("reason", "") for message in self.messages if message.kind == "terminate")
-        self.write = terminated(self.run, reason=reason, now=self.now, facts=facts)
+    def ended(self, facts: RunFacts) -> RunWrite:
+        """Close it, whatever state it is in."""
+        reasons = [message.body.get("reason", "") for message in self.messages if message.kind == "terminate"]
+        if reasons:
+            self.write = terminated(self.run, reason=reasons[0], now=self.now, facts=facts)
+        else:
+            self.write = timed_out(self.run, now=self.now, facts=facts)
         for message in self.messages:
             self._undelivered(message)
         return self.write
@@ -74,7 +82,8 @@ class Step:
         run = self.run
         run.attempt += 1
         delay = min(2.0 ** min(run.attempt, 16), _LONGEST_BACKOFF)
-        run.due_at = self.now + timedelta(seconds=delay) if retry else None
+        again = self.now + timedelta(seconds=delay) if retry else None
+        run.due_at = min((moment for moment in (again, run.deadline) if moment is not None), default=None)
         code = error.code if isinstance(error, TemporalexError) else type(error).__name__
         self.write.instance["blocked"] = {
             "code": code,
@@ -107,7 +116,8 @@ class Step:
         if completion.closed is not None and completion.changed:
             self._close(completion, entry)
         else:
-            run.due_at = min((t for t in (executor.next_timer(), run.atomic_due) if t is not None), default=None)
+            moments = (executor.next_timer(), run.atomic_due, run.deadline)
+            run.due_at = min((moment for moment in moments if moment is not None), default=None)
             self._show(entry)
         return self.write
 
@@ -261,6 +271,8 @@ class Step:
             parent_run=self.run.run_id,
             parent_seq=command.seq,
             parent_close=attributes["parent_close"],
+            execution_timeout=attributes.get("execution_timeout"),
+            run_timeout=attributes.get("run_timeout"),
             tags=attributes.get("tags"),
             metadata=attributes.get("metadata"),
         )
@@ -305,6 +317,9 @@ class Step:
                 seed=entry.executor.rng.getrandbits(62),
                 carried=completion.carried,
             )
+            facts = entry.facts
+            run.due_at = self.now
+            run.deadline = deadline(self.now, expires_at=facts.expires_at, run_timeout=facts.run_timeout)
             return
         run.closed = True
         run.due_at = None
@@ -361,16 +376,28 @@ def ending(facts: RunFacts, status: str, closing: dict[str, Any]) -> list[NewMes
 
 def terminated(run: RunState, *, reason: str, now: datetime, facts: RunFacts) -> RunWrite:
     """Close a locked run from outside, at once; none of its code runs any more."""
+    why = f"the run was terminated: {reason}" if reason else "the run was terminated"
+    return _closed_from_outside(run, "WorkflowTerminated", {"reason": reason}, why, now=now, facts=facts)
+
+
+def timed_out(run: RunState, *, now: datetime, facts: RunFacts) -> RunWrite:
+    """Close a locked run whose deadline has passed; none of its code runs any more."""
+    whole = facts.expires_at is not None and run.deadline is not None and facts.expires_at <= run.deadline
+    which = "execution_timeout" if whole else "run_timeout"
+    why = f"the run ran into its {which}"
+    return _closed_from_outside(run, "WorkflowTimedOut", {"timeout": which}, why, now=now, facts=facts)
+
+
+def _closed_from_outside(
+    run: RunState, kind: str, attributes: dict[str, Any], why: str, *, now: datetime, facts: RunFacts
+) -> RunWrite:
     stamp = max(now, run.stamp) if run.stamp is not None else now
     run.length += 1
     run.stamp = stamp
     run.closed = True
     run.due_at = run.deadline = run.atomic_due = None
-    attributes = {"reason": reason}
-    event = NewEvent(
-        seq=run.length, activation=max(run.activations, 1), kind="WorkflowTerminated", at=stamp, attributes=attributes
-    )
-    error = WorkflowClosed(f"the run was terminated: {reason}" if reason else "the run was terminated")
+    event = NewEvent(seq=run.length, activation=max(run.activations, 1), kind=kind, at=stamp, attributes=attributes)
+    error = WorkflowClosed(why)
     return RunWrite(
         run=run,
         events=[event],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -56,6 +56,8 @@ class RunFacts:
     parent_seq: int | None = None
     parent_run: UUID | None = None
     parent_close: str | None = None
+    expires_at: datetime | None = None  # when the whole chain times out
+    run_timeout: float | None = None  # seconds that each run of it has
     started_at: datetime | None = None
 
 
@@ -145,7 +147,9 @@ class NewMessage:
             return DELIVERED, body
         why = "is closed" if known else "was ever started"
         body["type"] = "WorkflowClosed" if known else "WorkflowNotFound"
-        body["message"] = f"the run {self.workflow_id!r} {why}" if known else f"no run with the id {self.workflow_id!r} {why}"
+        body["message"] = (
+            f"the run {self.workflow_id!r} {why}" if known else f"no run with the id {self.workflow_id!r} {why}"
+        )
         return "ExternalFailed", body
 
 
@@ -170,9 +174,18 @@ class NewChild:
     parent_run: UUID
     parent_seq: int
     parent_close: str
-    deadline: datetime | None = None
+    execution_timeout: float | None = None
+    run_timeout: float | None = None
     tags: Sequence[str] | None = None
     metadata: Mapping[str, Any] | None = None
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return None if self.execution_timeout is None else self.at + timedelta(seconds=self.execution_timeout)
+
+    @property
+    def deadline(self) -> datetime | None:
+        return deadline(self.at, expires_at=self.expires_at, run_timeout=self.run_timeout)
 
     @property
     def live_key(self) -> str | None:
@@ -180,10 +193,20 @@ class NewChild:
 
     def refusal(self) -> NewMessage:
         """What the parent hears when the id is taken."""
-        body = {"seq": self.parent_seq, "type": "AlreadyRunning", "message": f"{self.workflow} {self.workflow_id!r} is open already"}
+        body = {
+            "seq": self.parent_seq,
+            "type": "AlreadyRunning",
+            "message": f"{self.workflow} {self.workflow_id!r} is open already",
+        }
         return NewMessage(
             kind="child", name="ChildFailed", body=body, chain_id=self.parent_chain, run_id=self.parent_run
         )
+
+
+def deadline(started: datetime, *, expires_at: datetime | None, run_timeout: float | None) -> datetime | None:
+    """When a run that starts at ``started`` times out."""
+    own = None if run_timeout is None else started + timedelta(seconds=run_timeout)
+    return min((moment for moment in (own, expires_at) if moment is not None), default=None)
 
 
 def live_key(scope: str, *, workflow: str, version: int, workflow_id: str) -> str | None:

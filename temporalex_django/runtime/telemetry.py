@@ -70,9 +70,11 @@ def _announce_run(write: RunWrite, facts: RunFacts) -> None:
 def notices(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:
     """What to tell of a committed turn, as channel and payload.
 
-    Which queues have new activities, and which chains have something that a caller may wait for.
+    Which queues have new activities or runs, and which chains have something that a caller may wait for.
     """
-    queues = {task.queue for write in report.writes for task in write.tasks}.difference(own_queues)
+    queues = {task.queue for write in report.writes for task in write.tasks}
+    queues |= {child.queue for write in report.writes for child in write.children}
+    queues.difference_update(own_queues)
     found = [(CHANNEL, ",".join(sorted(queues)))] if queues else []
     done = [
         w.run.chain_id.hex for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed

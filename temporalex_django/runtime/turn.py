@@ -141,7 +141,7 @@ class Engine:
         )  # paused, or blocked and not due: a blocked run is not tried again because a message came
         for run in claimed:
             step = Step(run, inbox.get(run.chain_id, []), now, inline_atomic=self._inline_atomic)
-            if step.terminates:
+            if step.ends:
                 steps.append(step)
                 continue
             waits = bool(run.paused or (run.attempt and not force and not _due(run.due_at, now)))
@@ -151,9 +151,11 @@ class Engine:
             steps.append(step)
             if not run.closed and waits:
                 idle.add(run.chain_id)
-        ending = {step.run.run_id for step in steps if step.terminates}
+        ending = {step.run.run_id for step in steps if step.ends}
         self._facts_of(ending, report)
-        active = [s.run for s in steps if not s.run.closed and s.run.chain_id not in idle and s.run.run_id not in ending]
+        active = [
+            s.run for s in steps if not s.run.closed and s.run.chain_id not in idle and s.run.run_id not in ending
+        ]
         entries, errors = self._entries(active, report)
         deadline = time.monotonic() + _BUDGET
         for index, step in enumerate(steps):
@@ -163,7 +165,7 @@ class Engine:
             if run.closed:
                 write = step.closed()
             elif run.run_id in ending:
-                write = step.terminated(report.facts[run.run_id])
+                write = step.ended(report.facts[run.run_id])
             elif run.chain_id in idle:
                 write = step.parked()
             elif self._left_to_others(run, errors.get(run.run_id), report):

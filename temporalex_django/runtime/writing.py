@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -57,7 +57,7 @@ _INSTANCE = {
 }
 #: A run's own columns that its successor inherits.
 _INHERITED = (
-    "chain_id, workflow_id, workflow, version, queue, parent, parent_chain_id, parent_run_id, parent_seq, parent_close,"
+    "chain_id, workflow_id, workflow, version, queue, parent, parent_chain_id, parent_run_id, parent_seq, parent_close, expires_at, run_timeout,"
     " subject_type_id, subject_id, tags, metadata, search_attributes"
 )
 
@@ -171,7 +171,7 @@ class TurnStatements:
             return
         encode, rows = codec().encode, []
         for w, t in new:
-            *row, expires = task_row(t, run_queue=w.run.queue, encode=encode)
+            *row, _ = task_row(t, run_queue=w.run.queue, encode=encode)
             to_close, beat = t.options.get("start_to_close"), t.options.get("heartbeat")
             ends = [t.scheduled_at + timedelta(seconds=s) for s in (to_close, beat) if s is not None]
             expires = earliest(row[_TASK_CLOSE_AT], *ends)
@@ -185,10 +185,9 @@ class TurnStatements:
         by_command = {(run, seq): task for task, run, seq in ids}
         taking.chosen.update(by_command)
         decode = codec().decode
-        for (_, t), row in zip(
-            new, rows, strict=True
-        ):  # a copy of the arguments: an activity may change what it is given
-            args, kwargs = decode(row[_TASK_CALL])
+        # a copy of the arguments: an activity may change what it is given
+        for (_, t), stored in zip(new, rows, strict=True):
+            args, kwargs = decode(stored[_TASK_CALL])
             taking.taken.append(_taken(t, args, kwargs, by_command[t.run_id, t.seq], taking.owner))
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:

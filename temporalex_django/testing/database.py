@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import Min
 
 from temporalex_django.authoring import activity, workflow
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.models import ActivityTask, Chain, Instance
 from temporalex_django.runtime import step
 from temporalex_django.runtime.django import DjangoStorage
@@ -45,6 +45,7 @@ class DjangoEnvironment(Environment):
         )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
+        limits = timeouts(cls)
         new = NewStart(
             workflow_id=workflow_id,
             workflow=cls.name,
@@ -53,6 +54,8 @@ class DjangoEnvironment(Environment):
             queue=cls.task_queue,
             scope="global" if cls.unique is None else cls.unique.scope,
             seed=seed,
+            timeout=limits.get("execution_timeout"),
+            run_timeout=limits.get("run_timeout"),
             tags=list(cls.tags),
             metadata=dict(cls.metadata),
         )

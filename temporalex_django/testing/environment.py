@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,7 +19,7 @@ from temporalex_django.core import payloads, places
 from temporalex_django.core.activation import RunInfo
 from temporalex_django.core.commands import Command
 from temporalex_django.core.durations import wait_seconds
-from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.executor import Executor
 from temporalex_django.errors import TemporalexError, UnknownVersion, WorkflowNotFound
 from temporalex_django.runtime import activities
@@ -119,6 +119,31 @@ class Environment:
         self._classes[chain_id] = workflow, defined_so_far()
         self._drive()
         return EnvironmentHandle(self, workflow_id, chain_id)
+
+    def signal_with_start(
+        self,
+        workflow: type[Workflow],
+        signal: str,
+        payload: Any = None,
+        args: Any = None,
+        *,
+        id: str,
+    ) -> EnvironmentHandle:
+        """Send a signal to the open run of that id and class; start it first when there is none. The run sees both at once.
+
+        Raises ``AlreadyRunning`` when a run of another class has the id, and what ``start`` raises.
+        """
+        plain = payloads.plain(payload, what=f"the payload of signal {signal!r}")
+        chain_id = self._chain_of(check_id(id))
+        if chain_id is not None:
+            row = self.row(self.run_ids(chain_id)[-1])
+            if row.status not in CLOSED_STATUSES and row.facts.workflow == workflow.name:
+                self.send(chain_id, "signal", signal, plain)
+                return EnvironmentHandle(self, id, chain_id)
+        with nullcontext() if self._batch is not None else self.batch():
+            handle = self.start(workflow, args, id=id)
+            self.send(handle.chain_id, "signal", signal, plain)
+        return handle
 
     def class_of(self, chain_id: UUID, name: str) -> type[Workflow]:
         """The class that was started, or one of its name that was defined since: tests define many of one name."""

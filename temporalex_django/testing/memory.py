@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.runtime import activities, step
 from temporalex_django.runtime.memory import MemoryRun, MemoryStorage
@@ -39,7 +39,13 @@ class WorkflowEnvironment(Environment):
         if self.storage.open_chain(workflow_id) is not None:
             raise AlreadyRunning(f"a run with the id {workflow_id!r} is open already")
         return self.storage.start(
-            workflow=cls.name, workflow_id=workflow_id, version=cls.version, queue=cls.task_queue, args=args, seed=seed
+            workflow=cls.name,
+            workflow_id=workflow_id,
+            version=cls.version,
+            queue=cls.task_queue,
+            args=args,
+            seed=seed,
+            **timeouts(cls),
         )
 
     def _chain_of(self, workflow_id: str) -> UUID | None:

@@ -8,6 +8,7 @@ from typing import Any
 from temporalex_django import Ok, Workflow, activity
 from temporalex_django.core.commands import Command
 from temporalex_django.testing import WorkflowEnvironment
+from temporalex_django.testing.handles import EnvironmentHandle
 
 HERE = __name__
 
@@ -42,7 +43,11 @@ class CheckedEnvironment(WorkflowEnvironment):
     def check(self) -> None:
         """Every run replays, from every activation boundary of its history."""
         before = len(self.commands)
-        for handle in self.handles:
+        started = {handle.chain_id for handle in self.handles}
+        children = [
+            EnvironmentHandle(self, "", chain_id) for chain_id in self.storage.chains if chain_id not in started
+        ]
+        for handle in [*self.handles, *children]:
             self.replay(handle)
             history = handle.history()
             cls = self.class_of(handle.chain_id, handle.describe()["workflow"])

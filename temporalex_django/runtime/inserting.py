@@ -111,7 +111,7 @@ def _wider_scope(start: NewStart) -> tuple[str, list[Any]]:
         return "", []
     own = "" if start.scope == "global" else " and i.workflow = %s"
     test = (
-        "not exists (select 1 from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
+        "not exists (select 1 from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
         f" where i.workflow_id = %s{own} and c.live_key is not null)"
     )
     return (

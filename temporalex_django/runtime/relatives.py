@@ -1,4 +1,7 @@
-"""What a turn tells other runs: child starts, messages, the end of a parent. Inserts only: a turn locks none but its own chains."""
+"""What a turn tells other runs: child starts, messages, the end of a parent.
+
+Inserts only: a turn locks none but its own chains.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from temporalex_django.runtime.storage import PARENT_CLOSED, NewChild, NewMessag
 
 log = logging.getLogger("temporalex_django.turn")
 
+# Joins name the chain's key, since its current run has no index; "is not null" lets prepared plans use the partial one.
 _CHAIN: Columns = (
     *(("id", "uuid"), ("run_id", "uuid"), ("queue", "text"), ("due_at", "timestamptz"), ("deadline", "timestamptz")),
     *(("live_key", "text"), ("scope", "text"), ("workflow_id", "text"), ("workflow", "text")),
@@ -61,7 +65,7 @@ class Relatives:
             "insert into temporalex_chain (id, run_id, queue, due_at, deadline, live_key)"
             " select v.id, v.run_id, v.queue, v.due_at, v.deadline, v.live_key from v"
             " where v.scope not in ('global', 'workflow') or not exists (select 1 from temporalex_instance i"
-            " join temporalex_chain c on c.run_id = i.id where i.workflow_id = v.workflow_id"
+            " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id where i.workflow_id = v.workflow_id"
             " and (v.scope = 'global' or i.workflow = v.workflow) and c.live_key is not null)"
             " on conflict (live_key) where live_key is not null do nothing",
             [
@@ -131,8 +135,8 @@ class Relatives:
         """For each business id the chain of its newest open run, and whether there ever was a run of it."""
         rows = self._sql.write_returning(
             (("workflow_id", "text"),),
-            "select v.workflow_id, (select c.id from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
-            " where i.workflow_id = v.workflow_id and not c.closed order by i.id desc limit 1),"
+            "select v.workflow_id, (select c.id from temporalex_instance i"
+            " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id where i.workflow_id = v.workflow_id and not c.closed order by i.id desc limit 1),"
             " exists (select 1 from temporalex_instance i where i.workflow_id = v.workflow_id) from v",
             [(workflow_id,) for workflow_id in sorted(ids)],
             ("text", "uuid", "bool"),
@@ -146,8 +150,8 @@ class Relatives:
             return {}
         test, parameter = self._sql.among(wanted, "uuid")
         rows = self._sql.select(
-            "select i.parent_run_id, i.parent_seq, c.id from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
-            f" where i.parent_run_id {test} and not c.closed",
+            "select i.parent_run_id, i.parent_seq, c.id from temporalex_instance i"
+            f" join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id where i.parent_run_id {test} and i.parent_run_id is not null and not c.closed",
             [parameter],
             ("uuid", "int4", "uuid"),
         )
@@ -161,7 +165,8 @@ class Relatives:
         self._sql.execute(
             "insert into temporalex_message (chain_id, queue, kind, name, body, created_at)"
             " select c.id, c.queue, case i.parent_close when 'request_cancel' then 'cancel' else 'terminate' end, '',"
-            f" %s, {now} from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
-            f" where i.parent_run_id {test} and not c.closed and i.parent_close <> 'abandon'",
+            f" %s, {now} from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
+            f" where i.parent_run_id {test} and i.parent_run_id is not null and not c.closed"
+            " and i.parent_close <> 'abandon'",
             [body, *clock, parameter],
         )

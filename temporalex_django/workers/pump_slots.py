@@ -25,13 +25,29 @@ class PumpSlot:
 
     def __init__(self, path: Path | str) -> None:
         self.path = str(path)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._open()
+
+    def _open(self) -> None:
+        Path(self.path).parent.mkdir(mode=0o700, exist_ok=True)
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(handle, _LAYOUT.size)
+        self._file = os.fstat(handle).st_ino
         self._map = mmap.mmap(handle, _LAYOUT.size)
         os.close(handle)
 
+    def refresh(self) -> None:
+        """Whoever cleans up temporary files may have taken ours away: both sides meet again in the new one."""
+        try:
+            same = os.stat(self.path).st_ino == self._file  # noqa: PTH116 - several times a second
+        except FileNotFoundError:
+            same = False
+        if not same:
+            self._map.close()
+            self._open()
+
     def beat(self) -> None:
         """This process holds the slot and lives."""
+        self.refresh()
         self._map[_REST:] = struct.pack("<qd", os.getpid(), time.monotonic())
 
     def vacate(self) -> None:

@@ -73,6 +73,7 @@ class PumpTokens:
             self._open()
         assert self._slots is not None
         for index, slot in enumerate(self._slots):
+            slot.refresh()
             if slot.is_held(stale_after=STALE_AFTER):
                 continue
             handed = self._handed.get(index, 0.0)

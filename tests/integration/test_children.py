@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from temporalex_django import ContinueAsNew, Ok, Unique, Workflow, api, errors
+from temporalex_django import ContinueAsNew, Ok, Stop, Unique, Workflow, api, errors
 from temporalex_django.models import Instance, Message
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, insert_start
@@ -77,6 +78,40 @@ class KidRacer(Workflow):
 class KidTop(Workflow):
     async def run(self, args: Any) -> Any:
         return Ok(await api.child(KidParent, {"args": {"wait": "go"}, "id": "leaf"}, id="middle"))
+
+
+class KidLoop(Workflow):
+    execution_timeout = 100
+    run_timeout = 30
+
+    async def run(self, args: Any) -> Any:
+        await api.sleep(20)
+        return ContinueAsNew(args)
+
+
+class KidPhased(Workflow):
+    """Continues as new while a timer of the run before is far away."""
+
+    async def run(self, args: Any) -> Any:
+        if args == "second":
+            return Ok("went on")
+        await api.phase(0, signal={"on": lambda _, s: Stop(s)}, timeout=3600)
+        return ContinueAsNew("second")
+
+
+class KidSlow(Workflow):
+    run_timeout = 0.3
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.wait_for_signal("never"))
+
+
+class KidOfSlow(Workflow):
+    async def run(self, args: Any) -> Any:
+        try:
+            await api.child(KidSlow, id="slow")
+        except errors.ChildWorkflowFailure as exc:
+            return Ok(exc.type)
 
 
 class KidUnique(Workflow):
@@ -193,6 +228,26 @@ def test_messages(env):
         assert "nobody" in text
 
 
+def test_timeouts(env):
+    """Of each run, and of the chain through continue-as-new; a blocked parent hears of its child's."""
+    h = env.start(KidLoop, id="loop")
+    env.advance(99)
+    assert h.status == "waiting"
+    env.advance(1)
+    assert h.status == "timed_out"
+    assert h.history()[-1].attributes == {"timeout": "execution_timeout"}
+    assert len(h.run_ids) == 5
+    parent = env.start(KidOfSlow, id="p")
+    env.advance(1)
+    assert parent.result() == "WorkflowTimedOut"
+
+
+def test_next_run_does_not_wait_for_a_timer_of_the_one_before(env):
+    h = env.start(KidPhased, "first", id="p")
+    h.signal("on")
+    assert h.result() == "went on"
+
+
 def test_statements_do_not_grow_with_the_number_of_children():
     """Page 3.3: one statement a table."""
     if connection.vendor == "sqlite":
@@ -229,3 +284,14 @@ def test_on_committed_data():
     other.terminate(reason="enough")
     drain()
     assert KidChild.handle("d").describe().status == "terminated"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_timeout_by_the_clock_of_the_database():
+    """A worker finds what is over without any message."""
+    h = KidOfSlow.start(id="p")
+    drain()
+    time.sleep(0.4)
+    drain()
+    assert KidSlow.handle("slow").describe().status == "timed_out"
+    assert h.result(timeout=5) == "WorkflowTimedOut"

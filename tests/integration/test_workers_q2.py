@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from django_q.tasks import async_task
 from temporalex_django.models import Instance, Worker
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_start
+from temporalex_django.workers.pump_slots import PumpSlot
 from tests.processes import Process, running
 from tests.waiting import wait_for
 
@@ -104,3 +106,21 @@ def test_sigterm_to_the_whole_group_ends_the_pumps_cleanly_or_is_survived(
         assert burst.popen.wait(40) == 0
 
     assert instance(later).closing_value == {"result": 4}
+
+
+def test_a_cluster_survives_that_its_temporary_files_are_cleaned_away(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    place = tmp_path / "t"
+    place.mkdir()
+    with cluster({**subprocess_env, "TMPDIR": str(place)}, tmp_path) as process:
+        (folder,) = (path for path in place.glob("temporalex-*") if path.is_dir())
+        pump = Worker.objects.get().pid
+        shutil.rmtree(folder)
+
+        wait_for(lambda: list(folder.glob("pump-*")))
+        wait_for(lambda: PumpSlot(folder / "pump-0").pid == pump)
+        started = start("Doubling", {"n": 1})
+        wait_for(lambda: closed(started))
+        assert Worker.objects.get().pid == pump
+        assert process.terminate() == 0

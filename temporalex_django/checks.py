@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - the name Django gives it
 from django.db import DatabaseError, connections
@@ -207,8 +207,12 @@ def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
     from temporalex_django.authoring import activity, workflow  # noqa: PLC0415 - filled by autodiscovery
 
     found: list[CheckMessage] = []
-    for what, registry in (("workflow", workflow), ("activity", activity)):
-        for name, places in getattr(registry, "duplicates", dict)().items():
+    discovered = {f"{app.name}.{module}" for app in apps.get_app_configs() for module in ("activities", "workflows")}
+    for what, defined_in in (("workflow", workflow.defined_in), ("activity", activity.defined_in)):
+        for name, modules in defined_in.items():
+            places = [module for module in modules if module in discovered]
+            if len(places) < 2:
+                continue
             found.append(
                 Error(
                     f"Two definitions of the {what} {name!r}: {' and '.join(places)}.",

@@ -100,7 +100,8 @@ def get_settings() -> Settings:
     if _seen is not None and _seen[0] is raw:
         return _seen[1]
     known = _hints()
-    good = {name: value for name, value in raw.items() if name in known and _fits(value, known[name])}
+    given = raw if isinstance(raw, Mapping) else _NOTHING
+    good = {name: value for name, value in given.items() if name in known and _fits(value, known[name])}
     settings = Settings(**good)
     _seen = (raw, settings)
     return settings

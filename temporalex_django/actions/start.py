@@ -12,7 +12,7 @@ from temporalex_django.actions.targets import Target
 from temporalex_django.authoring.unique import SEPARATOR, check_id
 from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.core import payloads
-from temporalex_django.errors import InvalidId
+from temporalex_django.errors import InvalidId, PayloadError
 from temporalex_django.runtime.ids import uuid7
 from temporalex_django.runtime.inserting import NewStart, insert_start, ring_on_commit
 
@@ -39,6 +39,8 @@ class Start(Action[Target]):
         by: Actor = CODE,
     ) -> None:
         super().__init__(by=by)
+        if subject is not None and (not isinstance(subject, models.Model) or subject.pk is None):
+            raise PayloadError(f"the subject of {workflow.name} must be a saved model instance, not {subject!r}")
         self.workflow = workflow
         self.args = args
         self.id = id

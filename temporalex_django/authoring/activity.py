@@ -210,6 +210,7 @@ def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> A
             )
         made: Activity[Any, Any] = Activity(target, chosen, name=name)
         registry[made.name] = made
+        defined_in.setdefault(made.name, {})[target.__module__] = None
         return made
 
     return decorate if fn is None else decorate(fn)
@@ -217,6 +218,8 @@ def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> A
 
 #: Activities by name; defining one again replaces it.
 registry: dict[str, Activity[Any, Any]] = {}
+#: Modules that define an activity of that name, as in ``authoring.workflow``.
+defined_in: dict[str, dict[str, None]] = {}
 
 
 def find(name: str) -> Activity[Any, Any]:

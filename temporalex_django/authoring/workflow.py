@@ -25,6 +25,8 @@ from temporalex_django.errors import (
 
 #: Workflow classes by name; defining one again replaces it.
 registry: dict[str, type[Workflow]] = {}
+#: Modules that define a class of that name: two of them that Django discovers are an error of `manage.py check`.
+defined_in: dict[str, dict[str, None]] = {}
 _definitions = itertools.count(1)
 
 
@@ -85,6 +87,7 @@ class Workflow:
         cls.definition = Definition(name=cls.name, version=cls.version, entry=_entry(cls), args_type=_args_type(cls))
         cls.defined_as = next(_definitions)
         registry[cls.name] = cls
+        defined_in.setdefault(cls.name, {})[cls.__module__] = None
 
     async def run(self, args: Any) -> Any:
         """The workflow. Returns ``Ok(result)``, ``Err(reason)`` or ``ContinueAsNew(args)``."""

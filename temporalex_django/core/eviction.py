@@ -72,12 +72,17 @@ SAFE = _probe()
 
 
 def discard(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Drop suspended coroutines. Where ``SAFE`` is False they are closed, with every primitive refusing to act."""
+    """Drop suspended coroutines. Where ``SAFE`` is False they are closed, with every primitive refusing to act.
+
+    The safe way touches no context variable: a finalizer may run in the middle of anything, and on Python 3.11 the collector runs
+    inside of allocations, so in the middle of ``ContextVar.set`` too, which does not survive being entered again.
+    """
+    if SAFE:
+        for coroutine in coroutines:
+            for part in list(_chain(coroutine)):
+                _finalized(part)
+        return
     with places.nowhere("workflow that is being evicted"):
         for coroutine in coroutines:
-            if SAFE:
-                for part in list(_chain(coroutine)):
-                    _finalized(part)
-            else:
-                with contextlib.suppress(BaseException):  # code of a run that is gone; nobody is there to hear it
-                    coroutine.close()
+            with contextlib.suppress(BaseException):  # code of a run that is gone; nobody is there to hear it
+                coroutine.close()

@@ -73,7 +73,7 @@ def plain(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> Any:
     """``value`` as it will be read back from the history: JSON data, a copy, at most ``limit`` bytes."""
     if value is None or value is True or value is False or type(value) is int:
         return value
-    if type(value) is str and len(value) < 1024 and value.isascii():
+    if type(value) is str and len(value) < min(1024, limit) and value.isascii():
         return value
     data = encode(value, what=what)
     if len(data) > limit:

@@ -32,7 +32,9 @@ _RECENT = timedelta(seconds=5)
 _FULL_EVERY = 1.0
 #: How long a worker leaves a run alone that it cannot take (it has not its class).
 _DECLINED_FOR = 5.0
-#: Unsettled messages that one turn reads at most.
+#: For how long the answer which classes live workers have is good: a turn may ask for each of its runs.
+_LIVING_FOR = 1.0
+#: Unsettled messages of one run that a turn reads at most.
 _INBOX = 10_000
 #: Runs in a turn of SQLite are few: a long transaction keeps every other writer out.
 TURN_SIZE = {"postgresql": 200, "sqlite": 20}
@@ -72,6 +74,7 @@ class DjangoStorage(TaskStatements, TurnStatements):
         self.sql: Dialect = dialect_for(self.alias)
         self._looks: dict[str, _Look] = {}
         self._declined: dict[UUID, float] = {}
+        self._living: tuple[float, set[str]] = (0.0, set())  # until when it is believed, and what live workers have
         self._turn = 0
         self.last_claimed: list[UUID] = []
 
@@ -103,6 +106,15 @@ class DjangoStorage(TaskStatements, TurnStatements):
     def transient(self, exc: BaseException) -> bool:
         """Whether the same work may succeed on another try: lock timeout, deadlock, serialization failure."""
         return self.sql.transient(exc)
+
+    def check_constraints(self) -> None:
+        """Raise now what deferred constraints (Django's foreign keys) would raise at the commit.
+
+        On PostgreSQL. SQLite could only be asked about whole tables; there such a run is blocked with the error of the commit.
+        """
+        if self.sql.vendor == "postgresql":
+            with connections[self.alias].cursor() as cursor:
+                cursor.execute("set constraints all immediate; set constraints all deferred")
 
     def lost(self, exc: BaseException) -> bool:
         """Whether the connection is gone: nothing was committed, and the caller should reconnect."""
@@ -172,7 +184,7 @@ class DjangoStorage(TaskStatements, TurnStatements):
             look.cursor = None
         if len(found) >= limit:
             look.cursor = found[-1]
-        wanted = [c for c in found if c not in claimed and not self._is_declined(c)]
+        wanted = [c for c in found if c not in claimed and not self.is_declined(c)]
         if wanted:
             locked = {state.chain_id: state for state in self._lock(wanted)}
             claimed.update((c, locked[c]) for c in wanted if c in locked)
@@ -196,7 +208,9 @@ class DjangoStorage(TaskStatements, TurnStatements):
         test, parameter = self.sql.among(chains, "uuid")
         now, parameters = self.sql.instant(self.clock)
         rows = self.sql.select(
-            f"select {_CHAIN} from temporalex_chain where id {test} and (crashes = 0 or due_at <= {now}){self.sql.skip_locked()}",
+            # one that is blocked for its crashes has no due time: it may be locked, for its messages to be parked
+            f"select {_CHAIN} from temporalex_chain where id {test} and (crashes = 0 or due_at is null or due_at <= {now})"
+            f"{self.sql.skip_locked()}",
             [parameter, *parameters],
             _CHAIN_TYPES,
         )
@@ -229,12 +243,12 @@ class DjangoStorage(TaskStatements, TurnStatements):
                 if deadline - time.monotonic() <= 0:
                     return False
 
-    def decline(self, chains: Iterable[UUID]) -> None:
+    def decline(self, chains: Iterable[UUID], *, seconds: float = _DECLINED_FOR) -> None:
         """Leave these runs to other workers for some seconds (D-32): kept in memory, nothing is written."""
-        until = time.monotonic() + _DECLINED_FOR
-        self._declined.update((chain, until) for chain in chains)
+        until = time.monotonic() + seconds
+        self._declined.update((chain, max(until, self._declined.get(chain, 0.0))) for chain in chains)
 
-    def _is_declined(self, chain: UUID) -> bool:
+    def is_declined(self, chain: UUID) -> bool:
         return bool(self._declined) and self._declined.get(chain, 0.0) > time.monotonic()
 
     def _exclusion(self, column: str) -> tuple[str, list[Any]]:
@@ -247,16 +261,29 @@ class DjangoStorage(TaskStatements, TurnStatements):
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def inbox(self, chains: Collection[UUID]) -> dict[UUID, list[InboxMessage]]:
+    def inbox(self, chains: Collection[UUID], *, waiting: Collection[UUID] = ()) -> dict[UUID, list[InboxMessage]]:
         """Unsettled messages of locked chains. A statement of its own after the lock: it sees what was committed until then."""
         found: dict[UUID, list[InboxMessage]] = {chain: [] for chain in chains}
         if not chains:
             return found
         test, parameter = self.sql.among(chains, "uuid")
+        which, parameters = "not m.settled", []
+        if waiting:
+            still, parked = self.sql.among(waiting, "uuid")
+            which, parameters = f"{which} and (m.fresh or not (m.chain_id {still}))", [parked]
+        columns = "m.chain_id, m.id, m.kind, m.name, m.body, m.dedupe, m.run_id, m.after"
+        if self.sql.vendor == "sqlite":
+            numbered = "row_number() over (partition by m.chain_id order by m.id) as number"
+            source = f"(select {columns}, {numbered} from temporalex_message m where {which} and m.chain_id {test}) m"
+            source += f" where m.number <= {_INBOX}"
+        else:  # one scan of the index a chain, which ends at the limit
+            source = (
+                f"temporalex_chain c cross join lateral (select {columns} from temporalex_message m"
+                f" where m.chain_id = c.id and {which} order by m.id limit {_INBOX}) m where c.id {test}"
+            )
         rows = self.sql.select(
-            "select chain_id, id, kind, name, body, dedupe, run_id, after from temporalex_message"
-            f" where chain_id {test} and not settled order by chain_id, id limit {_INBOX}",
-            [parameter],
+            f"select {columns} from {source} order by m.chain_id, m.id",
+            [*parameters, parameter],
             ("uuid", "int8", "text", "text", "bytea", "text", "uuid", "int4"),
         )
         decode = codec().decode
@@ -381,10 +408,16 @@ class DjangoStorage(TaskStatements, TurnStatements):
         moment, *dues, rung = rows[0]
         if rung:
             return 0.0
-        return min((max(0.0, (due - moment).total_seconds()) for due in dues if due is not None), default=None)
+        waits = [max(0.0, (due - moment).total_seconds()) for due in dues if due is not None]
+        if self._declined:  # those that are left alone may be due when that is over
+            waits.append(max(0.01, min(self._declined.values()) - time.monotonic()))
+        return min(waits, default=None)
 
     def live_workers_with(self, workflows: Collection[str]) -> set[str]:
-        """Those of ``workflows`` that some worker with a valid lease has registered."""
+        """Those of ``workflows`` that some worker with a valid lease has registered, as of a moment ago."""
+        until, there = self._living
+        if self.clock is None and time.monotonic() < until:
+            return there.intersection(workflows)
         now, parameters = self.sql.instant(self.clock)
         rows = self.sql.select(
             f"select cast(workflows as text) from temporalex_worker where expires_at > {now}", parameters, ("text",)
@@ -392,6 +425,7 @@ class DjangoStorage(TaskStatements, TurnStatements):
         import json  # noqa: PLC0415 - the column is JSON in both dialects, the codec is not for it
 
         there = {name for (listed,) in rows for name in json.loads(listed)}
+        self._living = (time.monotonic() + _LIVING_FOR, there)
         return there.intersection(workflows)
 
 

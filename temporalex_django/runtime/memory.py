@@ -159,6 +159,12 @@ class MemoryStorage:
     def transient(self, exc: BaseException) -> bool:
         return False
 
+    def lost(self, exc: BaseException) -> bool:
+        return False
+
+    def check_constraints(self) -> None:
+        """There are none."""
+
     def decline(self, chains: Iterable[UUID]) -> None:
         raise AssertionError("there are no other workers in memory")
 
@@ -175,7 +181,7 @@ class MemoryStorage:
             wanted += [self.chains[chain_id] for chain_id in self._fresh if chain_id not in taken]
         return [replace(run) for run in wanted[:limit]]
 
-    def inbox(self, chains: Collection[UUID]) -> dict[UUID, list[InboxMessage]]:
+    def inbox(self, chains: Collection[UUID], *, waiting: Collection[UUID] = ()) -> dict[UUID, list[InboxMessage]]:
         return {chain_id: [kept.message for kept in self._inboxes.get(chain_id, {}).values()] for chain_id in chains}
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:

@@ -276,7 +276,8 @@ class Storage(Protocol):
     def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
         """Lock up to ``limit`` runs that are due or have fresh messages, skipping locked ones; with ``chains`` exactly these."""
 
-    def inbox(self, chains: Collection[UUID]) -> dict[UUID, list[InboxMessage]]: ...
+    def inbox(self, chains: Collection[UUID], *, waiting: Collection[UUID] = ()) -> dict[UUID, list[InboxMessage]]:
+        """Unsettled messages of locked runs in order; of those ``waiting``, which are only to be parked, fresh ones do."""
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]: ...
 
@@ -299,6 +300,12 @@ class Storage(Protocol):
 
     def transient(self, exc: BaseException) -> bool:
         """Whether the same work may succeed on another try (lock timeout, deadlock, serialization failure)."""
+
+    def lost(self, exc: BaseException) -> bool:
+        """Whether the connection is gone: nothing was committed."""
+
+    def check_constraints(self) -> None:
+        """Raise now what deferred constraints would raise at the commit, where nobody could tell whose fault it is."""
 
     def decline(self, chains: Iterable[UUID]) -> None:
         """Leave these runs to other workers for some seconds (D-32); nothing is written."""
@@ -362,7 +369,7 @@ class TaskStorage(Protocol):
         """Activities one of whose timeouts has passed (``expires_at``)."""
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
-        """Due atomic activities of a locked chain, in order of ``seq``. ``attempt`` counts the one to come; nothing is written."""
+        """Atomic activities of a locked chain, due ones and those that wait for another try, in order of ``seq``. ``attempt`` counts the one to come; nothing is written."""
 
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store details by ``(task id, attempt, owner)``; gives those that are still valid (the others: cancelled)."""

@@ -7,16 +7,21 @@ its own unless it is called inside one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from temporalex_django.conf import codec
+from temporalex_django.errors import PayloadError
+from temporalex_django.runtime import activities
 from temporalex_django.runtime.dialect import Columns, Dialect
 from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.runtime.writing import earliest, insert
+
+log = logging.getLogger("temporalex_django.activity")
 
 _TASK = (
     "id, chain_id, run_id, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, scheduled_at, due_at,"
@@ -65,7 +70,22 @@ class TaskStatements:
                 if len(found) < limit:
                     take = self._take_sqlite if self.sql.vendor == "sqlite" else self._take
                     found += take(queue, limit - len(found), owner, "" if atomic else " and not atomic")
-        return found
+            return self._readable(found)
+
+    def _readable(self, tasks: Sequence[TaskState]) -> list[TaskState]:
+        """These with their payloads. One that cannot be read fails for good, here and now: it must not hold up the others."""
+        readable, broken = [], []
+        for task in tasks:
+            try:
+                _decode(task)
+                readable.append(task)
+            except PayloadError as exc:
+                log.exception(
+                    "an activity fails for good", extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)}
+                )
+                broken.append(activities.unknown(task, exc))
+        self.finish_tasks(broken)
+        return readable
 
     def _take(self, queue: str, limit: int, owner: int, which: str) -> list[TaskState]:
         due, parameters = self.sql.instant(self.clock)
@@ -79,7 +99,7 @@ class TaskStatements:
             [owner, *again, *again, *again, queue, *parameters, limit],
             _TYPES,
         )
-        return sorted(_tasks(rows), key=lambda t: (t.due_at, t.id))
+        return sorted((_task(row) for row in rows), key=lambda t: (t.due_at, t.id))
 
     def _take_sqlite(self, queue: str, limit: int, owner: int, which: str) -> list[TaskState]:
         now = self.now()
@@ -91,7 +111,7 @@ class TaskStatements:
         )
         taken, changes = [], []
         for *row, to_close, beat, close_at in rows:
-            (task,) = _tasks([tuple(row)])
+            task = _task(tuple(row))
             task.attempt, task.owner, task.started_at, task.beat_at = task.attempt + 1, owner, now, None
             changes.append((task.id, owner, now, earliest(close_at, _later(now, to_close), _later(now, beat))))
             taken.append(task)
@@ -191,25 +211,19 @@ class TaskStatements:
             [*parameters, limit],
             _TYPES,
         )
-        return _tasks(rows)
+        return self._readable([_task(row) for row in rows])
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
-        """Due atomic activities of a locked chain. ``attempt`` counts the one to come; the row does when its end is stored."""
-        return self.atomic_tasks_of([chain_id])
-
-    def atomic_tasks_of(self, chains: Collection[UUID]) -> list[TaskState]:
-        """The same for several locked chains, in order of chain and ``seq``."""
-        now, parameters = self.sql.instant(self.clock, live=True)
-        test, parameter = self.sql.among(chains, "uuid")
+        """Atomic activities of a locked chain, in order of ``seq``. ``attempt`` counts the one to come; the row does when it ended."""
         rows = self.sql.select(
-            f"select {_TASK} from temporalex_activity_task t where t.atomic and t.due_at <= {now}"
-            " and t.run_id in (select c.run_id from temporalex_chain c where c.id"
-            f" {test}) order by chain_id, seq",
-            [*parameters, parameter],
+            f"select {_TASK} from temporalex_activity_task t where t.atomic"
+            " and t.run_id = (select c.run_id from temporalex_chain c where c.id = %s) order by seq",
+            [chain_id],
             _TYPES,
         )
-        tasks = _tasks(rows)
+        tasks = [_task(row) for row in rows]
         for task in tasks:
+            _decode(task)
             task.attempt += 1
         return tasks
 
@@ -256,17 +270,12 @@ def _fence(result: TaskResult) -> tuple[int, int, int | None]:
     return (task.id, task.attempt - 1 if task.atomic and task.owner is None else task.attempt, task.owner)
 
 
-def _tasks(rows: Iterable[tuple[Any, ...]]) -> list[TaskState]:
-    decode = codec().decode
-    return [_task(row, decode) for row in rows]
-
-
-def _task(row: tuple[Any, ...], decode: Callable[[bytes], Any]) -> TaskState:
+def _task(row: tuple[Any, ...]) -> TaskState:
+    """The activity of a row, its payloads (``args``, ``options``, ``heartbeat_details``) as they are stored: see ``_decode``."""
     task_id, chain, run, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, *times, owner = (
         row
     )
     scheduled, due, started, beat, heartbeat = times
-    args, kwargs = decode(call)
     return TaskState(
         id=task_id,
         chain_id=chain,
@@ -275,9 +284,9 @@ def _task(row: tuple[Any, ...], decode: Callable[[bytes], Any]) -> TaskState:
         workflow=workflow,
         seq=seq,
         activity=activity,
-        args=args,
-        kwargs=kwargs,
-        options=decode(options),
+        args=call,
+        kwargs={},
+        options=options,
         queue=queue,
         atomic=atomic,
         attempt=attempt,
@@ -285,6 +294,20 @@ def _task(row: tuple[Any, ...], decode: Callable[[bytes], Any]) -> TaskState:
         due_at=due,
         started_at=started,
         beat_at=beat,
-        heartbeat_details=None if heartbeat is None else decode(heartbeat),
+        heartbeat_details=heartbeat,
         owner=owner,
     )
+
+
+def _decode(task: TaskState) -> None:
+    """Decode the payloads in place. Raises ``PayloadError``."""
+    decode = codec().decode
+    call: Any = task.args
+    options: Any = task.options
+    try:
+        task.args, task.kwargs = decode(call)
+        task.options = decode(options)
+        if task.heartbeat_details is not None:
+            task.heartbeat_details = decode(task.heartbeat_details)
+    except Exception as exc:
+        raise PayloadError(f"activity {task.seq} ({task.activity}) cannot be read: {exc}") from exc

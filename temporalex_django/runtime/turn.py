@@ -20,7 +20,7 @@ from temporalex_django.core import payloads
 from temporalex_django.core.activation import RunInfo
 from temporalex_django.core.events import HistoryEvent, Job
 from temporalex_django.core.executor import Executor
-from temporalex_django.errors import UnknownWorkflow
+from temporalex_django.errors import DeadlockDetected, UnknownWorkflow
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.cache import Cache, Cached
 from temporalex_django.runtime.step import Step
@@ -133,8 +133,9 @@ class Engine:
         claimed = self.storage.claim(limit=limit, queues=queues, chains=chains)
         if not claimed:
             return report
-        inbox = self.storage.inbox([run.chain_id for run in claimed])
         now = self.storage.now()
+        waiting = {run.chain_id for run in claimed if _waits(run, now, force=force)}
+        inbox = self.storage.inbox([run.chain_id for run in claimed], waiting=waiting)
         steps: list[Step] = []
         idle: set[UUID] = (
             set()
@@ -142,9 +143,12 @@ class Engine:
         for run in claimed:
             step = Step(run, inbox.get(run.chain_id, []), now, inline_atomic=self._inline_atomic)
             if step.ends:
+                if run.chain_id in waiting:  # the parked ones are to be answered too
+                    every = self.storage.inbox([run.chain_id])[run.chain_id]
+                    step = Step(run, every, now, inline_atomic=self._inline_atomic)
                 steps.append(step)
                 continue
-            waits = bool(run.paused or (run.attempt and not force and not _due(run.due_at, now)))
+            waits = _waits(run, now, force=force)
             if self._inline_atomic and not run.closed and not waits and _due(run.atomic_due, now):
                 report.atomic.append(run.chain_id)
                 continue
@@ -367,18 +371,23 @@ class Engine:
         entry = entries.get(run.run_id)
         if entry is None:
             raise _ActivationFailed(errors[run.run_id])
-        due = self.tasks.atomic_tasks(chain_id)
+        now, rows = self.storage.now(), self.tasks.atomic_tasks(chain_id)
+        due = [task for task in rows if task.due_at <= now]
+        later = {task.seq: task.due_at for task in rows if task.due_at > now}  # failed before, waiting for another try
         messages = self.storage.inbox([chain_id]).get(chain_id, [])
         begun = time.monotonic()
         for remaining in reversed(range(_ATOMIC_ACTIVATIONS)):
             results, retries = self._run_atomic(due)
-            run.atomic_due = min((again.retry_at for again in retries if again.retry_at is not None), default=None)
+            later.update((again.task.seq, again.retry_at) for again in retries if again.retry_at is not None)
+            run.atomic_due = min(later.values(), default=None)
             step = Step(run, messages, self.storage.now())
             messages = []
             write = self._step(step, entry, None, report, results=[job for job, _ in results])
             if run.run_id in report.blocked:
                 raise _ActivationFailed(report.blocked[run.run_id])
             write.cancelled_tasks += [task.seq for _, task in results if task.id]
+            for number in write.cancelled_tasks:
+                later.pop(number, None)
             for again in retries:
                 _keep(write, again)
             new = [task for task in write.tasks if task.atomic and task.attempt == 0]
@@ -386,7 +395,7 @@ class Engine:
             if more:
                 write.tasks = [task for task in write.tasks if not task.atomic]
                 due = [_as_state(task) for task in new]
-                run.atomic_due = None
+                run.atomic_due = min(later.values(), default=None)
             self.storage.write([write])
             report.writes.append(write)
             report.runs += 1
@@ -405,8 +414,19 @@ class Engine:
             try:
                 with self.storage.savepoint():
                     result = activities.completed(task, self._perform(task), limit=self._limit)
-            except Exception as exc:
+                    self.storage.check_constraints()
+            except (Exception, SystemExit) as exc:
                 if self.storage.transient(exc):
+                    raise
+                if self.storage.lost(exc):
+                    held = time.monotonic() - began
+                    if (
+                        held > _ATOMIC_SLOW
+                    ):  # the server ends sessions that do nothing in a transaction: it would do so each time
+                        raise DeadlockDetected(
+                            f"atomic activity {task.activity} held its transaction for {held:.1f} s and the database ended the "
+                            "session: make it short, or an external activity"
+                        ) from exc
                     raise
                 result = activities.failed(task, exc, self.storage.now(), final=activities.hopeless(exc))
             if (took := time.monotonic() - began) > _ATOMIC_SLOW:
@@ -428,6 +448,11 @@ class _ActivationFailed(Exception):
 
 def _due(moment: datetime | None, now: datetime) -> bool:
     return moment is not None and moment <= now
+
+
+def _waits(run: RunState, now: datetime, *, force: bool) -> bool:
+    """Whether it is paused, or blocked and not due: all that a turn does with it is to park its messages."""
+    return not run.closed and bool(run.paused or (run.attempt and not force and not _due(run.due_at, now)))
 
 
 def _stand(entry: Cached, events: Sequence[HistoryEvent]) -> None:

@@ -146,6 +146,16 @@ class TurnStatements:
             insert("temporalex_activity_task", _TASK),
             [task_row(t, run_queue=w.run.queue, encode=encode) for w in writes for t in w.tasks if not self._takes(t)],
         )
+        again = [(w.run.run_id, seq, attempt, due) for w in writes for seq, (attempt, due) in w.retried_tasks.items()]
+        again += [(t.run_id, t.seq, t.attempt, t.due_at) for w in writes for t in w.tasks if t.due_at is not None]
+        self.sql.write(
+            (("run_id", "uuid"), ("seq", "int4"), ("attempt", "int4"), ("due_at", "timestamptz")),
+            "update temporalex_activity_task set attempt = v.attempt, due_at = v.due_at from v"
+            " where temporalex_activity_task.run_id = v.run_id and temporalex_activity_task.seq = v.seq"
+            " and temporalex_activity_task.run_id {key}",
+            again,
+            key="run_id",
+        )
         self.sql.write(
             (("run_id", "uuid"), ("seq", "int4")),
             "delete from temporalex_activity_task where run_id {key} and (run_id, seq) in (select run_id, seq from v)",

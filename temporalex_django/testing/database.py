@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError
 from django.db.models import Min
 
 from temporalex_django.authoring import activity, workflow
@@ -28,6 +31,18 @@ def drain(timeout: float | None = 20.0) -> int:
     It commits. Raises ``TimeoutError`` when there is still work after ``timeout`` seconds.
     """
     return run_until_idle(timeout=timeout)
+
+
+async def _awaited(coroutine: Any) -> Any:
+    return await coroutine
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class DjangoEnvironment(Environment):
@@ -96,6 +111,13 @@ class DjangoEnvironment(Environment):
             facts = self.storage.facts([run.run_id])[run.run_id]
             self.storage.write([step.terminated(run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
+
+    def _run_async(self, coroutine: Any) -> Any:
+        """In this thread, so that its ORM calls are on the test's own connection."""
+        return async_to_sync(_awaited)(coroutine) if not _in_a_loop() else super()._run_async(coroutine)
+
+    def _spoils(self, error: BaseException) -> bool:
+        return isinstance(error, DatabaseError)
 
     def _set_clock(self, now: datetime) -> None:
         """The storage reads ``clock``."""

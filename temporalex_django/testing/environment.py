@@ -48,6 +48,7 @@ class Environment:
         self.commands: list[list[Command]] = []
         self._stand_ins: dict[str, Callable[..., Any]] = {}
         self._holding: set[str] = set()
+        self._beats: dict[tuple[int, int, int], Any] = {}  # of the attempt that is running
         self._held: list[TaskState] = []
         self._batch: list[Callable[[], None]] | None = None
         self._seeds = random.Random(0)  # noqa: S311 - the same test draws the same numbers each time
@@ -241,7 +242,7 @@ class Environment:
         fn = self._stand_ins.get(task.activity, activity.__wrapped__)
 
         def beat(details: Any) -> None:
-            self.engine.tasks.heartbeat({(task.id, task.attempt, OWNER): details})
+            self._beats[task.id, task.attempt, OWNER] = details
 
         context = ActivityContext(
             attempt=task.attempt,
@@ -253,14 +254,35 @@ class Environment:
         )
         with places.nowhere(None), running(context):
             value = fn(*args, **kwargs)
-            return _finished(value) if asyncio.iscoroutine(value) else value
+            return self._run_async(value) if asyncio.iscoroutine(value) else value
+
+    def _run_async(self, coroutine: Any) -> Any:
+        return _finished(coroutine)
+
+    def _spoils(self, error: BaseException) -> bool:
+        """Whether what an external activity wrote before ``error`` must be undone for the test's transaction to go on."""
+        del error
+        return False
 
     def _attempt(self, task: TaskState) -> None:
+        result: TaskResult | None = None
+        failure: BaseException | None = None
         try:
             with self.engine.storage.savepoint():
-                result = activities.completed(task, self.perform(task))
+                try:
+                    result = activities.completed(task, self.perform(task))
+                except (Exception, SystemExit) as exc:
+                    if task.atomic or self._spoils(exc):
+                        raise
+                    failure = exc  # an external activity is no transaction: what it did before it failed stays
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - user code; its policy decides
-            result = activities.failed(task, exc, self.clock, final=activities.hopeless(exc))
+            failure = exc
+        if failure is not None or result is None:
+            assert failure is not None
+            result = activities.failed(task, failure, self.clock, final=activities.hopeless(failure))
+        if self._beats:
+            self.engine.tasks.heartbeat(self._beats)
+            self._beats.clear()
         self.engine.tasks.finish_tasks([result])
 
     # -- driving ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from asgiref.sync import async_to_sync
+
 from temporalex_django import signals
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.activity import Activity
@@ -85,7 +87,6 @@ class Attempt:
             return self._failed(exc)
 
     def _prepare(self) -> TaskResult | tuple[Activity[Any, Any], Any, Any]:
-        self.began = True
         task = self.task
         try:
             act = activity.find(task.activity)
@@ -115,7 +116,8 @@ class Attempt:
 def call(act: Activity[Any, Any], args: Any, kwargs: Any) -> Any:
     """Call the function of an activity; an async one runs to its end in a loop of its own."""
     value = act.__wrapped__(*args, **kwargs)
-    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+    # not asyncio.run: its ORM calls are to be made by this thread, on its connection
+    return async_to_sync(_awaited)(value) if inspect.isawaitable(value) else value
 
 
 async def _awaited(value: Any) -> Any:

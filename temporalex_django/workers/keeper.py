@@ -25,6 +25,8 @@ log = logging.getLogger("temporalex_django.worker")
 _EVERY = 0.5
 _SWEPT_AT_ONCE = 200
 _ORPHANS_EVERY = 30.0
+#: How often a worker that starts tries to bury the dead before it goes on; its first passes try again.
+_RECOVERIES = 3
 
 
 class Keeper:
@@ -61,12 +63,21 @@ class Keeper:
     def register(self) -> None:
         """Write the row; blocked runs that this worker may be able to take are due from now on."""
         row = self.pump.row
-        recover(
-            self.storage
-        )  # first: a run that killed the worker before this one must not be among the first to be taken
+        self._recover()  # first: a run that killed the worker before this one must not be among the first to be taken
         row.session_lock = self.listener is not None and self.listener.locked
         row.register(self.storage)
         self._beaten_at = time.monotonic()
+
+    def _recover(self) -> None:
+        for _ in range(_RECOVERIES):
+            try:
+                recover(self.storage)
+            except DatabaseError as exc:
+                if not self.storage.transient(exc):
+                    raise
+                log.info("somebody else is burying the same worker: %s", exc)
+            else:
+                return
 
     def _run(self) -> None:
         delay = _EVERY

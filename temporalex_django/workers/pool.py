@@ -153,7 +153,7 @@ class Pool:
     def _work(self) -> None:
         try:
             while (attempt := self._queue.get()) is not None:
-                if attempt.cancelled:
+                if not self._begins(attempt):
                     continue
                 close_old_connections()
                 result = attempt.run()
@@ -162,6 +162,12 @@ class Pool:
                     return  # somebody else took this thread's place
         finally:
             connections.close_all()
+
+    def _begins(self, attempt: Attempt) -> bool:
+        """Whether it may begin; from then on it has. One step: nobody can give back in between what runs."""
+        with self._lock:
+            attempt.began = not attempt.cancelled
+            return attempt.began
 
     def _finished(self, attempt: Attempt, result: TaskResult) -> bool:
         with self._lock:
@@ -192,7 +198,7 @@ class Pool:
 
     async def _one(self, attempt: Attempt) -> None:
         async with self._slots:
-            if not attempt.cancelled:
+            if self._begins(attempt):
                 self._finished(attempt, await attempt.run_async())
 
 
@@ -206,4 +212,5 @@ class InlinePool(Pool):
         for task in tasks:
             attempt = Attempt(task, self._now)
             self._held[attempt.key] = attempt
+            self._begins(attempt)
             self._finished(attempt, attempt.run())

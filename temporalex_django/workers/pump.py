@@ -37,6 +37,9 @@ _SQLITE_PAUSE = 0.005
 #: Something is due and could not be had: another worker has it locked, or is the one that has its class.
 _CONTENDED = 0.05
 _FRUITLESS_ROUNDS = 10
+#: How long phase 2 of one round goes on, and how long it leaves a run alone at most whose business rows others have locked.
+_PHASE_TWO = 0.1
+_LONGEST_PAUSE = 1.0
 
 
 @dataclass(slots=True)
@@ -104,6 +107,7 @@ class Pump:
             slot=self.slot.path,
         )
         self.turns = 0
+        self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # its keeper's, where there is one
 
     def now(self) -> datetime:
@@ -136,9 +140,7 @@ class Pump:
             return self._apart(results, room, exc)
         self._exchanged(results, valid, tasks)
         self._committed(report)
-        for chain in report.atomic:
-            self._atomic(chain)
-        return Round(runs=report.runs + len(report.atomic), tasks=len(tasks), results=len(results))
+        return Round(runs=report.runs + self._phase_two(report.atomic), tasks=len(tasks), results=len(results))
 
     def _claim_tasks(self, room: int) -> list[TaskState]:
         return self.storage.claim_tasks(limit=room, queues=self.queues, owner=self.row.epoch) if room else []
@@ -160,13 +162,31 @@ class Pump:
         else:
             hint(report, alias=self.alias, own_queues=self.queues)
 
-    def _atomic(self, chain: UUID) -> None:
+    def _phase_two(self, chains: Sequence[UUID]) -> int:
+        """Atomic work, run after run, for a moment: what is left stays due. The number of runs that were advanced."""
+        deadline, advanced = time.monotonic() + _PHASE_TWO, 0
+        self._pauses = {c: p for c, p in self._pauses.items() if c in chains or self.storage.is_declined(c)}
+        for chain in chains:
+            if self._atomic(chain):
+                self._pauses.pop(chain, None)
+                advanced += 1
+            else:  # somebody has its rows locked: others first, and it a little later each time
+                pause = self._pauses[chain] = min(self._pauses.get(chain, _CONTENDED / 2) * 2, _LONGEST_PAUSE)
+                self.storage.decline([chain], seconds=pause)
+            if time.monotonic() > deadline:
+                break
+        return advanced
+
+    def _atomic(self, chain: UUID) -> bool:
+        """Whether the run was advanced, or blocked."""
         try:
-            self._committed(self.engine.advance_atomic(chain, queues=self.queues))
+            report = self.engine.advance_atomic(chain, queues=self.queues)
         except Exception as exc:
             if self.storage.lost(exc):
                 raise
-            block_alone(self.storage, chain, exc)
+            return block_alone(self.storage, chain, exc)
+        self._committed(report)
+        return bool(report.runs)
 
     def _apart(self, results: list[TaskResult], room: int, cause: BaseException) -> Round:
         """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
@@ -239,8 +259,16 @@ class Pump:
                 connections[self.alias].close()
                 stop.wait(delay)
                 continue
-            fruitless = fruitless + 1 if due == 0.0 else 0
-            if until_idle and not self.pool.busy and (due != 0.0 or fruitless > _FRUITLESS_ROUNDS):
+            except Exception:
+                if until_idle:
+                    raise
+                delay = min(max(0.1, delay * 2), 5.0)
+                log.exception("a round failed, going on in %.1f s", delay)
+                stop.wait(delay)
+                continue
+            waits = due == 0.0 or bool(self._pauses)
+            fruitless = fruitless + 1 if waits else 0
+            if until_idle and not self.pool.busy and (not waits or fruitless > _FRUITLESS_ROUNDS):
                 return
             poll = get_settings().POLL_INTERVAL
             self.wake.wait(_CONTENDED if due == 0.0 else min(poll, due) if due is not None else poll)
@@ -259,7 +287,8 @@ class Pump:
                     if deadline is not None and time.monotonic() > deadline:
                         raise TimeoutError(f"after {timeout:g} s there is still work that is due")
                     continue
-                if self.storage.next_due(queues=self.queues) != 0.0 or (fruitless := fruitless + 1) > _FRUITLESS_ROUNDS:
+                waits = self.storage.next_due(queues=self.queues) == 0.0 or bool(self._pauses)
+                if not waits or (fruitless := fruitless + 1) > _FRUITLESS_ROUNDS:
                     return self.turns
                 time.sleep(_CONTENDED)
         finally:

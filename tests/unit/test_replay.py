@@ -9,10 +9,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from temporalex_django import Async, NoReply, Ok, Reply, Stop, api, errors
+from temporalex_django import Async, NoReply, Ok, Reply, Stop, Workflow, api, errors
 from temporalex_django.testing import WorkflowEnvironment
 from tests.unit.support import broken, events, flow, kinds, once, other, plain_commands, plain_history, produced, work
 
@@ -502,3 +503,25 @@ def test_activity_failures_replay(env):
     assert h.result() is None
     assert len(events(h, "ActivityFailed") + events(h, "ActivityTimedOut")) == 1
     assert produced(env)[1].attributes["activity"].endswith("other")
+
+
+def test_a_run_that_is_dropped_anywhere_disturbs_no_other() -> None:
+    """ST-096: the collector may drop a suspended run in the middle of an activation of another (on 3.11 in any allocation)."""
+
+    class Sleeps(Workflow):
+        async def run(self, args: Any) -> Any:
+            try:
+                await api.sleep(10)
+            finally:
+                api.publish_state("must not run")
+            return Ok(None)
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(20, 2, 2)
+    try:
+        for _ in range(150):
+            WorkflowEnvironment().start(Sleeps)  # garbage at once, in a cycle
+            h = WorkflowEnvironment().start(Sleeps)
+            assert (h.status, h.blocked, h.describe().blocked) == ("waiting", None, None)
+    finally:
+        gc.set_threshold(*thresholds)

@@ -1,0 +1,273 @@
+"""What goes wrong with one run or activity holds up nobody else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
+from temporalex_django.runtime import django as storage_module
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
+from temporalex_django.runtime.turn import Engine
+from temporalex_django.workers import attempts, keeper
+from temporalex_django.workers.pool import Pool
+from temporalex_django.workers.pump import Pump, run_until_idle
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def start(workflow: str, args: Any = None, **options: Any) -> Started:
+    options.setdefault("workflow_id", f"{workflow}-1")
+    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+
+
+def send(started: Started, name: str) -> None:
+    insert_message(started.chain_id, kind="signal", name=name, body=None, storage=DjangoStorage())
+
+
+def instance(started: Started) -> Instance:
+    return Instance.objects.get(pk=started.run_id)
+
+
+def turn() -> None:
+    storage = DjangoStorage(worker=True)
+    Engine(storage, storage).turn(limit=10, queues=["default"])
+
+
+@contextmanager
+def locked_by_another(name: str) -> Iterator[None]:
+    """A business row that somebody holds for the length of the block."""
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            get_user_model().objects.select_for_update().get(username=name)
+            held.set()
+            go.wait(30)
+        connections.close_all()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(30)
+    try:
+        yield
+    finally:
+        go.set()
+        thread.join(30)
+
+
+def test_an_activity_that_cannot_be_read_fails_for_good_and_the_others_go_on() -> None:
+    broken = start("Doubling", {"n": 1}, workflow_id="broken")
+    turn()
+    ActivityTask.objects.update(call=b"\xff not json")
+    other = start("Doubling", {"n": 2}, workflow_id="other")
+
+    run_until_idle()
+
+    assert instance(other).status == "completed"
+    assert instance(broken).status == "failed"
+    (failed,) = instance(broken).events.filter(kind="ActivityFailed")
+    assert failed.data["type"] == "PayloadError"
+    assert not ActivityTask.objects.exists()
+
+
+def test_an_expired_activity_that_cannot_be_read_fails_for_good() -> None:
+    started = start("Doubling", {"n": 1})
+    turn()
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    ActivityTask.objects.update(options=b"\xff not json", owner=1, attempt=1, started_at=past, expires_at=past)
+
+    assert DjangoStorage().expired_tasks(limit=10) == []
+
+    assert not ActivityTask.objects.exists()
+    assert Message.objects.get(chain_id=started.chain_id).name == "ActivityFailed"
+
+
+def test_a_round_that_raises_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = start("Doubling", {"n": 1})
+    pump, stop, raised = Pump(), threading.Event(), threading.Event()
+    real = pump.round
+
+    def once() -> Any:
+        if not raised.is_set():
+            raised.set()
+            raise RuntimeError("unexpected")
+        return real()
+
+    monkeypatch.setattr(pump, "round", once)
+
+    def work() -> None:
+        pump.run(stop)
+        connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        wait_for(lambda: not instance(started).is_open)
+    finally:
+        stop.set()
+        thread.join(30)
+    assert raised.is_set()
+
+
+def test_what_a_drain_gives_back_never_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that has taken an attempt up and has not come to its function yet when the worker is told to stop."""
+    log = tmp_path / "log"
+    log.touch()
+    start("AtMostOnce", {"path": str(log), "hold": str(tmp_path / "none")})
+    turn()
+    (task,) = DjangoStorage(worker=True).claim_tasks(limit=1, queues=["default"], owner=1)
+    taken, go = threading.Event(), threading.Event()
+    real = attempts.Attempt.run
+
+    def run(self: attempts.Attempt) -> Any:
+        taken.set()
+        assert go.wait(30)
+        return real(self)
+
+    monkeypatch.setattr(attempts.Attempt, "run", run)
+    pool = Pool(threads=1, tasks=1, now=lambda: datetime.now(UTC), on_result=lambda: None)
+    pool.submit([task])
+    assert taken.wait(30)
+
+    back = pool.drain(0.0)
+    go.set()
+
+    assert back == []
+    wait_for(pool.results)
+    assert len(log.read_text().splitlines()) == 1
+    pool.close()
+
+
+def test_a_run_that_waits_with_many_messages_does_not_starve_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "_INBOX", 3)
+    blocked, other = start("Tally", workflow_id="blocked"), start("Tally", workflow_id="other")
+    run_until_idle()
+    for _ in range(5):
+        send(blocked, "stop")
+    Message.objects.update(fresh=False)
+    Chain.objects.filter(pk=blocked.chain_id).update(due_at=None, attempt=5)
+    send(blocked, "stop")
+    send(other, "stop")
+
+    run_until_idle()
+
+    assert instance(other).status == "completed"
+    assert not Message.objects.filter(fresh=True).exists()
+    assert Message.objects.filter(chain_id=blocked.chain_id).count() == 6
+
+
+def test_a_blocked_run_that_is_terminated_answers_its_parked_messages_too() -> None:
+    blocked = start("Tally")
+    run_until_idle()
+    insert_message(blocked.chain_id, kind="update", name="add", body=1, dedupe="u", storage=DjangoStorage())
+    Message.objects.update(fresh=False)
+    Chain.objects.filter(pk=blocked.chain_id).update(due_at=None, attempt=5)
+    body = {"reason": "its parent closed"}
+    insert_message(blocked.chain_id, kind="terminate", name="", body=body, storage=DjangoStorage())
+
+    run_until_idle()
+
+    assert instance(blocked).status == "terminated"
+    assert Message.objects.get(dedupe="u").outcome_status == "rejected"
+
+
+def test_messages_of_a_run_that_is_blocked_for_its_crashes_are_parked() -> None:
+    started = start("Tally")
+    run_until_idle()
+    Chain.objects.filter(pk=started.chain_id).update(due_at=None, attempt=3, crashes=3)
+    send(started, "stop")
+    storage = DjangoStorage(worker=True)
+    assert storage.next_due(queues=["default"]) == 0.0
+
+    run_until_idle()
+
+    assert storage.next_due(queues=["default"]) is None
+    assert Message.objects.get().fresh is False
+    assert instance(started).is_open
+
+
+@pytest.mark.postgres
+def test_business_rows_that_somebody_holds_do_not_freeze_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    get_user_model().objects.create(username="hot", last_name="0")
+    waiting = [start("Crosswise", {"times": 1, "names": ["hot"]}, workflow_id=f"c{i}") for i in range(5)]
+    pump = Pump(inline=True)
+    tried: list[Any] = []
+    real = pump.engine.advance_atomic
+
+    def counted(chain: Any, **options: Any) -> Any:
+        tried.append(chain)
+        return real(chain, **options)
+
+    monkeypatch.setattr(pump.engine, "advance_atomic", counted)
+    with connection.cursor() as cursor:
+        cursor.execute("set lock_timeout = '150ms'")
+    try:
+        with locked_by_another("hot"):
+            pump.round()
+            assert len(tried) == 1  # the time of a round is over: the others are still due
+            assert pump.storage.next_due(queues=["default"]) == 0.0
+            assert not pump.round()
+            assert len(set(tried)) == 2  # it is left alone for a while, and nothing was done
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("reset lock_timeout")
+    wait_for(lambda: pump.round() is not None and all(not instance(run).is_open for run in waiting))
+    pump.slot.close()
+    assert get_user_model().objects.get().last_name == "5"
+
+
+def test_a_worker_starts_although_another_is_burying_the_same_dead_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = DjangoStorage().now()
+    dead = Worker.objects.create(
+        id="018f0000-0000-7000-8000-000000000000",
+        epoch=7,
+        kind="worker",
+        host="h",
+        pid=1,
+        queues=[],
+        workflows={},
+        started_at=now,
+        beat_at=now,
+        expires_at=now - timedelta(hours=1),
+    )
+    pump = Pump(inline=True)
+    real, failures = keeper.recover, [1, 1]
+
+    class Locked(keeper.DatabaseError):
+        pass
+
+    def contended(*args: Any, **options: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise Locked("canceling statement due to lock timeout")
+        return real(*args, **options)
+
+    monkeypatch.setattr(keeper, "recover", contended)
+    tended = keeper.Keeper(pump)
+    monkeypatch.setattr(tended.storage, "transient", lambda exc: isinstance(exc, Locked))
+
+    tended.register()
+
+    assert not Worker.objects.filter(pk=dead.pk).exists()
+    assert Worker.objects.filter(pk=pump.row.id).exists()
+    pump.slot.close()
+
+
+def test_which_classes_live_workers_have_is_asked_once_a_turn() -> None:
+    storage = DjangoStorage()
+    with CaptureQueriesContext(connection) as queries:
+        for _ in range(50):
+            storage.live_workers_with(["Foreign"])
+    assert len([q for q in queries if "temporalex_worker" in q["sql"]]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import logging
 import os
@@ -516,12 +517,21 @@ def test_a_run_that_is_dropped_anywhere_disturbs_no_other() -> None:
                 api.publish_state("must not run")
             return Ok(None)
 
-    thresholds = gc.get_threshold()
-    gc.set_threshold(20, 2, 2)
-    try:
-        for _ in range(150):
-            WorkflowEnvironment().start(Sleeps)  # garbage at once, in a cycle
+    def let_it_collect() -> None:
+        for number in range(60):  # what a host project has in its context: with many, setting one allocates
+            contextvars.ContextVar(f"of the host {number}").set(number)
+        for allocations in range(1, 150):
             h = WorkflowEnvironment().start(Sleeps)
-            assert (h.status, h.blocked, h.describe().blocked) == ("waiting", None, None)
+            gc.disable()
+            WorkflowEnvironment().start(Sleeps)  # garbage at once, in a cycle: collected after that many allocations
+            gc.set_threshold(gc.get_count()[0] + allocations, 10, 10)
+            gc.enable()
+            h.env.advance(10)
+            assert (h.status, h.blocked) == ("completed", None)
+
+    thresholds = gc.get_threshold()
+    try:
+        contextvars.copy_context().run(let_it_collect)
     finally:
         gc.set_threshold(*thresholds)
+        gc.enable()

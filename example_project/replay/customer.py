@@ -77,7 +77,9 @@ class Customer:
         visit.result = self._result(visit)
 
     def _start(self, visit: Visit) -> None:
-        args = {"customer": f"household of {visit.basket.id}", "confirm_within": self.confirm_within}
+        # Whoever means to confirm is given as long as he would wait himself: a slow machine must not confirm in his place.
+        within = max(self.confirm_within, self.patience) if visit.confirms else self.confirm_within
+        args = {"customer": f"household of {visit.basket.id}", "confirm_within": within}
         lost = visit.resent
 
         def start() -> Answer:

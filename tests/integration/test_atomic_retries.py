@@ -10,6 +10,7 @@ from django.db import connection
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, activity_context, api, errors
 from temporalex_django.testing import drain
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -55,11 +56,11 @@ def flow(call: Any) -> type[Workflow]:
 
 
 def until_closed(handle: Any) -> None:
-    for _ in range(200):
-        drain()
-        if handle.describe().closed_at is not None:
-            return
-    pytest.fail(f"still open: {handle.describe()}")
+    def closed() -> bool:
+        drain()  # what is not due yet is left: the next look may find it due
+        return handle.describe().closed_at is not None
+
+    wait_for(closed, what="the end of the run")
 
 
 def test_attempts_of_an_atomic_activity_are_counted_and_end() -> None:

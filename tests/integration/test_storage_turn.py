@@ -278,8 +278,10 @@ def test_a_live_id_is_refused_and_the_callers_transaction_stays_whole(
 
 @pytest.mark.parametrize(("first", "second"), [("none", "none"), ("none", "global"), ("version", "none")])
 def test_scope_none_never_collides(storage: DjangoStorage, first: str, second: str) -> None:
-    start(storage, "same", scope=first)
-    start(storage, "same", scope=second)
+    one = start(storage, "same", scope=first)
+    other = start(storage, "same", scope=second)
+
+    assert {run.chain_id for run in claim(storage)} == {one.chain_id, other.chain_id}
 
 
 def test_versions_do_not_collide_in_scope_version(storage: DjangoStorage) -> None:

@@ -26,7 +26,8 @@ class Options:
     """How an activity is run.
 
     Timeouts are timedeltas or seconds: ``schedule_to_start`` from scheduled to picked up, ``start_to_close`` one attempt,
-    ``schedule_to_close`` all attempts together, ``heartbeat`` the longest silence of an attempt.
+    ``schedule_to_close`` all attempts together, ``heartbeat`` the longest silence of an attempt. ``local`` runs it in the worker that
+    advances the workflow, ahead of the queue: for short ones that every worker of the workflow can do.
     """
 
     retry: RetryPolicy | None = None
@@ -35,6 +36,7 @@ class Options:
     schedule_to_close: timedelta | float | None = None
     heartbeat: timedelta | float | None = None
     queue: str | None = None
+    local: bool = False
     atomic: bool = False
 
     def __post_init__(self) -> None:
@@ -50,6 +52,12 @@ class Options:
             wrong.append(f"retry must be a RetryPolicy, not {self.retry!r}")
         if self.queue is not None and (not isinstance(self.queue, str) or not self.queue):
             wrong.append(f"queue must be a name, not {self.queue!r}")
+        if not isinstance(self.local, bool):
+            wrong.append(f"local must be True or False, not {self.local!r}")
+        if self.local and self.atomic:
+            wrong.append("an atomic activity runs in the turn itself: it cannot be local too")
+        if self.local and (self.queue is not None or self.schedule_to_start is not None):
+            wrong.append("a local activity waits in no queue: give neither queue nor schedule_to_start")
         if self.atomic and self.heartbeat is not None:
             wrong.append("an atomic activity cannot heartbeat: it is one short transaction")
         if wrong:
@@ -63,8 +71,9 @@ class Options:
                 data[name] = seconds(value)
         if self.queue is not None:
             data["queue"] = self.queue
-        if self.atomic:
-            data["atomic"] = True
+        for name in ("local", "atomic"):
+            if getattr(self, name):
+                data[name] = True
         return data
 
 
@@ -110,6 +119,8 @@ class Activity(Generic[P, R]):
             )
         if changes.get("atomic", self.options_set.atomic) != self.options_set.atomic:
             raise WorkflowDefinitionError(f"{self.name}: whether an activity is atomic is part of its definition")
+        if changes.get("local"):  # of the two that the definition may have and that say nothing then
+            changes = {"queue": None, "schedule_to_start": None, **changes}
         return Activity(self.__wrapped__, replace(self.options_set, **changes), name=self.name)
 
     @property
@@ -183,6 +194,7 @@ def activity(
     schedule_to_close: timedelta | float | None = None,
     heartbeat: timedelta | float | None = None,
     queue: str | None = None,
+    local: bool = False,
     atomic: bool = False,
 ) -> _Decorator: ...
 def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:

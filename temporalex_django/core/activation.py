@@ -43,6 +43,10 @@ class Activation:
 
     ``now`` is the stamp that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``. ``jobs``
     are in delivery order: resolutions, a cancel request, messages. ``seed`` replaces the generator (after a reset).
+
+    Two limits of hosts that are not ours, recorded with the activation: ``admit_updates`` accepts an update that comes behind a busy
+    handler at once and queues it, ``max_pending`` keeps back calls (activities, children, external messages) beyond so many that
+    are unresolved, in call order.
     """
 
     now: datetime
@@ -50,6 +54,8 @@ class Activation:
     start: dict[str, Any] | None = None
     history_length: int = 0
     seed: int | None = None
+    admit_updates: bool = False
+    max_pending: int | None = None
 
 
 @dataclass(slots=True)

@@ -89,6 +89,8 @@ def run(executor: Executor) -> None:
             refuse_updates(executor)
             return
         if phase.busy is not None:
+            if executor.admits:
+                _admit_waiting(executor, phase)
             return
         message = mailbox.first(phase.signals)
         if message is None:
@@ -140,11 +142,14 @@ def leave(executor: Executor, phase: Phase, reason: Any) -> None:
 
 
 def refuse_updates(executor: Executor) -> None:
-    """Reject what waits in the mailbox. On replay accepted updates stay: their phase is still to open."""
+    """Reject what waits in the mailbox, fail what was admitted. On replay accepted updates stay: their phase is still to open."""
     updates = executor.mailbox.updates
-    kept = [update for update in updates if update.accepted]
+    kept = [update for update in updates if update.accepted and not update.admitted]
     for update in updates:
-        if not update.accepted:
+        if update.admitted:
+            late = UpdateRejected(f"the phase ended before the update {update.name!r} had its turn")
+            _failed(executor, f"update {update.name}", update.id, late)
+        elif not update.accepted:
             executor.reject(update.id, _not_now(executor, update.name))
     updates.clear()
     updates.extend(kept)
@@ -161,25 +166,40 @@ def _not_now(executor: Executor, name: str) -> UpdateRejected:
 
 
 def _judge(executor: Executor, phase: Phase, update: Update) -> None:
+    if update.admitted or _admit(executor, phase, update):
+        _call(executor, phase, "update", update.name, phase.updates[update.name], update.args, update.id)
+
+
+def _admit_waiting(executor: Executor, phase: Phase) -> None:
+    """Answer the updates behind a busy handler now, by the state of this moment; those that are accepted stay in their place."""
+    updates = executor.mailbox.updates
+    waiting = list(updates)
+    updates.clear()
+    updates.extend(update for update in waiting if update.admitted or _admit(executor, phase, update))
+
+
+def _admit(executor: Executor, phase: Phase, update: Update) -> bool:
+    """Judge an update: accepted (its arguments decoded from here on), or rejected without a trace."""
     handler = phase.updates.get(update.name)
     if handler is None:
         if not update.accepted:  # else: the code no longer has it, which matching reports
             executor.reject(update.id, _not_now(executor, update.name))
-        return
+        return False
     try:
         args = payloads.fit(copied(update.args), handler.args_type, what=f"the arguments of update {update.name!r}")
         if not update.accepted:
             _validate(executor, handler, update, args, phase)
     except UpdateRejected as exc:
         executor.reject(update.id, exc)
-        return
+        return False
     except PayloadError as exc:
         executor.reject(update.id, UpdateRejected(exc.message))
-        return
+        return False
     executor.open_updates[update.id] = update.name
     attributes = {"id": update.id, "name": update.name, "args": update.args, "after": update.after}
     executor.emit("AcceptUpdate", None, attributes)
-    _call(executor, phase, "update", update.name, handler, args, update.id)
+    update.admitted, update.args = True, args
+    return True
 
 
 def _validate(executor: Executor, handler: Handler, update: Update, args: Any, phase: Phase) -> None:

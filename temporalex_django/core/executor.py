@@ -69,6 +69,9 @@ class Executor:
         self.activities: dict[int, str] = {}  # scheduled and unresolved: number -> name
         self.children: dict[int, str] = {}  # that are waited for: number -> id
         self.had_children = False
+        self.admits = False  # Activation.admit_updates of the present activation
+        self._max_pending: int | None = None
+        self._kept_back: dict[int, Command] = {}  # calls beyond max_pending, in call order
         self._resolve: dict[int, Callable[[Job], None]] = {}
         self._timers: dict[int, datetime] = {}
         self._due: list[tuple[datetime, int]] = []
@@ -100,6 +103,7 @@ class Executor:
         completion = self._completion = Completion(changed=activation.start is not None)
         self.now = activation.now
         self.history_length = activation.history_length
+        self.admits, self._max_pending = activation.admit_updates, activation.max_pending
         if activation.seed is not None:
             self._seed, self._rng = activation.seed, None
         waiting, incoming = dispatch.messages(self, activation.jobs, recorded)
@@ -120,8 +124,10 @@ class Executor:
                     break
                 dispatch.arrive(self, message)
                 dispatch.run(self)
-        completion.pending = [(update.id, update.after) for update in self.mailbox.updates if not update.accepted]
-        self.mailbox.updates.clear()  # the host delivers those that wait again: cached and rebuilt executors agree
+        # the host delivers those that wait again: cached and rebuilt executors agree
+        completion.pending = [(update.id, update.after) for update in self.mailbox.hand_back() if not update.accepted]
+        if self._kept_back and self.closed is None:
+            self._let_go()
         completion.closed = self.closed
         completion.changed = self.recording
         return completion
@@ -222,8 +228,33 @@ class Executor:
         """Emit a command of that kind under a number; ``resolve`` gets what comes back for it."""
         number = number or self.new_number()
         self._resolve[number] = resolve
-        self.emit(kind, number, attributes)
+        self._issue(Command(kind, number, attributes))
         return number
+
+    def _issue(self, command: Command) -> None:
+        """Emit a call, or keep it back while as many as the host allows are unresolved."""
+        assert command.seq is not None
+        if self._max_pending is not None and self._pending() > self._max_pending:
+            self._kept_back[command.seq] = command
+        else:
+            self._completion.commands.append(command)
+
+    def _pending(self) -> int:
+        """Calls that are unresolved, timers apart."""
+        return len(self._resolve) - len(self._timers)
+
+    def _let_go(self) -> None:
+        """Emit what was kept back, oldest first, as far as the host takes it now."""
+        room = len(self._kept_back)
+        if self._max_pending is not None:
+            room = min(room, self._max_pending - (self._pending() - room))
+        for number in list(islice(self._kept_back, max(room, 0))):
+            self._completion.commands.append(self._kept_back.pop(number))
+
+    def withdraw(self, number: int) -> bool:
+        """Nobody waits for that call any more. Whether it had been emitted, so that the host should hear of it."""
+        self.forget(number)
+        return self._kept_back.pop(number, None) is None
 
     def schedule_activity(self, attributes: dict[str, Any], result_type: Any) -> IVar:
         """Emit ScheduleActivity; the IVar gives the decoded result or raises ``ActivityFailure``."""
@@ -231,8 +262,8 @@ class Executor:
         name = attributes["activity"]
 
         def abandon() -> None:
-            self.forget(number)
-            self.emit("CancelActivity", number, {})
+            if self.withdraw(number):
+                self.emit("CancelActivity", number, {})
 
         ivar = IVar(f"activity {name}", abandon)
 
@@ -249,7 +280,7 @@ class Executor:
 
         self.activities[number] = name
         self._resolve[number] = resolve
-        self.emit("ScheduleActivity", number, attributes)
+        self._issue(Command("ScheduleActivity", number, attributes))
         return ivar
 
     def start_timer(self, duration: float, fire: Callable[[], None]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from temporalex_django.core.activation import Activation
 from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, DELIVERED, INPUTS, HistoryEvent, Job
@@ -33,7 +34,7 @@ def activations(events: Sequence[HistoryEvent]) -> Iterator[Recorded]:
 
 def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
     start = None
-    seed = None
+    stamp: dict[str, Any] = {}
     jobs: list[Job] = []
     outputs: list[HistoryEvent] = []
     for event in group:
@@ -41,12 +42,19 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
             case "WorkflowStarted":
                 start = event.attributes
             case "ActivationStarted":
-                seed = event.attributes.get("seed")
-                jobs.extend(Job(DELIVERED, {"seq": number}) for number in event.attributes.get("delivered", ()))
+                stamp = event.attributes
+                jobs.extend(Job(DELIVERED, {"seq": number}) for number in stamp.get("delivered", ()))
             case kind if kind in INPUTS:
                 jobs.append(Job(kind, event.attributes))
             case _:
                 outputs.append(event)
-    stamp = group[0].at
-    activation = Activation(now=stamp, jobs=tuple(jobs), start=start, history_length=group[0].seq - 1, seed=seed)
+    activation = Activation(
+        now=group[0].at,
+        jobs=tuple(jobs),
+        start=start,
+        history_length=group[0].seq - 1,
+        seed=stamp.get("seed"),
+        admit_updates=stamp.get("admit_updates", False),
+        max_pending=stamp.get("max_pending"),
+    )
     return Recorded(activation, outputs)

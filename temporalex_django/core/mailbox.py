@@ -27,9 +27,12 @@ class Signal:
 
 
 class Update:
-    """``accepted`` is True on replay: history has judged it, validators are not asked again (TX-072)."""
+    """``accepted`` is True on replay: history has judged it, validators are not asked again (TX-072).
 
-    __slots__ = ("accepted", "after", "args", "id", "name")
+    ``admitted``: it was answered when it came (``Activation.admit_updates``) and waits for a busy handler; ``args`` are decoded then.
+    """
+
+    __slots__ = ("accepted", "admitted", "after", "args", "id", "name")
 
     def __init__(self, update_id: str, name: str, args: Any, after: int, *, accepted: bool) -> None:
         self.id = update_id
@@ -37,6 +40,7 @@ class Update:
         self.args = args
         self.after = after
         self.accepted = accepted
+        self.admitted = False
 
 
 class Mailbox:
@@ -75,6 +79,15 @@ class Mailbox:
         if update is None or (signal is not None and signal.number <= update.after):
             return signal
         return update
+
+    def hand_back(self) -> list[Update]:
+        """Take out the updates that nobody has judged; those that replay brought and no phase took are dropped with them."""
+        left = [update for update in self.updates if not update.admitted]
+        if left:
+            kept = [update for update in self.updates if update.admitted]
+            self.updates.clear()
+            self.updates.extend(kept)
+        return left
 
     def wait(self, name: str, unit: Unit, ivar: IVar) -> None:
         queue = self._waiters.setdefault(name, deque())

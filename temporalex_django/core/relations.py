@@ -36,8 +36,7 @@ def child(executor: Executor, attributes: dict[str, Any]) -> IVar:
             ivar.fail(child_failure(job.attributes, name))
 
     def abandon() -> None:
-        executor.forget(number)
-        if attributes["parent_close"] != "abandon":
+        if executor.withdraw(number) and attributes["parent_close"] != "abandon":
             executor.ask("CancelExternal", {"id": workflow_id, "child": number}, lambda _: None)
 
     ivar.abandon = abandon
@@ -58,6 +57,9 @@ def external(executor: Executor, kind: str, attributes: dict[str, Any]) -> IVar:
         else:
             ivar.fail(external_failure(job.attributes))
 
+    def abandon() -> None:
+        executor.withdraw(number)
+
+    ivar.abandon = abandon
     number = executor.ask(kind, attributes, resolve)
-    ivar.abandon = lambda: executor.forget(number)
     return ivar

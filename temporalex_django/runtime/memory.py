@@ -302,9 +302,11 @@ class MemoryStorage:
         for update_id, outcome in write.outcomes.items():
             updates[update_id].outcome = outcome
         if write.closing is not None:
-            for kept in updates.values():
-                if kept.outcome is not None and kept.outcome.status == "accepted":
-                    kept.outcome = write.closing
+            open_ones = [kept for kept in updates.values() if kept.outcome and kept.outcome.status == "accepted"]
+            for kept in open_ones:
+                kept.outcome = write.closing
+            if write.cut_off:
+                write.warn_of_unfinished([kept.message.name for kept in open_ones])
 
     # -- TaskStorage --------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -94,19 +95,28 @@ class Step:
         return self.parked()
 
     def activate(
-        self, entry: Cached, *, token: int, new_run_id: Callable[[], UUID], results: Sequence[Job] = ()
+        self,
+        entry: Cached,
+        *,
+        token: int,
+        new_run_id: Callable[[], UUID],
+        results: Sequence[Job] = (),
+        limits: Mapping[str, Any] = MappingProxyType({}),
     ) -> RunWrite:
-        """Deliver everything that is there. ``results`` are outcomes of atomic activities of this very transaction."""
+        """Deliver everything that is there. ``results`` are outcomes of atomic activities of this very transaction.
+
+        ``limits`` are ``admit_updates`` and ``max_pending`` of the activation, where the host has them.
+        """
         self._new_run_id = new_run_id
         run, executor = self.run, entry.executor
         start, jobs = self._jobs(entry, results)
         if jobs or start is not None:
-            activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length)
+            activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
             completion = executor.activate(activation)
         else:
             completion = Completion()
         if completion.changed:
-            self._record(completion, entry, start, token)
+            self._record(completion, entry, start, {"head": token, **limits})
             self.write.commands = completion.commands
         self._settle(completion)
         self._commands(completion, entry)
@@ -155,18 +165,19 @@ class Step:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def _record(self, completion: Completion, entry: Cached, start: dict[str, Any] | None, token: int) -> None:
+    def _record(
+        self, completion: Completion, entry: Cached, start: dict[str, Any] | None, stamp: dict[str, Any]
+    ) -> None:
         run = self.run
         run.activations += 1
         run.stamp = self.now
-        run.head = token
+        run.head = stamp["head"]
         if start is not None:
             self._event("WorkflowStarted", started_attributes(entry.facts))
-        stamp: dict[str, Any] = {"head": token}
         if delivered := [job.attributes["seq"] for job in completion.jobs if job.kind == DELIVERED]:
             stamp["delivered"] = delivered
         self._event("ActivationStarted", stamp)
-        entry.head, entry.head_at = token, run.length
+        entry.head, entry.head_at = stamp["head"], run.length
         for job in completion.jobs:
             if job.kind != DELIVERED:
                 self._event(job.kind, job.attributes)

@@ -6,6 +6,7 @@ produced. Values that cross are plain JSON data and aware datetimes; how they ar
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from temporalex_django.core.commands import Command
-from temporalex_django.core.events import DELIVERED, HistoryEvent
+from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, DELIVERED, HistoryEvent
+
+logger = logging.getLogger("temporalex_django.runtime")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +112,11 @@ class NewTask:
     scheduled_at: datetime
     attempt: int = 0  # tries so far
     due_at: datetime | None = None  # None: at once
+
+    @property
+    def local(self) -> bool:
+        """Whether the worker that advances the run takes it, whatever its queues and its room."""
+        return bool(self.options.get("local"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -264,6 +272,21 @@ class RunWrite:
         None  # of a recorded activation, for whoever watches; the storage has its events
     )
     closing: Outcome | None = None  # the chain closed: the answer for its updates that are accepted and unfinished
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether somebody outside closed the run, whatever its code was doing."""
+        return bool(self.events) and self.events[-1].kind in CLOSED_FROM_OUTSIDE
+
+    def warn_of_unfinished(self, updates: Collection[str]) -> None:
+        """Say that handlers of these updates (names) were still at work when the run was closed from outside (ST-104)."""
+        if updates:
+            run_id, names = str(self.run.run_id), ", ".join(updates)
+            logger.warning(
+                "run %s was closed by %s while these updates were in progress, their senders are told: %s",
+                *(run_id, self.events[-1].kind, names),
+                extra={"run_id": run_id},
+            )
 
 
 class Storage(Protocol):

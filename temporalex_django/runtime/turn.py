@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -72,7 +73,7 @@ class Engine:
     """Advances runs of one storage. Thread-safe when the storage is: entries leave the cache while they are worked on.
 
     ``perform(task)`` runs an atomic activity and gives its value; ``inline_atomic`` False leaves those to whoever claims tasks.
-    ``resolve(chain, name)`` gives the class of a run: the registered one unless said otherwise. ``on_activate`` hears which chain is
+    ``limits`` are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name)`` gives the class of a run: the registered one unless said otherwise. ``on_activate`` hears which chain is
     being activated (None: none).
     """
 
@@ -88,6 +89,7 @@ class Engine:
         perform: Callable[[TaskState], Any] | None = None,
         on_activate: Callable[[UUID | None], None] | None = None,
         resolve: Callable[[UUID, str], type[workflow.Workflow]] | None = None,
+        limits: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.storage = storage
         self.tasks = tasks
@@ -97,6 +99,7 @@ class Engine:
         self._inline_atomic = inline_atomic
         self._perform = perform
         self._on_activate = on_activate or (lambda _: None)
+        self._limits = limits
         self._resolve = resolve or (lambda _, name: workflow.find(name))
 
     def turn(
@@ -208,6 +211,7 @@ class Engine:
                 token=self.storage.new_token(),
                 new_run_id=self.storage.new_run_id,
                 results=results,
+                limits=self._limits,
             )
             write = watchdog.run(activate, limit=self._deadlock_timeout, what=f"run {run.run_id}")
         except Exception as exc:  # noqa: BLE001 - pure work: whatever it is, it is this run's, and nothing of it was stored

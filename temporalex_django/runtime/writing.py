@@ -73,12 +73,17 @@ _TASK_CLOSE_AT = [name for name, _ in _TASK].index("close_at")
 _TASK_CALL = [name for name, _ in _TASK].index("call")
 
 
+#: Local activities of one turn that begin at once, however busy the worker is.
+_MOST_LOCAL = 400
+
+
 @dataclass(slots=True)
 class _Taking:
     """New activities that are claimed while they are written; see ``TurnStatements.taking``."""
 
     owner: int
     room: int
+    locals: int
     queues: frozenset[str]
     taken: list[TaskState]
     chosen: set[tuple[UUID, int]] = field(default_factory=set)
@@ -98,6 +103,7 @@ class TurnStatements:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
         Relatives(self.sql, self.clock).write(writes)
         self._write_taken(writes)
+        self._warn_of_unfinished([w for w in writes if w.cut_off])
         with self.sql.together():
             encode = codec().encode
             self.sql.write(
@@ -113,6 +119,16 @@ class TurnStatements:
             self._write_inbox(writes)
             self._write_runs(writes)
             self._write_chains(writes)
+
+    def _warn_of_unfinished(self, writes: Sequence[RunWrite]) -> None:
+        for write in writes:
+            rows = self.sql.select(
+                "select name from temporalex_message where chain_id = %s and kind = 'update' and outcome_status = 'accepted'"
+                " order by id",
+                [write.run.chain_id],
+                ("text",),
+            )
+            write.warn_of_unfinished([name for (name,) in rows])
 
     def _write_chains(self, writes: Sequence[RunWrite]) -> None:
         self.sql.write(
@@ -130,10 +146,12 @@ class TurnStatements:
     def taking(self, *, owner: int, room: int, queues: Collection[str]) -> Iterator[list[TaskState]]:
         """While inside, up to ``room`` new activities of ``queues`` are written as claimed by ``owner``, and given here.
 
-        Spares the claim. Whoever takes them must not begin before the commit. Only where an insert gives its ids back together:
+        Local ones come first, and without regard to ``room`` up to a limit: what is beyond it waits like any other in the queue of
+        its run. Spares the claim. Whoever takes them must not begin before the commit. Only where an insert gives its ids back together:
         elsewhere (SQLite) the list stays empty.
         """
-        self._taking = _Taking(owner, room if self.sql.vendor == "postgresql" else 0, frozenset(queues), [])
+        able = self.sql.vendor == "postgresql"
+        self._taking = _Taking(owner, room if able else 0, _MOST_LOCAL if able else 0, frozenset(queues), [])
         try:
             yield self._taking.taken
         finally:
@@ -175,8 +193,12 @@ class TurnStatements:
         taking = self._taking
         if taking is None:
             return
-        new = [(w, t) for w in writes for t in w.tasks if not t.atomic and t.queue in taking.queues][: taking.room]
-        taking.room -= len(new)
+        every = [(w, t) for w in writes for t in w.tasks if not t.atomic]
+        local = [(w, t) for w, t in every if t.local][: taking.locals]
+        taking.locals -= len(local)
+        new = [(w, t) for w, t in every if not t.local and t.queue in taking.queues][: max(taking.room - len(local), 0)]
+        taking.room -= len(local) + len(new)
+        new = local + new
         if not new:
             return
         encode, rows = codec().encode, []

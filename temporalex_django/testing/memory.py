@@ -19,11 +19,20 @@ class WorkflowEnvironment(Environment):
     """Workflows in memory with a virtual clock, which starts at 2026-01-01T00:00Z and moves by ``advance`` alone.
 
     ``evict=True`` rebuilds each run from its history before every activation. ``deadlock_timeout`` (real seconds) blocks a run
-    whose code does not come to a wait.
+    whose code does not come to a wait. ``admit_updates`` and ``max_pending`` let runs be driven as a Temporal cluster would: an update
+    behind a busy handler is answered at once and queued, calls beyond so many unresolved ones are kept back.
     """
 
-    def __init__(self, *, evict: bool = False, deadlock_timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        evict: bool = False,
+        deadlock_timeout: float | None = None,
+        admit_updates: bool = False,
+        max_pending: int | None = None,
+    ) -> None:
         super().__init__()
+        limits = {"admit_updates": admit_updates, "max_pending": max_pending}
         self.storage = MemoryStorage(EPOCH)
         self.clock = EPOCH
         self.engine = Engine(
@@ -33,6 +42,7 @@ class WorkflowEnvironment(Environment):
             inline_atomic=False,
             resolve=self.class_of,
             deadlock_timeout=deadlock_timeout,
+            limits={name: value for name, value in limits.items() if value},
         )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:

@@ -35,6 +35,11 @@ def double(n: int) -> int:
     return 2 * n
 
 
+@activity(local=True)
+def double_here(n: int) -> int:
+    return 2 * n
+
+
 @activity
 async def double_async(n: int) -> int:
     await asyncio.sleep(0)
@@ -119,6 +124,16 @@ class Doubling(Workflow):
 
     async def run(self, args: Any) -> Any:
         return Ok(await double(args["n"]))
+
+
+class LocalDoubling(Workflow):
+    """Activities that skip the queue, then one that does not."""
+
+    async def run(self, args: dict[str, int]) -> Ok[int]:
+        n = args["n"]
+        for _ in range(3):
+            n = await double_here(n)
+        return Ok(await double(n))
 
 
 class AsyncDoubling(Workflow):

@@ -296,3 +296,24 @@ def test_behind_a_pooler_it_works_without_sessions() -> None:
             worker.join()
 
     assert instance(started).status == "completed"
+
+
+@pytest.mark.postgres
+def test_local_activities_begin_in_the_worker_that_advances_however_busy_it_is() -> None:
+    """TX-215: what waits in a queue leaves no row to claim for them; elsewhere they wait in the queue of their run."""
+    started = start("LocalDoubling", {"n": 3})
+    pump = Pump(kind="test", inline=True)
+    pump.row.register(pump.storage)
+    taken: list[str] = []
+    submit, pump.pool.room = pump.pool.submit, lambda: 0  # type: ignore[method-assign]
+
+    def submitted(tasks: Any) -> None:
+        taken.extend(task.activity.rsplit(".", 1)[-1] for task in tasks)
+        submit(tasks)
+
+    pump.pool.submit = submitted  # type: ignore[method-assign]
+    for _ in range(4):
+        pump.round()
+    assert taken == ["double_here"] * 3
+    assert instance(started).status == "running"  # the one that is not local finds no room
+    assert [task.queue for task in ActivityTask.objects.all()] == ["default"]

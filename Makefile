@@ -4,6 +4,7 @@
 #   make demo-check ...        the same without staying up; exit status 0 only when the report reconciles
 #   make test [ARGS=...]       all lanes: {Python 3.11 + Django 5.2, Python 3.13 + Django 6.1} x {SQLite, PostgreSQL}
 #   make test-fast [ARGS=...]  this Python, SQLite, without the slow tests
+#   make conformance [ROWS=TX,ST]   behaviours without a test, and docs/reference/conformance.md anew; exit status 1 when there are any
 #   make lint · make format · make bench [ARGS=...] · make venv · make coverage · make clean
 
 PYTHON = .venv/bin/python
@@ -13,14 +14,15 @@ PRIMARY = 3.13 3.14 3.12 3.11
 DB ?=
 DAY ?=
 ARGS ?=
+ROWS ?=
 
 export PYTHONUNBUFFERED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-check test test-fast coverage lint format bench clean
+.PHONY: help venv demo demo-check test test-fast conformance coverage lint format bench clean
 
 help:
-	@sed -n '3,9s/^#  *//p' Makefile
+	@sed -n '3,10s/^#  *//p' Makefile
 
 venv:
 	@scripts/venv.sh .venv $(PRIMARY)
@@ -36,6 +38,9 @@ test:
 
 test-fast: venv
 	@TEST_DB=sqlite $(PYTHON) -m pytest -m "not slow and not browser" $(ARGS)
+
+conformance: venv
+	@$(PYTHON) scripts/conformance.py $(ROWS)
 
 coverage: venv
 	@$(PYTHON) -m coverage erase

@@ -1,4 +1,4 @@
-"""``python -m benchmarks run [--only one,update] [--peers dbos,django-q2] [--json FILE]``: measures, prints JSON and ratios.
+"""``python -m benchmarks run [--only one,update,guard] [--peers dbos,django-q2] [--json FILE]``: measures, prints JSON and ratios.
 
 PostgreSQL is the server of DATABASE_URL, or an embedded one that ends with this command. Ours and the peers run in turn in
 the same call, on the same server. A peer that cannot start is reported as absent, never as zero.
@@ -24,7 +24,7 @@ FIGURES = {"one": "workflows_per_s"}
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("command", choices=["run"])
-    parser.add_argument("--only", default="one,update", help="names of benchmarks")
+    parser.add_argument("--only", default="one,update,guard", help="names of benchmarks")
     parser.add_argument("--peers", default="dbos,django-q2", help="names of peers; empty for none")
     parser.add_argument("--count", type=int, default=10_000, help="workflows of `one`")
     parser.add_argument("--updates", type=int, default=500)
@@ -106,6 +106,11 @@ def _measure(wanted: list[str], peers: list[str], options: argparse.Namespace) -
 
         say("update …")
         figures["update"] = {"ours": update.run(options.updates)}
+    if "guard" in wanted:
+        from benchmarks import guard
+
+        say("guard …")
+        figures["guard"] = {"ours": guard.run(options.count)}
     return figures
 
 

@@ -29,9 +29,10 @@ class TemporalexConfig(AppConfig):
     def ready(self) -> None:
         from temporalex_django import checks  # noqa: F401, PLC0415 - importing it registers them
         from temporalex_django.authoring import binding  # noqa: PLC0415 - nothing is needed before the app is ready
-        from temporalex_django.runtime import connections  # noqa: F401, PLC0415 - its receiver prepares worker sessions
+        from temporalex_django.runtime import connections, guarded_orm  # noqa: F401, PLC0415 - receivers prepare sessions
 
         binding.bind(_backend)
+        guarded_orm.install()
         autodiscover_modules("activities", "workflows")
         _run_locally()
 

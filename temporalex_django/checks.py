@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -14,6 +16,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.utils.connection import ConnectionDoesNotExist
 
 from temporalex_django import conf
+from temporalex_django.authoring.lint import Finding, lint
+from temporalex_django.core.guard_rules import is_project_file
 
 TAG = "temporalex"
 _BROKER = "temporalex_django.workers.q2.Broker"
@@ -221,3 +225,40 @@ def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
                 )
             )
     return found
+
+
+@register(TAG)
+def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Workflow modules that call what the determinism guard refuses: found by reading them, never an Error."""
+    del app_configs
+    return [
+        Warning(
+            f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): its result can differ on replay.",
+            hint=f"{finding.advice[:1].upper()}{finding.advice[1:]}.",
+            id="temporalex_django.W007",
+        )
+        for path, classes in _workflow_files().items()
+        for finding in _findings(path, classes)
+    ]
+
+
+def _workflow_files() -> dict[str, set[str]]:
+    """Files of autodiscovered workflow modules and of registered workflows of the project, with the classes registered there."""
+    from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
+
+    modules: dict[str, set[str]] = {f"{app.name}.workflows": set() for app in apps.get_app_configs()}
+    for cls in workflow.registry.values():
+        modules.setdefault(cls.__module__, set()).add(cls.__name__)
+    files: dict[str, set[str]] = {}
+    for name in sorted(modules):
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if path is not None and is_project_file(path):
+            files.setdefault(path, set()).update(modules[name])
+    return files
+
+
+def _findings(path: str, classes: set[str]) -> list[Finding]:
+    try:
+        return lint(Path(path).read_text(encoding="utf-8"), workflows=classes)
+    except (OSError, ValueError, SyntaxError):  # no source: compiled, in an archive, or changed since it was imported
+        return []

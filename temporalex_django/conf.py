@@ -85,6 +85,11 @@ class Settings:
     DEADLOCK_TIMEOUT: float | None = _setting(
         2.0, "Seconds that workflow code may compute without coming to a wait; then the run is blocked. None: no limit."
     )
+    GUARD: Literal["error", "warn", "off"] = _setting(
+        "error",
+        "What happens when workflow code reads the clock, draws randomness, or touches files, network, threads or the ORM. "
+        "error: `DeterminismViolation`; warn: a `DeterminismWarning` and a log line, once per place; off: nothing.",
+    )
     LOCAL_RUNNER: bool | None = _setting(
         None, "Whether `runserver` runs workflows in threads of its own. None: under DEBUG it does."
     )

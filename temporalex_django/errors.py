@@ -78,6 +78,10 @@ class DeterminismViolation(TemporalexError):
     next_step = "Use the primitive that the message names, or move the code into an activity."
 
 
+class DeterminismWarning(RuntimeWarning):
+    """What ``DeterminismViolation`` would say, with ``TEMPORALEX["GUARD"] = "warn"``; or the guard cannot see everything."""
+
+
 class NotAwaited(TemporalexError):
     """A primitive was called and never awaited."""
 
@@ -349,7 +353,8 @@ class NondeterminismError(TemporalexError):
     """The code no longer does what the history of the run says it did.
 
     ``seq`` is the number of the command at which they part (of the history event, where there is no command), ``recorded`` what
-    the history holds there, ``produced`` what the code did; "nothing" where one of them has nothing.
+    the history holds there, ``produced`` what the code did; "nothing" where one of them has nothing. ``place`` is the file and line
+    of the code (``path:line``) when the history was replayed by ``manage.py temporalex replay``, else None.
     """
 
     code = "nondeterminism"
@@ -364,11 +369,13 @@ class NondeterminismError(TemporalexError):
         seq: int | None = None,
         recorded: str | None = None,
         produced: str | None = None,
+        place: str | None = None,
     ) -> None:
         super().__init__(message)
         self.seq = seq
         self.recorded = recorded
         self.produced = produced
+        self.place = place
 
 
 class DeadlockDetected(TemporalexError):

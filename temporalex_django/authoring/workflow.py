@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from temporalex_django.authoring import binding
+from temporalex_django.authoring import binding, definition
 from temporalex_django.authoring.unique import Unique
-from temporalex_django.core import payloads, places
+from temporalex_django.core import guard, payloads, places
 from temporalex_django.core.activation import Definition
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.failures import message_of
@@ -76,14 +76,14 @@ class Workflow:
             return
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
-        queries = dict(cls._queries)
-        for value in cls.__dict__.values():
-            if isinstance(value, _Query):
-                queries[value.query_name] = value.__func__
-        cls._queries = queries
-        problems = list(_problems(cls))
+        own = [value for value in cls.__dict__.values() if isinstance(value, _Query)]
+        problems = [*definition.problems(cls, Workflow), *definition.clashes([value.query_name for value in own])]
+        problems += definition.uncallable(
+            {f"the query {q.query_name!r}": q.__func__ for q in own}, "(state) or (state, args)", 1, 2
+        )
         if problems:
             raise WorkflowDefinitionError(f"workflow {cls.__qualname__}: " + "; ".join(problems))
+        cls._queries = {**cls._queries, **{value.query_name: value.__func__ for value in own}}
         cls.definition = Definition(name=cls.name, version=cls.version, entry=_entry(cls), args_type=_args_type(cls))
         cls.defined_as = next(_definitions)
         registry[cls.name] = cls
@@ -107,6 +107,7 @@ class Workflow:
             known = ", ".join(sorted(cls._queries)) or "none"
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r} (it answers: {known})")
         args, state = payloads.plain(args, what=f"the arguments of query {name!r}"), copied(state)
+        guard.watch(cls)
         try:
             with places.nowhere("query"):
                 if own:
@@ -191,7 +192,11 @@ def defined_so_far() -> int:
 
 
 def _entry(cls: type[Workflow]) -> Callable[[Any], Any]:
-    return lambda args: cls().run(args)
+    def entry(args: Any) -> Any:
+        guard.watch(cls)
+        return cls().run(args)
+
+    return entry
 
 
 def _args_type(cls: type[Workflow]) -> Any:
@@ -206,30 +211,3 @@ def _takes_args(fn: Callable[..., Any]) -> bool:
         return True
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(kind in positional for kind in kinds) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds
-
-
-def _problems(cls: type[Workflow]) -> Any:
-    run = inspect.getattr_static(cls, "run")
-    if not inspect.iscoroutinefunction(run):
-        yield "run must be an `async def` method"
-    elif len(inspect.signature(run).parameters) != 2:
-        yield "run must take (self, args)"
-    if not isinstance(cls.name, str) or not 1 <= len(cls.name) <= 200 or cls.name.startswith("__"):
-        yield f"name {cls.name!r} must be a string of 1 to 200 characters that does not begin with '__'"
-    if type(cls.version) is not int or cls.version < 1:
-        yield f"version {cls.version!r} must be a whole number from 1"
-    if not isinstance(cls.task_queue, str) or not cls.task_queue:
-        yield f"task_queue {cls.task_queue!r} must be a name"
-    if cls.unique is not None and not isinstance(cls.unique, Unique):
-        yield f"unique {cls.unique!r} must be Unique(key=..., scope=...)"
-    if not isinstance(cls.tags, (list, tuple)) or not all(isinstance(tag, str) for tag in cls.tags):
-        yield f"tags {cls.tags!r} must be a list of strings"
-    if not isinstance(cls.metadata, dict) or not all(isinstance(key, str) for key in cls.metadata):
-        yield f"metadata {cls.metadata!r} must be a mapping with string keys"
-    for name in ("execution_timeout", "run_timeout", "retention"):
-        value = getattr(cls, name)
-        try:
-            if value is not None and seconds(value, what=name) <= 0:
-                yield f"{name} must be more than 0"
-        except (TypeError, ValueError) as exc:
-            yield str(exc)

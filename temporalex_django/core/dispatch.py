@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.core import payloads
-from temporalex_django.core.events import Job
+from temporalex_django.core import guard, payloads
+from temporalex_django.core.events import DELIVERED, RESOLUTIONS, Job
 from temporalex_django.core.failures import describe, message_of
 from temporalex_django.core.history import Recorded
 from temporalex_django.core.mailbox import Update
@@ -16,12 +16,22 @@ from temporalex_django.core.phase import Handler, Phase, check_shape
 from temporalex_django.core.results import Async, Err, Ok, Stop
 from temporalex_django.core.scheduler import Unit, not_awaited
 from temporalex_django.core.values import copied
-from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError, UpdateRejected, WorkflowClosed
+from temporalex_django.errors import (
+    Cancelled,
+    Control,
+    NestingError,
+    PayloadError,
+    TemporalexError,
+    UpdateRejected,
+    WorkflowClosed,
+)
 
 if TYPE_CHECKING:
     from temporalex_django.core.executor import Executor
 
 logger = logging.getLogger("temporalex_django.workflow")
+
+_NO_MESSAGES = RESOLUTIONS | {DELIVERED, "CancelRequested"}
 
 
 def messages(
@@ -61,6 +71,8 @@ def messages(
                 incoming.append(update)
             else:
                 waiting.append(update)
+        elif job.kind not in _NO_MESSAGES:
+            raise TemporalexError(f"{executor.info.id}: {job.kind!r} is nothing that can be delivered to a run")
     waiting.sort(
         key=lambda update: update.after
     )  # as a replay does: ids of an inbox need not be in order of arrival (D-24)
@@ -332,5 +344,6 @@ async def _awaited(value: Awaitable[Any]) -> Any:
 
 async def invoke(fn: Callable[[], Any] | Awaitable[Any]) -> Any:
     """Run a branch or an async handler: a callable without arguments, or an awaitable."""
+    guard.watch(fn)
     value = fn() if callable(fn) else fn
     return await value if inspect.isawaitable(value) else value

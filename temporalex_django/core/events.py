@@ -59,6 +59,8 @@ CLOSING: Final = {
     "WorkflowTimedOut": "timed_out",
     "WorkflowContinuedAsNew": "continued_as_new",
 }
+#: All kinds of a history.
+KINDS: Final = INPUTS | CLOSED_FROM_OUTSIDE | frozenset(OUTPUT_OF.values())
 CLOSED_STATUSES: Final = frozenset(CLOSING.values())
 
 

@@ -25,7 +25,7 @@ def _finalized(obj: object) -> None:
     ctypes.c_size_t.from_address(id(obj) - 8).value |= 1
 
 
-def _chain(coroutine: Any) -> Iterable[Any]:
+def parts(coroutine: Any) -> Iterable[Any]:
     """The coroutine and all that it is suspended in. A wrapper (``coroutine.__await__()``) shows what is in it to ``gc`` only."""
     seen = 0
     while coroutine is not None and seen < 10_000:
@@ -79,7 +79,7 @@ def discard(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> None:
     """
     if SAFE:
         for coroutine in coroutines:
-            for part in list(_chain(coroutine)):
+            for part in list(parts(coroutine)):
                 _finalized(part)
         return
     with places.nowhere("workflow that is being evicted"):

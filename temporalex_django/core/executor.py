@@ -20,7 +20,7 @@ from temporalex_django.core import dispatch, eviction, matching, payloads, place
 from temporalex_django.core.activation import Activation, Completion, Definition, RunInfo
 from temporalex_django.core.commands import Command
 from temporalex_django.core.conditions import Conditions
-from temporalex_django.core.events import DELIVERED, RESOLUTIONS, HistoryEvent, Job
+from temporalex_django.core.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS, HistoryEvent, Job
 from temporalex_django.core.failures import activity_failure, failure_of_run
 from temporalex_django.core.history import Recorded, activations
 from temporalex_django.core.ivar import IVar
@@ -53,6 +53,7 @@ class Executor:
         self.phase: Phase | None = None
         self.place: str | None = None  # the pure place that user code is in
         self.replaying = False
+        self.suspect = False  # for the guard on Python 3.11
         self.now = datetime.min.replace(tzinfo=UTC)
         self._seed = 0  # replaced by the recorded one
         self._rng: random.Random | None = None
@@ -90,14 +91,25 @@ class Executor:
 
     def replay(self, events: Sequence[HistoryEvent]) -> None:
         """Go on from where it stands through ``events``. Raises ``NondeterminismError`` where the code parts from them."""
+        self._check_engine(events)
         self.patches.recorded.update(e.attributes["id"] for e in events if e.kind == "PatchMarked")
         self.replaying = True
         try:
             for recorded in activations(events):
                 completion = self._activate(recorded.activation, recorded)
-                matching.check(recorded.outputs, completion.commands, run=f"{self.info.workflow} {self.info.id}")
+                run = f"{self.info.workflow} {self.info.id}"
+                matching.check(recorded.outputs, completion.commands, run=run, place_of=self.place_of)
         finally:
             self.replaying = False
+
+    def _check_engine(self, events: Sequence[HistoryEvent]) -> None:
+        """A history of a newer engine may mean things that this one does not know."""
+        engine = events[0].attributes.get("engine", 1) if events and events[0].kind == "WorkflowStarted" else 1
+        if engine > ENGINE_VERSION:
+            raise TemporalexError(
+                f"{self.info.workflow} {self.info.id} was started by engine {engine}, this is engine {ENGINE_VERSION}: "
+                "update temporalex_django to the version that started it, or newer"
+            )
 
     def _activate(self, activation: Activation, recorded: Recorded | None) -> Completion:
         completion = self._completion = Completion(changed=activation.start is not None)
@@ -200,7 +212,15 @@ class Executor:
     # -- what primitives use ------------------------------------------------------------------------------------------
 
     def emit(self, kind: str, number: int | None, attributes: dict[str, Any]) -> None:
-        self._completion.commands.append(Command(kind, number, attributes))
+        self._add(Command(kind, number, attributes))
+
+    def _add(self, command: Command) -> None:
+        self._completion.commands.append(command)
+
+    def place_of(self, index: int | None) -> str | None:
+        """Where in the user's code command ``index`` of the present activation was issued: only a tracing executor knows."""
+        del index
+        return None
 
     def record(self, job: Job) -> None:
         """``job`` is effective: it belongs into the history."""
@@ -237,7 +257,7 @@ class Executor:
         if self._max_pending is not None and self._pending() > self._max_pending:
             self._kept_back[command.seq] = command
         else:
-            self._completion.commands.append(command)
+            self._add(command)
 
     def _pending(self) -> int:
         """Calls that are unresolved, timers apart."""
@@ -249,7 +269,7 @@ class Executor:
         if self._max_pending is not None:
             room = min(room, self._max_pending - (self._pending() - room))
         for number in list(islice(self._kept_back, max(room, 0))):
-            self._completion.commands.append(self._kept_back.pop(number))
+            self._add(self._kept_back.pop(number))
 
     def withdraw(self, number: int) -> bool:
         """Nobody waits for that call any more. Whether it had been emitted, so that the host should hear of it."""

@@ -6,7 +6,7 @@ without parting the run from its history) and closing events that no command pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from temporalex_django.core.commands import Command
@@ -26,19 +26,26 @@ _NAME = {
 }
 
 
-def check(recorded: Sequence[HistoryEvent], produced: Sequence[Command], *, run: str) -> None:
-    """Raise ``NondeterminismError`` at the first difference. A deprecated marker that is no longer produced is none (TX-039)."""
-    commands = iter(produced)
-    command = next(commands, None)
+def check(
+    recorded: Sequence[HistoryEvent],
+    produced: Sequence[Command],
+    *,
+    run: str,
+    place_of: Callable[[int | None], str | None],
+) -> None:
+    """Raise ``NondeterminismError`` at the first difference. A deprecated marker that is no longer produced is none (TX-039).
+
+    ``place_of(index)`` tells where the code issued that command (None: where it stands), or None.
+    """
+    index = 0
     for event in recorded:
+        command = produced[index] if index < len(produced) else None
         if command is not None and _same(event, command):
-            command = next(commands, None)
-            continue
-        if event.kind == "PatchMarked" and event.attributes.get("deprecated"):
-            continue
-        raise _parted(run, event, command)
-    if command is not None:
-        raise _parted(run, None, command)
+            index += 1
+        elif event.kind != "PatchMarked" or not event.attributes.get("deprecated"):
+            raise _parted(run, event, command, place_of(None if command is None else index))
+    if index < len(produced):
+        raise _parted(run, None, produced[index], place_of(index))
 
 
 def _same(event: HistoryEvent, command: Command) -> bool:
@@ -48,7 +55,7 @@ def _same(event: HistoryEvent, command: Command) -> bool:
     return name is None or event.attributes.get(name) == command.attributes.get(name)
 
 
-def _parted(run: str, event: HistoryEvent | None, command: Command | None) -> NondeterminismError:
+def _parted(run: str, event: HistoryEvent | None, command: Command | None, place: str | None) -> NondeterminismError:
     recorded = None if event is None else _words(event.kind, event.attributes)
     produced = None if command is None else _words(command.event_kind, command.event_attributes())
     seq: int | None = None
@@ -57,12 +64,14 @@ def _parted(run: str, event: HistoryEvent | None, command: Command | None) -> No
     elif command is not None:
         seq = command.seq
     at = f" at history event {event.seq}" if event is not None else ""
+    at += f" ({place})" if place is not None else ""
     return NondeterminismError(
         f"{run}: the code does not fit the history{at}: recorded {recorded or 'nothing'}, produced {produced or 'nothing'}. "
         "Put the code back, or keep the old path for old runs with api.patched()",
         seq=seq,
         recorded=recorded or "nothing",
         produced=produced or "nothing",
+        place=place,
     )
 
 

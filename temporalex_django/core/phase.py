@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from temporalex_django.core import payloads
+from temporalex_django.core import guard, payloads
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut
 from temporalex_django.core.scheduler import Unit
@@ -38,11 +38,29 @@ def handler_of(name: str, kind: str, value: Any) -> Handler:
     """The handler for ``value``: a callable, or what ``signal(...)``/``update(...)`` gave."""
     if not isinstance(name, str) or not name or name.startswith("__"):
         raise WorkflowDefinitionError(f"phase: {name!r} is not a name for a {kind} (a string, not beginning with '__')")
-    if isinstance(value, Handler):
-        return value
-    if not callable(value):
-        raise WorkflowDefinitionError(f"phase: the handler of {kind} {name!r} is not callable: {value!r}")
-    return Handler(value, args_type=first_annotation(value))
+    handler = value if isinstance(value, Handler) else None
+    if handler is None:
+        if not callable(value):
+            raise WorkflowDefinitionError(f"phase: the handler of {kind} {name!r} is not callable: {value!r}")
+        handler = Handler(value, args_type=first_annotation(value))
+    for fn, what in ((handler.fn, "handler"), (handler.validator, "validator")):
+        if fn is not None and not takes(fn, 2):
+            raise WorkflowDefinitionError(
+                f"phase: the {what} of {kind} {name!r} must be callable as (args, state): {fn!r}"
+            )
+        guard.watch(fn)
+    return handler
+
+
+def takes(fn: Callable[..., Any], count: int) -> bool:
+    """Whether ``fn`` can be called with so many positional arguments; True for builtins that do not say."""
+    try:
+        inspect.signature(fn).bind(*range(count))
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def first_annotation(fn: Any) -> Any:
@@ -62,8 +80,17 @@ class Phase:
     def __init__(
         self, state: Any, signals: Mapping[str, Any], updates: Mapping[str, Any], *, timed: bool, host: Unit
     ) -> None:
-        self.signals = {name: handler_of(name, "signal", value) for name, value in signals.items()}
-        self.updates = {name: handler_of(name, "update", value) for name, value in updates.items()}
+        self.signals: dict[str, Handler] = {}
+        self.updates: dict[str, Handler] = {}
+        wrong = []
+        for kind, given, taken in (("signal", signals, self.signals), ("update", updates, self.updates)):
+            for name, value in given.items():
+                try:
+                    taken[name] = handler_of(name, kind, value)
+                except WorkflowDefinitionError as exc:
+                    wrong.append(exc.message.removeprefix("phase: "))
+        if wrong:
+            raise WorkflowDefinitionError("phase: " + "; ".join(wrong))
         if both := sorted(self.signals.keys() & self.updates.keys()):
             raise WorkflowDefinitionError(f"phase: {', '.join(both)} is both a signal and an update: use two names")
         if not self.signals and not self.updates and not timed:
@@ -91,6 +118,7 @@ class Phase:
         """Apply ``fn(state) -> (result, new state)`` to a copy; nothing changes when it raises or gives another shape."""
         if inspect.iscoroutinefunction(fn):
             raise NestingError("update_state needs a plain function: an async one could be interleaved with others")
+        guard.watch(fn)
         outcome = fn(copied(self.state))
         if inspect.isawaitable(outcome):
             getattr(outcome, "close", lambda: None)()

@@ -7,7 +7,7 @@ run at other moments, so a draw or a command there would part live runs from reb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
@@ -35,6 +35,8 @@ READS: Final = frozenset({"now", "info", "cancel_requested"})
 
 _executor: ContextVar[Executor | None] = ContextVar("temporalex_executor", default=None)
 _place: ContextVar[str | None] = ContextVar("temporalex_place", default=None)
+#: Python 3.11: the determinism guard looks at calls from here on (True) or not; gives what undoes it.
+switch: Callable[[bool], Callable[[], None] | None] | None = None
 
 
 def executor_for(name: str) -> Executor:
@@ -68,9 +70,12 @@ def unit_for(name: str) -> Unit:
 def active(executor: Executor) -> Iterator[None]:
     """Workflow code that runs inside belongs to ``executor``."""
     token = _executor.set(executor)
+    undo = switch(executor.suspect) if switch is not None else None
     try:
         yield
     finally:
+        if undo is not None:
+            undo()
         _executor.reset(token)
 
 
@@ -78,9 +83,12 @@ def active(executor: Executor) -> Iterator[None]:
 def nowhere(place: str | None) -> Iterator[None]:
     """User code that runs inside belongs to no workflow (activities: None) or to a pure place (queries)."""
     executor, where = _executor.set(None), _place.set(place)
+    undo = switch(place is not None) if switch is not None else None
     try:
         yield
     finally:
+        if undo is not None:
+            undo()
         _executor.reset(executor)
         _place.reset(where)
 
@@ -88,6 +96,11 @@ def nowhere(place: str | None) -> Iterator[None]:
 def inside_workflow() -> bool:
     """Whether workflow code is running here."""
     return _executor.get() is not None
+
+
+def guarded() -> bool:
+    """Whether what runs here is workflow code, that of a pure place included."""
+    return _executor.get() is not None or _place.get() is not None
 
 
 def current() -> Executor | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from temporalex_django.core import dispatch
+from temporalex_django.core import dispatch, guard
 from temporalex_django.core.conditions import Condition, holds, wants_state
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.ivar import IVar
@@ -98,6 +98,7 @@ async def wait_condition(executor: Executor, predicate: Callable[..., Any], time
     """Look at once, then whenever a unit has run; its timer is cancelled when it is not needed any more."""
     unit = executor.scheduler.current
     assert unit is not None
+    guard.watch(predicate)
     test = predicate
     if wants_state(predicate):
         opened = executor.phase

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from temporalex_django.core import places
+from temporalex_django.core import guard, places
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.scheduler import Unit
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
@@ -72,6 +72,7 @@ class Saga(_Scope):
             )
         if not self._open:
             raise NestingError("saga: add belongs inside `async with api.saga() as saga:`")
+        guard.watch(undo)
         self._undo.append((undo, args))
 
     async def __aenter__(self) -> Self:

@@ -106,3 +106,17 @@ def hopeless(error: BaseException) -> bool:
 def unknown(task: TaskState, error: BaseException) -> TaskResult:
     """No code for it here, or its arguments do not fit: not worth another attempt."""
     return failed(task, error, task.due_at, final=True)
+
+
+def lost(task: TaskState, now: datetime) -> TaskResult:
+    """The worker of this attempt died: due again at once, unless it was the last one (``max_attempts=1`` means at most once)."""
+    most = (task.options.get("retry") or {}).get("max_attempts", 0)
+    if not most or task.attempt < most:
+        return TaskResult(task=task, retry_at=now)
+    return TaskResult(task=task, outcome=("ActivityFailed", worker_lost(task.seq, task.attempt)))
+
+
+def worker_lost(seq: int, attempt: int) -> dict[str, Any]:
+    """Attributes of the end of an activity whose last attempt died with its worker."""
+    message = "the worker that ran it was lost; whether it took effect is not known"
+    return {"seq": seq, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}

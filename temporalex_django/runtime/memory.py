@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,10 @@ class MemoryMessage:
     outcome: Outcome | None = None
 
 
+#: Numbers that are given out are never given out again, as those of a database sequence.
+_NEVER_BACK = ("_ids", "_tokens", "clock", "revocable")
+
+
 class MemoryStorage:
     """Not thread-safe; one environment owns it."""
 
@@ -72,6 +77,7 @@ class MemoryStorage:
         self.open_tasks: dict[int, TaskState] = {}
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
+        self.revocable = False  # whether the next transaction can be rolled back
 
     # -- what clients write -------------------------------------------------------------------------------------------
 
@@ -147,7 +153,13 @@ class MemoryStorage:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        yield
+        """Rolled back on an exception only where ``revocable`` is set: a copy of everything is what that takes."""
+        before = copy.deepcopy({k: v for k, v in vars(self).items() if k not in _NEVER_BACK}) if self.revocable else {}
+        try:
+            yield
+        except BaseException:
+            vars(self).update(before)
+            raise
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

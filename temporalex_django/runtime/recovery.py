@@ -10,11 +10,11 @@ import json
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.errors import TemporalexError
+from temporalex_django.runtime import activities
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.places import is_gone, is_neighbour
 from temporalex_django.runtime.slots import chain_in, remove_slot
@@ -114,9 +114,9 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     now = storage.now()
     lost = storage.sql.select(
         "delete from temporalex_activity_task where owner = %s and max_attempts > 0 and attempt >= max_attempts"
-        " returning chain_id, run_id, run_queue, seq, activity, attempt",
+        " returning chain_id, run_id, run_queue, seq, attempt",
         [epoch],
-        ("uuid", "uuid", "text", "int4", "text", "int4"),
+        ("uuid", "uuid", "text", "int4", "int4"),
     )
     encode = codec().encode
     columns = (
@@ -127,8 +127,8 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
         columns,
         insert("temporalex_message", columns),
         [
-            (chain, run, queue, "activity", "ActivityFailed", encode(_worker_lost(seq, activity, attempt)), now)
-            for chain, run, queue, seq, activity, attempt in lost
+            (chain, run, queue, "activity", "ActivityFailed", encode(activities.worker_lost(seq, attempt)), now)
+            for chain, run, queue, seq, attempt in lost
         ],
     )
     due = storage.sql.execute(
@@ -137,18 +137,6 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
         [now, epoch],
     )
     return due, len(lost)
-
-
-def _worker_lost(seq: int, activity: str, attempt: int) -> dict[str, Any]:
-    message = "the worker that ran it was lost; whether it took effect is not known"
-    return {
-        "seq": seq,
-        "activity": activity,
-        "type": "WorkerLost",
-        "message": message,
-        "attempts": attempt,
-        "timeout": None,
-    }
 
 
 def mark_crash(storage: DjangoStorage, chain: UUID) -> None:

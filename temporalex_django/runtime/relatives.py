@@ -116,11 +116,12 @@ class Relatives:
                 rows.append((m.ask[0], m.ask[1], "external", name, encode(body), None, now))
         names = ", ".join(name for name, _ in _MESSAGE)
         values = ", ".join(f"v.{name}" for name, _ in _MESSAGE)
+        # Ids give the order of an inbox, and a join keeps none.
         self._sql.write(
-            _MESSAGE,
+            (*_MESSAGE, ("place", "int4")),
             f"insert into temporalex_message ({names}, queue) select {values}, c.queue from v"
-            " join temporalex_chain c on c.id = v.chain_id where c.id {key} on conflict do nothing",
-            rows,
+            " join temporalex_chain c on c.id = v.chain_id where c.id {key} order by v.place on conflict do nothing",
+            [(*row, place) for place, row in enumerate(rows)],
             key="chain_id",
         )
 

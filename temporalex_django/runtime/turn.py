@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
@@ -181,7 +181,7 @@ class Engine:
                 write = self._step(step, entries.pop(run.run_id, None), errors.get(run.run_id), report)
             report.writes.append(write)
             report.runs += 1
-            if self._inline_atomic and not run.attempt and _due(run.atomic_due, step.now):
+            if self._inline_atomic and not write.run.attempt and _due(write.run.atomic_due, step.now):
                 report.atomic.append(run.chain_id)
         for run_id, entry in entries.items():  # claimed and not begun
             self.cache.put(run_id, entry)
@@ -203,6 +203,7 @@ class Engine:
         if entry is None:
             assert error is not None
             return self._blocked(step, error, report)
+        before = replace(run)  # an activation that fails after it began to write into the run must not have moved it
         self._on_activate(run.chain_id)
         try:
             activate = partial(
@@ -216,7 +217,7 @@ class Engine:
             write = watchdog.run(activate, limit=self._deadlock_timeout, what=f"run {run.run_id}")
         except Exception as exc:  # noqa: BLE001 - pure work: whatever it is, it is this run's, and nothing of it was stored
             entry.executor.evict()
-            return self._blocked(Step(run, step.messages, step.now), exc, report)
+            return self._blocked(Step(before, step.messages, step.now), exc, report)
         finally:
             self._on_activate(None)
         if run.closed or write.next_run is not None:

@@ -61,6 +61,9 @@ class Watchdog:
                 self._disarm(watched)
         except _Interrupted:
             self._disarm(watched)
+        except Exception:
+            if not watched.fired:  # else: what came of the interruption, such as a replay that broke off
+                raise
         if watched.fired:
             raise DeadlockDetected(
                 f"{what} did not come to a wait within {limit:g} s: its code loops or computes too long"

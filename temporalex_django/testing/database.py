@@ -138,3 +138,6 @@ class DjangoEnvironment(Environment):
         named |= {found.options_set.queue for found in activity.registry.values() if found.options_set.queue}
         stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()
         return sorted(named | set(stored))
+
+    def chain_ids(self) -> list[UUID]:
+        return list(Chain.objects.using(self.storage.alias).order_by("pk").values_list("pk", flat=True))

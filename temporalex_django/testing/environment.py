@@ -16,17 +16,17 @@ from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, defined_so_far, find, newest
 from temporalex_django.core import payloads, places
-from temporalex_django.core.activation import RunInfo
 from temporalex_django.core.commands import Command
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
-from temporalex_django.core.executor import Executor
+from temporalex_django.core.replaying import replay
 from temporalex_django.errors import TemporalexError, UnknownVersion, WorkflowNotFound
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.activity_context import ActivityContext, running
 from temporalex_django.runtime.memory import MemoryRun
 from temporalex_django.runtime.storage import Outcome, TaskResult, TaskState
 from temporalex_django.runtime.turn import Engine, TurnReport
+from temporalex_django.testing import created
 from temporalex_django.testing.handles import EnvironmentHandle
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,6 +35,14 @@ _TURN = 1000
 #: A test whose runs keep each other busy for ever is stopped here.
 _MOST_TURNS = 100_000
 OWNER = 1
+
+
+#: Where ``crash_at`` lets a worker die.
+CRASH_POINTS = ("before_turn", "after_turn", "before_activity", "after_activity", "after_result")
+
+
+class _Crash(BaseException):
+    """A worker dies in the middle of a transaction."""
 
 
 class Environment:
@@ -55,6 +63,10 @@ class Environment:
         self._made_ids = 0
         self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
         self.errors: dict[UUID, BaseException] = {}  # of blocked runs
+        self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
+        self._crash_points: dict[str, int] = {}
+        for listener in created.listeners:
+            listener(self)
 
     # -- where runs live ----------------------------------------------------------------------------------------------
 
@@ -89,6 +101,13 @@ class Environment:
         raise NotImplementedError  # pragma: no cover
 
     def _wake_blocked(self) -> None:
+        raise NotImplementedError  # pragma: no cover
+
+    def _make_revocable(self, *, revocable: bool) -> None:
+        """Whether the next transaction may be rolled back by a crash; a database always can."""
+
+    def chain_ids(self) -> list[UUID]:
+        """Of every chain that lives here, oldest first."""
         raise NotImplementedError  # pragma: no cover
 
     def _queues(self) -> Sequence[str]:
@@ -267,6 +286,9 @@ class Environment:
     def _attempt(self, task: TaskState) -> None:
         result: TaskResult | None = None
         failure: BaseException | None = None
+        if self._crashes("before_activity"):
+            self.engine.tasks.finish_tasks([activities.lost(task, self.clock)])
+            return
         try:
             with self.engine.storage.savepoint():
                 try:
@@ -283,7 +305,10 @@ class Environment:
         if self._beats:
             self.engine.tasks.heartbeat(self._beats)
             self._beats.clear()
+        if self._crashes("after_activity"):
+            result = activities.lost(task, self.clock)
         self.engine.tasks.finish_tasks([result])
+        self._crashes("after_result")
 
     # -- driving ------------------------------------------------------------------------------------------------------
 
@@ -304,13 +329,57 @@ class Environment:
         if self._batch is not None:
             return
         for _ in range(_MOST_TURNS):
-            report = self.engine.turn(limit=_TURN, queues=self._queues())
+            report = self._turn()
+            if report is None:
+                continue  # it crashed
             self._note(report)
             if report.runs:
+                self._crashes("after_turn")
                 continue
             if not self._one_activity():
                 return
         raise TemporalexError(f"still busy after {_MOST_TURNS:,} turns: is something starting itself over and over?")
+
+    def _turn(self) -> TurnReport | None:
+        """One turn; None when a crash point took it."""
+        storage = self.engine.storage
+        self._make_revocable(revocable="before_turn" in self._crash_points)
+        try:
+            with storage.transaction():
+                report = self.engine.advance(limit=_TURN, queues=self._queues())
+                if report.runs and self._crashes("before_turn"):
+                    raise _Crash
+        except _Crash:
+            return None
+        finally:
+            self._make_revocable(revocable=False)
+        return report
+
+    def crash_at(self, point: str, times: int = 1) -> None:
+        """Let the worker die at ``point``, the next ``times`` times it comes there, and another one take over.
+
+        Points, in the order in which a worker passes them: ``before_turn`` (a turn is worked out and not committed: it is lost and
+        done again), ``after_turn`` (committed), ``before_activity`` (an activity is taken and not begun), ``after_activity`` (it has
+        run and its result is not committed: it runs again as the next attempt, or fails as WorkerLost where none is left),
+        ``after_result`` (committed). Whatever lived in memory is gone each time. ``crashes`` lists those that happened. Raises
+        ``ValueError`` for another point.
+        """
+        if point not in CRASH_POINTS:
+            raise ValueError(f"crash_at({point!r}): the points are {', '.join(CRASH_POINTS)}")
+        self._crash_points[point] = times
+
+    def _crashes(self, point: str) -> bool:
+        """Whether the worker dies here; its memory is gone then."""
+        left = self._crash_points.get(point, 0)
+        if not left:
+            return False
+        if left > 1:
+            self._crash_points[point] = left - 1
+        else:
+            del self._crash_points[point]
+        self.crashes.append(point)
+        self.engine.cache.clear()
+        return True
 
     def _note(self, report: TurnReport) -> None:
         for write in report.writes:
@@ -335,30 +404,16 @@ class Environment:
         """Rebuild every run of the handle from its history. Raises ``NondeterminismError``."""
         for run_id in self.run_ids(handle.chain_id):
             row = self.row(run_id)
-            self._replay(self.class_of(handle.chain_id, row.facts.workflow), row.events)
+            replay(self.class_of(handle.chain_id, row.facts.workflow).definition, row.events)
+
+    def replay_all(self) -> None:
+        """``replay`` of every run that lives here. Raises ``NondeterminismError`` for the first that does not fit."""
+        for chain_id in self.chain_ids():
+            self.replay(EnvironmentHandle(self, "", chain_id))
 
     def replay_history(self, workflow: type[Workflow], history: Sequence[HistoryEvent]) -> None:
         """Run ``workflow`` against a history. Raises ``NondeterminismError``."""
-        self._replay(workflow, history)
-
-    @staticmethod
-    def _replay(workflow: type[Workflow], history: Sequence[HistoryEvent]) -> None:
-        if not history:
-            return
-        facts = history[0].attributes
-        info = RunInfo(
-            workflow=facts.get("workflow", workflow.name),
-            id=facts.get("id", ""),
-            run_id=facts.get("run_id", ""),
-            version=facts.get("version", 1),
-            attempt=facts.get("attempt", 1),
-            parent=facts.get("parent"),
-        )
-        executor = Executor(workflow.definition, info)
-        try:
-            executor.replay(list(history))
-        finally:
-            executor.evict()
+        replay(workflow.definition, history)
 
 
 def _finished(coroutine: Any) -> Any:

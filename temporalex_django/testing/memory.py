@@ -102,3 +102,9 @@ class WorkflowEnvironment(Environment):
         for run in self.storage.chains.values():
             if run.attempt and not run.closed:
                 run.due_at = self.clock
+
+    def _make_revocable(self, *, revocable: bool) -> None:
+        self.storage.revocable = revocable
+
+    def chain_ids(self) -> list[UUID]:
+        return list(self.storage.chains)

@@ -1,4 +1,4 @@
-"""The shopping cart of the example project, in memory."""
+"""The shopping cart of the example project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from example_project.shop import activities
 from example_project.shop.values import Booking, CartArgs, Line, Payment, PaymentMade, Receipt
 from example_project.shop.workflows import ShoppingCart
 from temporalex_django import errors
-from temporalex_django.testing import WorkflowEnvironment
+from temporalex_django.testing.environment import Environment
 
 BREAD = {"product_id": "1134483", "quantity": 2, "amount": "3.98"}
 MILK = {"product_id": "1000236", "quantity": 1, "amount": "1.27"}
@@ -21,7 +21,7 @@ COUPON = {"product_id": "5978656", "quantity": 0, "amount": "0.00"}
 class World:
     """Stand-ins for the cart's activities, and what they were asked."""
 
-    def __init__(self, env: WorkflowEnvironment) -> None:
+    def __init__(self, env: Environment) -> None:
         self.calls: list[tuple[str, Any]] = []
         env.mock(activities.charge, lambda payment: self.pay("charge", payment))
         env.mock(activities.refund, lambda payment: self.pay("refund", payment))
@@ -42,24 +42,20 @@ class World:
         return [name for name, _ in self.calls]
 
 
-@pytest.fixture(params=[False, True], ids=["cached", "evicted"])
-def env(request: pytest.FixtureRequest) -> WorkflowEnvironment:
-    return WorkflowEnvironment(evict=request.param)
-
-
 @pytest.fixture
-def world(env: WorkflowEnvironment) -> World:
+def world(env: Environment) -> World:
     return World(env)
 
 
-def start(env: WorkflowEnvironment, *lines: dict[str, Any], confirm_within: float = 60) -> Any:
+def start(env: Environment, *lines: dict[str, Any], confirm_within: float = 60) -> Any:
     handle = env.start(ShoppingCart, CartArgs(customer="ann", confirm_within=confirm_within), id="cart-1")
     for line in lines:
         handle.update("add_item", line)
     return handle
 
 
-def test_cart_is_charged_booked_confirmed_and_gets_its_receipt(env: WorkflowEnvironment, world: World) -> None:
+def test_cart_is_charged_booked_confirmed_and_gets_its_receipt(env: Environment, world: World) -> None:
+    """TX-207."""
     handle = start(env, BREAD, MILK, BREAD)
 
     handle.signal("checkout")
@@ -82,14 +78,15 @@ def test_cart_is_charged_booked_confirmed_and_gets_its_receipt(env: WorkflowEnvi
     env.replay(handle)
 
 
-def test_open_cart_shows_its_lines(env: WorkflowEnvironment, world: World) -> None:
+def test_open_cart_shows_its_lines(env: Environment, world: World) -> None:
+    """TX-207."""
     handle = start(env, BREAD, MILK)
 
     assert handle.query("cart") == {"phase": "open", "item_count": 2, "total": "5.25", "items": [BREAD, MILK]}
     assert handle.query("status") == {"phase": "open", "item_count": 2, "total": "5.25"}
 
 
-def test_removed_product_leaves_with_all_its_lines(env: WorkflowEnvironment, world: World) -> None:
+def test_removed_product_leaves_with_all_its_lines(env: Environment, world: World) -> None:
     handle = start(env, BREAD, MILK, BREAD)
 
     assert handle.update("remove_item", BREAD["product_id"]) == {"item_count": 1}
@@ -112,8 +109,9 @@ def test_removed_product_leaves_with_all_its_lines(env: WorkflowEnvironment, wor
     ],
 )
 def test_line_that_no_till_prints_is_rejected(
-    env: WorkflowEnvironment, world: World, change: dict[str, Any], reason: str
+    env: Environment, world: World, change: dict[str, Any], reason: str
 ) -> None:
+    """TX-207."""
     handle = start(env)
     before = handle.history()
 
@@ -124,13 +122,13 @@ def test_line_that_no_till_prints_is_rejected(
     assert handle.query("status")["item_count"] == 0
 
 
-def test_line_of_quantity_zero_and_no_value_is_valid(env: WorkflowEnvironment, world: World) -> None:
+def test_line_of_quantity_zero_and_no_value_is_valid(env: Environment, world: World) -> None:
     handle = start(env, COUPON)
 
     assert handle.query("status") == {"phase": "open", "item_count": 1, "total": "0.00"}
 
 
-def test_line_that_is_sent_twice_counts_once(env: WorkflowEnvironment, world: World) -> None:
+def test_line_that_is_sent_twice_counts_once(env: Environment, world: World) -> None:
     handle = start(env)
 
     first = handle.update("add_item", BREAD, id="line-1")
@@ -140,7 +138,7 @@ def test_line_that_is_sent_twice_counts_once(env: WorkflowEnvironment, world: Wo
     assert handle.query("status")["item_count"] == 1
 
 
-def test_basket_that_costs_nothing_completes_without_a_charge(env: WorkflowEnvironment, world: World) -> None:
+def test_basket_that_costs_nothing_completes_without_a_charge(env: Environment, world: World) -> None:
     handle = start(env, COUPON)
 
     handle.signal("checkout")
@@ -150,7 +148,8 @@ def test_basket_that_costs_nothing_completes_without_a_charge(env: WorkflowEnvir
     assert world.names == ["book", "receipt"]
 
 
-def test_silence_confirms(env: WorkflowEnvironment, world: World) -> None:
+def test_silence_confirms(env: Environment, world: World) -> None:
+    """TX-207."""
     handle = start(env, BREAD, confirm_within=3600)
     handle.signal("checkout")
 
@@ -162,7 +161,8 @@ def test_silence_confirms(env: WorkflowEnvironment, world: World) -> None:
     assert handle.query("status")["confirmed_by"] == "timeout"
 
 
-def test_cancelled_order_gives_back_goods_and_money(env: WorkflowEnvironment, world: World) -> None:
+def test_cancelled_order_gives_back_goods_and_money(env: Environment, world: World) -> None:
+    """TX-207."""
     handle = start(env, BREAD)
     handle.signal("checkout")
 
@@ -174,7 +174,7 @@ def test_cancelled_order_gives_back_goods_and_money(env: WorkflowEnvironment, wo
     env.replay(handle)
 
 
-def test_refused_payment_fails_the_cart_and_books_nothing(env: WorkflowEnvironment, world: World) -> None:
+def test_refused_payment_fails_the_cart_and_books_nothing(env: Environment, world: World) -> None:
     env.hold(activities.charge)
     handle = start(env, BREAD)
     handle.signal("checkout")
@@ -187,7 +187,7 @@ def test_refused_payment_fails_the_cart_and_books_nothing(env: WorkflowEnvironme
     assert world.names == []
 
 
-def test_cart_takes_no_lines_while_it_is_being_charged(env: WorkflowEnvironment, world: World) -> None:
+def test_cart_takes_no_lines_while_it_is_being_charged(env: Environment, world: World) -> None:
     env.hold(activities.charge)
     handle = start(env, BREAD)
     handle.signal("checkout")
@@ -196,7 +196,7 @@ def test_cart_takes_no_lines_while_it_is_being_charged(env: WorkflowEnvironment,
         handle.update("add_item", MILK)
 
 
-def test_items_are_decoded_to_lines(env: WorkflowEnvironment, world: World) -> None:
+def test_items_are_decoded_to_lines(env: Environment, world: World) -> None:
     handle = start(env)
 
     assert handle.update("add_item", Line(product_id="1", quantity=1, amount="1.00")) == {"item_count": 1}

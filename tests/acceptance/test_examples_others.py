@@ -1,4 +1,4 @@
-"""The other five worked examples of the example project, in memory."""
+"""The other five worked examples of the example project."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from example_project.shop import activities
 from example_project.shop.values import Account, Batch, Collected, Delivery, NewCustomer
 from example_project.shop.workflows import BatchProcess, Counter, EventCollector, Inventory, Onboarding
 from temporalex_django import errors
-from temporalex_django.testing import WorkflowEnvironment
-
-
-@pytest.fixture(params=[False, True], ids=["cached", "evicted"])
-def env(request: pytest.FixtureRequest) -> WorkflowEnvironment:
-    return WorkflowEnvironment(evict=request.param)
-
+from temporalex_django.testing.environment import Environment
 
 # --- onboarding: a sequence -------------------------------------------------------------------------------------------
 
 
-def test_onboarding_makes_the_account_and_sends_the_welcome(env: WorkflowEnvironment) -> None:
+def test_onboarding_makes_the_account_and_sends_the_welcome(env: Environment) -> None:
+    """TX-205."""
     welcomed = []
     env.mock(activities.create_account, lambda user_id: Account(id=7, user_id=user_id))
     env.mock(activities.send_welcome, welcomed.append)
@@ -35,7 +30,8 @@ def test_onboarding_makes_the_account_and_sends_the_welcome(env: WorkflowEnviron
     env.replay(handle)
 
 
-def test_onboarding_says_which_step_it_is_at(env: WorkflowEnvironment) -> None:
+def test_onboarding_says_which_step_it_is_at(env: Environment) -> None:
+    """TX-205."""
     env.hold(activities.create_account)
     env.hold(activities.send_welcome)
 
@@ -49,7 +45,8 @@ def test_onboarding_says_which_step_it_is_at(env: WorkflowEnvironment) -> None:
 # --- counter: an entity -----------------------------------------------------------------------------------------------
 
 
-def test_counter_counts_until_it_is_done(env: WorkflowEnvironment) -> None:
+def test_counter_counts_until_it_is_done(env: Environment) -> None:
+    """TX-206."""
     handle = env.start(Counter)
 
     for name in ("increment", "increment", "decrement", "increment"):
@@ -65,7 +62,8 @@ def test_counter_counts_until_it_is_done(env: WorkflowEnvironment) -> None:
 # --- batch: a fan-out -------------------------------------------------------------------------------------------------
 
 
-def test_batch_works_through_all_items_at_once(env: WorkflowEnvironment) -> None:
+def test_batch_works_through_all_items_at_once(env: Environment) -> None:
+    """TX-208."""
     env.hold(activities.process_item)
 
     handle = env.start(BatchProcess, Batch(items=["1", "2", "3"]))
@@ -77,7 +75,8 @@ def test_batch_works_through_all_items_at_once(env: WorkflowEnvironment) -> None
     env.replay(handle)
 
 
-def test_batch_counts_what_failed_and_finishes_the_rest(env: WorkflowEnvironment) -> None:
+def test_batch_counts_what_failed_and_finishes_the_rest(env: Environment) -> None:
+    """TX-208."""
     done = []
 
     def process(item: str) -> str:
@@ -100,7 +99,8 @@ def test_batch_counts_what_failed_and_finishes_the_rest(env: WorkflowEnvironment
 # --- inventory: async handlers ----------------------------------------------------------------------------------------
 
 
-def test_deliveries_are_priced_side_by_side_and_none_is_lost(env: WorkflowEnvironment) -> None:
+def test_deliveries_are_priced_side_by_side_and_none_is_lost(env: Environment) -> None:
+    """TX-209."""
     env.hold(activities.current_price)
     handle = env.start(Inventory)
 
@@ -118,7 +118,8 @@ def test_deliveries_are_priced_side_by_side_and_none_is_lost(env: WorkflowEnviro
     env.replay(handle)
 
 
-def test_delivery_without_a_price_fails_for_its_caller_alone(env: WorkflowEnvironment) -> None:
+def test_delivery_without_a_price_fails_for_its_caller_alone(env: Environment) -> None:
+    """TX-209."""
     env.hold(activities.current_price)
     handle = env.start(Inventory)
 
@@ -137,7 +138,7 @@ def test_delivery_without_a_price_fails_for_its_caller_alone(env: WorkflowEnviro
 
 
 @pytest.fixture
-def stored(env: WorkflowEnvironment) -> list[tuple[str, int, list[Any]]]:
+def stored(env: Environment) -> list[tuple[str, int, list[Any]]]:
     calls: list[tuple[str, int, list[Any]]] = []
 
     def store(collector: str, collected: Collected) -> int:
@@ -148,7 +149,8 @@ def stored(env: WorkflowEnvironment) -> list[tuple[str, int, list[Any]]]:
     return calls
 
 
-def test_flush_stores_the_events_and_begins_a_new_run(env: WorkflowEnvironment, stored: list[Any]) -> None:
+def test_flush_stores_the_events_and_begins_a_new_run(env: Environment, stored: list[Any]) -> None:
+    """TX-210."""
     handle = env.start(EventCollector, id="collector")
 
     handle.signal("event", {"n": 1})
@@ -161,7 +163,8 @@ def test_flush_stores_the_events_and_begins_a_new_run(env: WorkflowEnvironment, 
     assert handle.query("count") == 0
 
 
-def test_a_day_stores_too_and_the_next_generation_counts_on(env: WorkflowEnvironment, stored: list[Any]) -> None:
+def test_a_day_stores_too_and_the_next_generation_counts_on(env: Environment, stored: list[Any]) -> None:
+    """TX-210."""
     handle = env.start(EventCollector, id="collector")
 
     handle.signal("event", "first day")
@@ -173,7 +176,7 @@ def test_a_day_stores_too_and_the_next_generation_counts_on(env: WorkflowEnviron
     assert len(handle.run_ids) == 3
 
 
-def test_events_that_come_with_the_flush_go_to_the_next_generation(env: WorkflowEnvironment, stored: list[Any]) -> None:
+def test_events_that_come_with_the_flush_go_to_the_next_generation(env: Environment, stored: list[Any]) -> None:
     handle = env.start(EventCollector, id="collector")
 
     with env.batch():

@@ -62,6 +62,7 @@ def test_an_invalid_id_is_refused_and_nothing_is_written(bad):
 
 
 def test_a_live_id_is_refused_whatever_the_class_and_the_transaction_stays_whole():
+    """TX-221."""
     Basket.start(id="x-1")
 
     with pytest.raises(errors.AlreadyRunning, match="x-1") as caught, transaction.atomic():
@@ -241,6 +242,7 @@ def test_the_result_of_an_open_run_is_not_there():
 
 
 def test_result_follows_continue_as_new():
+    """TX-222."""
     handle = Generations.start(0, id="g-1")
     first = handle.run_id
     for word in ("next", "next", "end"):

@@ -215,6 +215,7 @@ def test_a_query_right_after_the_start_sees_the_first_activation(basket):
 
 
 def test_a_query_delivers_unread_messages_first(basket):
+    """ST-043."""
     basket.update("add", 1)
     basket.signal("note", 2)
 
@@ -304,6 +305,7 @@ def test_an_atomic_activity_may_signal_its_own_run():
 
 @pytest.mark.django_db(transaction=True)
 def test_signals_of_django_are_sent_after_the_commit_only():
+    """ST-036."""
     heard = []
 
     def receiver(**arguments):
@@ -389,6 +391,7 @@ def test_an_update_behind_an_atomic_activity_is_judged_after_it():
 
 @pytest.mark.django_db(transaction=True)
 def test_many_threads_update_one_run():
+    """ST-077."""
     handle = Basket.start(id="b-1")
     answers: list[int] = []
 

@@ -132,6 +132,7 @@ def test_everything_that_a_turn_produced_is_read_back(storage: DjangoStorage) ->
 
 
 def test_a_rolled_back_turn_leaves_nothing(storage: DjangoStorage) -> None:
+    """ST-056."""
     start(storage)
     with pytest.raises(RuntimeError), storage.transaction():  # noqa: PT012 - the block is the transaction
         (run,) = claim(storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from temporalex_django.models import Instance, Worker
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_start
+from temporalex_django.workers.pump import run_until_idle
 from tests.processes import running, worker
 from tests.waiting import wait_for
 
@@ -73,3 +75,16 @@ def test_runserver_under_debug_runs_workflows(subprocess_env: dict[str, str], tm
         assert Path(row.slot).exists()
         os.kill(row.pid, 2)  # Ctrl-C
         wait_for(lambda: not Worker.objects.exists())
+
+
+def test_replay_spreads_over_processes(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    storage = DjangoStorage()
+    for n in range(60):
+        insert_start(NewStart(workflow="Doubling", args={"n": n}, workflow_id=f"d-{n}"), storage=storage)
+    run_until_idle()
+    report = tmp_path / "report.json"
+    with running(
+        ["temporalex", "replay", "--processes", "2", "--json", str(report)], subprocess_env, tmp_path / "log"
+    ) as process:
+        assert process.popen.wait(60) == 0
+    assert json.loads(report.read_text()) == {"checked": 60, "clean": 60, "findings": []}

@@ -143,6 +143,7 @@ def own(function: ast.FunctionDef) -> Iterator[ast.AST]:
 
 
 def test_only_ivar_yields_to_the_scheduler() -> None:
+    """ST-016."""
     suspending = {name(path) for path in modules(PACKAGE / "core") if any(map(suspends, ast.walk(parse(path))))}
 
     assert suspending <= MAY_SUSPEND

@@ -1,16 +1,16 @@
-"""What the unit tests share: activities that do next to nothing, and ways to look at histories and commands."""
+"""What the tests of behaviour share: activities that do next to nothing, and ways to look at histories and commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+from uuid import UUID
 
 from temporalex_django import Ok, Workflow, activity
 from temporalex_django.core.commands import Command
 from temporalex_django.testing import WorkflowEnvironment
+from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.handles import EnvironmentHandle
-
-HERE = __name__
 
 
 @activity
@@ -29,32 +29,24 @@ def broken(value: Any = None) -> Any:
 
 
 class CheckedEnvironment(WorkflowEnvironment):
-    """Remembers its handles, so that the fixture can replay every run when the test is over."""
-
-    def __init__(self, *, evict: bool = False) -> None:
-        super().__init__(evict=evict)
-        self.handles: list[Any] = []
-
-    def start(self, *args: Any, **kwargs: Any) -> Any:
-        handle = super().start(*args, **kwargs)
-        self.handles.append(handle)
-        return handle
+    """In memory; ``check`` replays every run."""
 
     def check(self) -> None:
-        """Every run replays, from every activation boundary of its history."""
-        before = len(self.commands)
-        started = {handle.chain_id for handle in self.handles}
-        children = [
-            EnvironmentHandle(self, "", chain_id) for chain_id in self.storage.chains if chain_id not in started
-        ]
-        for handle in [*self.handles, *children]:
-            self.replay(handle)
-            history = handle.history()
-            cls = self.class_of(handle.chain_id, handle.describe()["workflow"])
-            for activation in range(1, history[-1].activation if history else 0):
-                self.replay_history(cls, [event for event in history if event.activation <= activation])
-            assert [event.seq for event in history] == list(range(1, len(history) + 1))
-        assert len(self.commands) == before, "a replay produced commands"
+        replay_all(self, list(self.storage.chains))
+
+
+def replay_all(env: Environment, chains: Iterable[UUID]) -> None:
+    """Every run replays, from every activation boundary of its history, and no replay produces anything."""
+    before = len(env.commands)
+    for chain_id in chains:
+        handle = EnvironmentHandle(env, "", chain_id)
+        env.replay(handle)
+        history = handle.history()
+        cls = env.class_of(chain_id, handle.describe()["workflow"])
+        for activation in range(1, history[-1].activation if history else 0):
+            env.replay_history(cls, [event for event in history if event.activation <= activation])
+        assert [event.seq for event in history] == list(range(1, len(history) + 1))
+    assert len(env.commands) == before, "a replay produced commands"
 
 
 def flow(run: Callable[[Any, Any], Any], **attributes: Any) -> type[Workflow]:

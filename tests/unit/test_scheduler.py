@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from temporalex_django import Ok, Reply, Stop, api, errors
+from temporalex_django import Async, Ok, Reply, Stop, Workflow, api, errors
 from temporalex_django.core.activation import Activation, Definition, RunInfo
 from temporalex_django.core.events import Job
 from temporalex_django.core.executor import Executor
@@ -179,7 +179,7 @@ def test_second_resolution_of_a_number_is_ignored():
 
 
 def test_messages_come_after_resolutions_and_one_at_a_time():
-    """ST-040 ST-041 ST-042 D-03: all units run to blocked before the next one."""
+    """ST-041 ST-042 D-03: all units run to blocked before the next one."""
     log = []
 
     async def run(self, args):
@@ -246,3 +246,41 @@ def test_definition_is_all_the_executor_needs():
 
     made = Executor(Definition(name="d", version=1, entry=entry), RunInfo(workflow="d", id="i", run_id="r", version=1))
     assert made.activate(activation(start=True)).commands[0].attributes == {"result": None}
+
+
+def test_every_unit_of_a_run_is_registered_with_what_blocks_it():
+    """ST-001 ST-002 ST-003: the entry, handlers of both kinds, branches; calls that are under way are known by their numbers."""
+
+    async def sync(_, state):
+        await work.options(local=True)("local")
+        return Reply(None, state)
+
+    def spawn(_, state):
+        return Async(lambda: api.parallel([lambda: api.child(Small, id="child"), lambda: api.sleep(5)]), state)
+
+    class Small(Workflow):
+        async def run(self, args):
+            return Ok()
+
+    made = executor(once(lambda: api.phase(0, signal={"spawn": spawn}, update={"sync": sync})))
+    made.activate(activation(start=True))
+    made.activate(
+        activation(
+            ("SignalReceived", {"name": "spawn"}), ("UpdateRequested", {"id": "u", "name": "sync", "args": None})
+        )
+    )
+    units = made.scheduler.units
+    assert [unit.kind for unit in units.values()] == ["run", "async handler", "branch", "branch", "sync handler"]
+    assert list(units) == sorted(units) and not made.scheduler.ready
+    assert all(unit.waiting is not None and unit in unit.waiting.waiters for unit in units.values())
+    assert (list(made.children.values()), list(made.activities.values())) == (["child"], ["tests.unit.support.work"])
+    made.evict()
+
+
+def test_every_kind_of_delivery_is_taken_in_and_no_other():
+    """ST-033 ST-034: what the engine does not know is an error, not silence."""
+    made = executor(once(lambda: api.wait_for_signal("x")))
+    made.activate(activation(start=True))
+    with pytest.raises(errors.TemporalexError, match="Weather"):
+        made.activate(activation(("WeatherChanged", {"name": "x", "payload": 1})))
+    made.evict()

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from temporalex_django import Async, Ok, Reply, Stop, api, errors
+from tests.hosts import in_memory
 from tests.unit.support import broken, flow, kinds, once, other, work
 
 
@@ -236,6 +237,7 @@ def test_takes_what_parallel_takes(env):
     assert env.start(once(lambda: api.race(never(), api.sleep(60), lambda: work(3)))).result() == [2, 3]
 
 
+@in_memory
 @pytest.mark.parametrize(
     ("branches", "message"),
     [

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from temporalex_django import Async, ContinueAsNew, Err, Ok, Stop, Workflow, activity, api, errors
+from tests.hosts import in_memory
 from tests.unit.support import broken, events, flow, kinds, once, other, produced, produced_kinds, work
 
 
@@ -343,6 +344,7 @@ def test_zero_sleep_takes_no_number_and_negative_is_an_error(env):
     assert [c.kind for c in produced(env)] == ["CompleteWorkflow"]
 
 
+@in_memory
 @pytest.mark.parametrize("duration", ["5", None, float("nan"), float("inf"), True, 10**12])
 def test_what_is_no_duration_is_refused(env, duration):
     """TX-223."""
@@ -357,11 +359,15 @@ def test_what_is_no_duration_is_refused(env, duration):
 
 def test_wait_for_signal_parks_until_one_comes(env):
     """TX-018 TX-023 TX-194: no command, no number."""
-    h = env.start(once(lambda: api.wait_for_signal("go")))
+
+    async def run(self, args):
+        return Ok([await api.wait_for_signal("go"), await work("after")])
+
+    h = env.start(flow(run))
     assert h.status == "waiting"
     h.signal("go", {"n": 1})
-    assert h.result() == {"n": 1}
-    assert produced_kinds(env) == ["CompleteWorkflow"]
+    assert h.result() == [{"n": 1}, "after"]
+    assert [(c.kind, c.seq) for c in produced(env)] == [("ScheduleActivity", 1), ("CompleteWorkflow", None)]
 
 
 def test_each_wait_takes_one_signal_oldest_first_and_leaves_other_names(env):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import Async, NoReply, Ok, Reply, Stop, api, errors
+from tests.hosts import in_memory
 from tests.unit.support import events, flow, kinds, other, produced, produced_kinds, work
 
 DONE = {"done": lambda _, state: Stop(state)}
@@ -236,6 +237,7 @@ def test_update_state_waits_for_the_sync_handler_and_neither_change_is_lost(env)
     assert h.result() == ["slow", "async", "next message"]
 
 
+@in_memory
 @pytest.mark.parametrize(
     ("fn", "message"),
     [

@@ -304,3 +304,36 @@ def test_activity_context_outside_is_an_error():
 def test_policies_that_make_no_sense_are_refused(options):
     with pytest.raises(errors.WorkflowDefinitionError):
         RetryPolicy(**options)
+
+
+def test_a_local_activity_has_the_contract_of_any_other(env):
+    """TX-215: result, retry, timeout and failure are the same; the command says that it is local, and no queue is named."""
+    failing(env, work, 1)
+    policy = RetryPolicy(max_attempts=2, initial_interval=3)
+
+    async def run(self, args):
+        return Ok([await work.options(local=True, retry=policy)("x"), await local_one(2)])
+
+    h = env.start(flow(run))
+    assert h.status == "running"
+    env.advance(3)
+    assert h.result() == ["done", 4]
+    first, second = (c.attributes["options"] for c in produced(env) if c.kind == "ScheduleActivity")
+    assert first["local"] is True and "queue" not in first
+    assert second == {"local": True}
+
+
+@activity(local=True)
+def local_one(n: int) -> int:
+    return 2 * n
+
+
+def test_options_that_contradict_local_are_refused():
+    with pytest.raises(errors.WorkflowDefinitionError, match="neither queue nor schedule_to_start"):
+        activity(local=True, queue="slow")(lambda: 1)
+    with pytest.raises(errors.WorkflowDefinitionError, match="cannot be local too"):
+        activity(local=True, atomic=True)(lambda: 1)
+    with pytest.raises(errors.WorkflowDefinitionError, match="neither queue"):
+        local_one.options(queue="slow")
+    slow = activity(queue="slow", schedule_to_start=5)(lambda: 1)
+    assert slow.options(local=True).options_set.queue is None

@@ -198,7 +198,7 @@ def test_one_object_is_one_block(env, name):
 
 
 def test_wait_cancelled_returns(env):
-    """ST-087, page 1.10: it returns, and the unit has been told by that."""
+    """ST-032 ST-087, page 1.10: it returns, and the unit has been told by that."""
 
     async def run(self, args):
         before = api.cancel_requested()

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from temporalex_django import Async, Err, NoReply, Ok, Reply, Stop, TimedOut, api, errors, signal, update
+from tests.hosts import in_memory
 from tests.unit.support import events, flow, kinds, other, produced, produced_kinds, work
 
 ADD = {"add": lambda n, total: NoReply(total + n)}
@@ -38,6 +39,7 @@ def test_state_may_be_any_value_and_comes_back_bare(env, state):
     assert h.result() is True
 
 
+@in_memory
 @pytest.mark.parametrize(
     "options",
     [
@@ -280,7 +282,7 @@ def test_timeout_starts_a_timer_and_gives_the_tagged_state(env):
 
 
 def test_stop_before_the_timeout_cancels_the_timer_once(env):
-    """TX-086."""
+    """TX-086 TX-196."""
     h = env.start(phased(0, timeout=60, signal=DONE))
     h.signal("done")
     env.advance(120)

@@ -11,13 +11,13 @@ DONE = {"done": lambda _, state: Stop(state)}
 
 
 def test_true_at_once_does_not_block(env):
-    """ST-018 ST-023."""
+    """ST-018."""
     assert env.start(once(lambda: api.wait_condition(lambda: True))).result() is True
     assert produced_kinds(env) == ["CompleteWorkflow"]
 
 
 def test_blocks_until_a_handler_makes_it_true(env):
-    """ST-017 ST-019 ST-025: state variables; looked at again, and still blocked after a wake-up."""
+    """ST-017 ST-019 ST-023 ST-025: state variables; looked at again, and still blocked after a wake-up; no command."""
 
     async def run(self, args):
         self.count = 0
@@ -35,6 +35,7 @@ def test_blocks_until_a_handler_makes_it_true(env):
         assert h.status == "waiting"
         h.signal("add")
     assert h.result() == [True, 3]
+    assert produced_kinds(env) == ["CompleteWorkflow"]
 
 
 def test_over_the_phase_state_in_an_async_handler(env):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import Ok, api, errors
+from tests.hosts import in_memory
 from tests.unit.support import events, flow, kinds, other, produced, work
 
 
@@ -165,6 +166,7 @@ def test_loop_that_began_before_the_patch_keeps_its_first_answer(env, call):
     assert "PatchMarked" not in kinds(h)
 
 
+@in_memory
 @pytest.mark.parametrize("bad", ["", None, 5])
 def test_bad_patch_id_is_refused(env, bad):
     async def run(self, args):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import ContinueAsNew, Err, Ok, Stop, Unique, Workflow, api, errors
+from tests.hosts import in_memory
 from tests.unit.support import events, flow, kinds, once, produced_kinds
 
 
@@ -161,6 +162,7 @@ def test_unique_children(env):
     assert note.startswith("note::42::")
 
 
+@in_memory
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -412,6 +414,7 @@ def test_other_child_in_the_code_is_non_determinism(env):
     env.handle("c").signal("go")
 
 
+@in_memory
 @pytest.mark.parametrize("name", ["child", "signal_external", "cancel_external"])
 def test_outside_and_never_awaited(env, name):
     calls = {

@@ -1,0 +1,93 @@
+"""What can be wrong with a workflow class: found when it is defined, all of it together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from temporalex_django.authoring.unique import Unique
+from temporalex_django.core.durations import seconds
+from temporalex_django.core.phase import takes
+
+if TYPE_CHECKING:
+    from temporalex_django.authoring.workflow import Workflow
+
+#: What the outside calls on a class: a method of that name would hide it.
+_OPERATIONS = frozenset(
+    {"start", "astart", "signal_with_start", "asignal_with_start", "handle", "answer", "definition", "defined_as"}
+)
+_INTERNAL = frozenset({"definition", "defined_as"})
+#: From so many characters on two typing errors are still a likeness; of short names (`run`, `tags`) every other word has two.
+_LONG = 6
+
+
+def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
+    """What is wrong with the attributes of ``cls``, one sentence each. ``base`` is ``Workflow`` itself."""
+    run = inspect.getattr_static(cls, "run")
+    if not inspect.iscoroutinefunction(run):
+        yield "run must be an `async def` method"
+    elif len(inspect.signature(run).parameters) != 2:
+        yield "run must take (self, args)"
+    if not isinstance(cls.name, str) or not 1 <= len(cls.name) <= 200 or cls.name.startswith("__"):
+        yield f"name {cls.name!r} must be a string of 1 to 200 characters that does not begin with '__'"
+    if type(cls.version) is not int or cls.version < 1:
+        yield f"version {cls.version!r} must be a whole number from 1"
+    if not isinstance(cls.task_queue, str) or not cls.task_queue:
+        yield f"task_queue {cls.task_queue!r} must be a name"
+    if cls.unique is not None and not isinstance(cls.unique, Unique):
+        yield f"unique {cls.unique!r} must be Unique(key=..., scope=...)"
+    if not isinstance(cls.tags, (list, tuple)) or not all(isinstance(tag, str) for tag in cls.tags):
+        yield f"tags {cls.tags!r} must be a list of strings"
+    if not isinstance(cls.metadata, dict) or not all(isinstance(key, str) for key in cls.metadata):
+        yield f"metadata {cls.metadata!r} must be a mapping with string keys"
+    for name in ("execution_timeout", "run_timeout", "retention"):
+        value = getattr(cls, name)
+        try:
+            if value is not None and seconds(value, what=name) <= 0:
+                yield f"{name} must be more than 0"
+        except (TypeError, ValueError) as exc:
+            yield str(exc)
+    yield from _near_misses(cls, base)
+    for name in sorted(_OPERATIONS & cls.__dict__.keys()):
+        yield f"{name} is how others reach the workflow: give the attribute another name"
+
+
+def clashes(names: Sequence[str]) -> Iterator[str]:
+    """Names that occur more than once."""
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            yield f"two functions answer the query {name!r}"
+
+
+def uncallable(functions: Mapping[str, Callable[..., Any]], form: str, *counts: int) -> Iterator[str]:
+    """Those that can be called with none of ``counts`` positional arguments; ``form`` says how they are called."""
+    for what, fn in functions.items():
+        if not any(takes(fn, count) for count in counts):
+            yield f"{what} must be callable as {form}"
+
+
+def _near_misses(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
+    """Attributes that are nearly one of ours: a typing error would be ignored silently otherwise."""
+    known = [name for name in (*base.__annotations__, "run", "handle_query") if not name.startswith("_")]
+    for name in cls.__dict__:
+        if name.startswith("_") or name in known or hasattr(base, name):
+            continue
+        near = [(distance(name, other), other) for other in known if other not in _INTERNAL]
+        best, other = min(near)
+        if best <= (2 if len(other) >= _LONG else 1):
+            yield f"there is no attribute {name!r}: did you mean {other!r}? (else give it a name that is less alike)"
+
+
+def distance(a: str, b: str) -> int:
+    """How many characters to insert, drop, replace or swap with their neighbour make ``b`` of ``a`` (optimal string alignment)."""
+    rows = [list(range(len(b) + 1))]
+    for i, x in enumerate(a, 1):
+        row = [i]
+        for j, y in enumerate(b, 1):
+            cost = min(rows[-1][j] + 1, row[j - 1] + 1, rows[-1][j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                cost = min(cost, rows[-2][j - 2] + 1)
+            row.append(cost)
+        rows.append(row)
+    return rows[-1][-1]

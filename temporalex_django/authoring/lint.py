@@ -1,0 +1,244 @@
+"""Reads workflow modules for calls that the determinism guard would refuse, without running them.
+
+Workflow code of a module is: every method of its workflow classes, and whatever functions, classes and module-level collections of
+the same module that code names, however indirectly. Activities, steps of graphs and module-level code are not. Names are followed
+through imports and aliases; what a variable holds is not known here, but the guard sees it when it is called.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from temporalex_django.core import guard_names
+
+_PACKAGE: Final = "temporalex_django"
+_WORKFLOWS: Final = frozenset(f"{_PACKAGE}.{name}" for name in ("Workflow", "GraphWorkflow", "VersionedWorkflow"))
+_STEPS: Final = frozenset(
+    f"{_PACKAGE}.{name}" for name in ("Step", "Wait", "WaitForEvent", "Debug", "Approval", "Done")
+)
+_ACTIVITY: Final = f"{_PACKAGE}.activity"
+_BUILTINS: Final = frozenset({"open", "input"})
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One call: where it stands, in which function, and what to use instead."""
+
+    line: int
+    call: str
+    function: str
+    advice: str
+
+
+def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:
+    """What is wrong with the text of a module, in the order of its lines.
+
+    ``workflows`` names classes of it that are workflows though their bases do not show it. Raises ``SyntaxError``.
+    """
+    module = _Module(ast.parse(source), frozenset(workflows))
+    return sorted({finding for body, where in module.workflow_code() for finding in module.findings(body, where)})
+
+
+class _Module:
+    def __init__(self, tree: ast.Module, workflows: frozenset[str]) -> None:
+        self._tree = tree
+        self._imports = dict(_imported(tree.body))
+        self._workflows = workflows
+        self._functions: dict[str, Function] = {}
+        self._classes: dict[str, ast.ClassDef] = {}
+        self._values: dict[str, ast.expr] = {}
+        for node in _statements(tree.body):
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._functions[node.name] = node
+                case ast.ClassDef():
+                    self._classes[node.name] = node
+                case ast.Assign(targets=targets, value=value):
+                    self._values.update((target.id, value) for target in targets if isinstance(target, ast.Name))
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    self._values[name] = value
+
+    def workflow_code(self) -> Iterator[tuple[ast.AST, str]]:
+        """Functions, and values such as lambdas in a table of handlers, each once, with their names."""
+        waiting = [name for name in self._classes if self._is_kind(name, _WORKFLOWS) or name in self._workflows]
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in self._classes:
+                waiting.extend(base.id for base in self._classes[name].bases if isinstance(base, ast.Name))
+            for body, where in self._bodies(name):
+                yield body, where
+                waiting.extend(sorted(self._names(body)))
+
+    def _bodies(self, name: str) -> Iterator[tuple[ast.AST, str]]:
+        if (function := self._functions.get(name)) is not None:
+            if not self._is_activity(function):
+                yield function, name
+        elif (cls := self._classes.get(name)) is not None:
+            if self._is_kind(name, _STEPS):
+                return
+            for node in _statements(cls.body):
+                if isinstance(node, Function) and not self._is_activity(node):
+                    yield node, f"{name}.{node.name}"
+                elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+                    yield _Deferred(node.value), name
+        elif (value := self._values.get(name)) is not None:
+            yield _Deferred(value), name
+
+    def _names(self, body: ast.AST) -> set[str]:
+        local = _bound(body)
+        return {
+            node.id
+            for node in ast.walk(body)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in local
+        }
+
+    def _is_kind(self, name: str, kinds: frozenset[str], depth: int = 20) -> bool:
+        cls = self._classes.get(name)
+        if cls is None or depth == 0:
+            return False
+        return any(
+            _dotted(base, self._imports) in kinds
+            or (isinstance(base, ast.Name) and base.id != name and self._is_kind(base.id, kinds, depth - 1))
+            for base in cls.bases
+        )
+
+    def _is_activity(self, function: Function) -> bool:
+        decorators = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
+        return any(_dotted(node, self._imports) == _ACTIVITY for node in decorators)
+
+    def findings(self, body: ast.AST, where: str) -> Iterator[Finding]:
+        """In one function with all that is inside it."""
+        yield from _Reader(where).read(body, self._imports, outermost=True)
+
+
+class _Deferred(ast.AST):
+    """Of a module-level value only the lambdas are workflow code: the rest ran when the module was imported."""
+
+    _fields = ("parts",)
+
+    def __init__(self, value: ast.expr) -> None:
+        super().__init__()
+        names = [node for node in ast.walk(value) if isinstance(node, (ast.Lambda, ast.Name))]
+        self.parts: list[ast.AST] = list(names)
+
+
+class _Reader:
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def read(self, node: ast.AST, names: Mapping[str, str], *, outermost: bool = False) -> Iterator[Finding]:
+        """``names``: what local names stand for, by dotted name. The defaults of the outermost function are not read."""
+        if isinstance(node, _Scope):
+            if not outermost:
+                for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
+                    yield from self.read(default, names)
+            inside: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+            local = _bound(node)
+            names = {name: dotted for name, dotted in names.items() if name not in local}
+            if not isinstance(node, ast.Lambda):
+                names = {**names, **dict(_imported(node.body))}
+            for part in inside:
+                yield from self.read(part, _without_builtins(names, local))
+            return
+        if (found := _forbidden(node, names)) is not None:
+            call, advice = found
+            yield Finding(getattr(node, "lineno", 0), call, self._where, advice)
+        for child in ast.iter_child_nodes(node):
+            yield from self.read(child, names)
+
+
+def _forbidden(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] | None:
+    match node:
+        case ast.Call(func=func, args=args, keywords=keywords):
+            given = [arg for arg in args if not (isinstance(arg, ast.Constant) and arg.value is None)]
+            return _forbidden_call(func, names, argument=bool(given or keywords))
+        case ast.Subscript(value=value) if _dotted(value, names) in ("os.environ", "os.environb"):
+            return "os.environ[...]", guard_names.ENVIRONMENT
+        case ast.Compare(comparators=[right]) if _dotted(right, names) == "os.environ":
+            return "... in os.environ", guard_names.ENVIRONMENT
+    return None
+
+
+def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool) -> tuple[str, str] | None:
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
+        made = _dotted(func.value.func, names)
+        if made == "pathlib.Path" and func.attr in guard_names.PATH_METHODS:
+            return f"pathlib.Path.{func.attr}", guard_names.FILES
+        if made == "threading.Thread" and func.attr == "start":
+            return "threading.Thread.start", guard_names.THREADS
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Attribute) and func.value.attr == "objects":
+        model = func.value.value
+        if isinstance(model, ast.Name) and model.id[:1].isupper():
+            return f"{model.id}.objects.{func.attr}", guard_names.DATABASE
+    dotted = _dotted(func, names)
+    if dotted is None:
+        return None
+    advice = guard_names.advice(dotted, argument=argument)
+    return None if advice is None else (dotted, advice)
+
+
+def _dotted(node: ast.expr, names: Mapping[str, str]) -> str | None:
+    """The public dotted name that an expression stands for, None when that is not known."""
+    match node:
+        case ast.Name(id=name):
+            if name in names:
+                return names[name] or None
+            return name if name in _BUILTINS else None
+        case ast.Attribute(value=value, attr=attr):
+            base = _dotted(value, names)
+            return None if base is None else f"{base}.{attr}"
+    return None
+
+
+def _imported(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """Local name and dotted name of everything that these statements import, not those of functions inside."""
+    for node in _statements(body):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield (alias.asname, alias.name) if alias.asname else (alias.name.split(".")[0],) * 2
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                for alias in names:
+                    yield alias.asname or alias.name, f"{module}.{alias.name}"
+
+
+def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:
+    """Statements with those inside of ``if``, ``try``, ``with`` and loops, but not of functions and classes."""
+    for node in nodes:
+        if isinstance(node, ast.stmt):
+            yield node
+        if isinstance(node, (ast.stmt, ast.ExceptHandler, ast.match_case)) and not isinstance(
+            node, (Function, ast.ClassDef)
+        ):
+            yield from _statements(ast.iter_child_nodes(node))
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """Names that a function gives a meaning of its own, other than by importing."""
+    names: set[str] = set()
+    if isinstance(node, _Scope):
+        a = node.args
+        names = {arg.arg for arg in (*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg)))}
+    for child in ast.walk(node):
+        match child:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name) if (
+                child is not node
+            ):
+                names.add(name)
+    return names
+
+
+def _without_builtins(names: Mapping[str, str], local: set[str]) -> Mapping[str, str]:
+    """A local ``open`` or ``input`` is not the builtin."""
+    return {**names, **dict.fromkeys(local & _BUILTINS, "")}

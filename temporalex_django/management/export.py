@@ -1,0 +1,60 @@
+"""Write histories as JSON files, one a run, for `temporalex replay --file` and for tests. The payloads are in them as they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Q
+
+from temporalex_django.conf import get_settings
+from temporalex_django.core import history_file
+from temporalex_django.models import Instance
+from temporalex_django.runtime.django import DjangoStorage
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Say which arguments the subcommand takes."""
+    parser.add_argument("ids", nargs="*", metavar="ID", help="ids of workflows (all their runs) or of runs")
+    parser.add_argument("--workflow", metavar="NAME", help="every run of this workflow")
+    parser.add_argument("--open", action="store_true", help="only runs that are open")
+    parser.add_argument("--output", metavar="FOLDER", default=".", help="where the files go (default: here)")
+
+
+def handle(command: BaseCommand, *, ids: list[str], workflow: str | None, open: bool, output: str, **_: Any) -> None:
+    """A file that is there already is replaced. Raises ``CommandError`` when nothing matches."""
+    if not ids and workflow is None:
+        raise CommandError("say which runs: ids of workflows or runs, or --workflow NAME")
+    runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
+    if ids:
+        runs = runs.filter(Q(workflow_id__in=ids) | Q(pk__in=[UUID(i) for i in ids if _is_uuid(i)]))
+    if workflow is not None:
+        runs = runs.filter(workflow=workflow)
+    if open:
+        runs = runs.open()
+    folder, storage = Path(output), DjangoStorage()
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for name, run in runs.values_list("workflow", "pk").iterator(chunk_size=500):
+        path = folder / f"{_safe(name)}-{run}.json"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(history_file.dump(storage.histories({run: 0})[run]))
+        count += 1
+    if not count:
+        raise CommandError("no run with a history matches")
+    command.stdout.write(f"{count:,} histories written to {folder}")
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)

@@ -1,0 +1,73 @@
+"""A pytest plugin: every run of every test environment is replayed when its test is over.
+
+So code that is not deterministic fails the test that ran it. The plugin is there when the package is installed.
+``temporalex_replay = false`` in the ini file turns it off, the marker ``temporalex_no_replay`` does for one test (which changes code
+under a run on purpose, say).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from temporalex_django.testing import created
+
+_MADE = pytest.StashKey[list[Any]]()
+_FAILED = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The one setting."""
+    parser.addini("temporalex_replay", "replay every run of a test when it is over", type="bool", default=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The one marker."""
+    config.addinivalue_line("markers", "temporalex_no_replay: do not replay the runs of this test when it is over")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Hear of the environments that the test and its fixtures make."""
+    if not item.config.getini("temporalex_replay") or item.get_closest_marker("temporalex_no_replay"):
+        return (yield)
+    made = item.stash[_MADE] = []
+
+    def heard(env: Any) -> None:
+        clean_up = getattr(getattr(item, "instance", None), "addCleanup", None)
+        if clean_up is not None:  # a TestCase of Django rolls back before pytest tears down
+            clean_up(env.replay_all)
+        else:
+            made.append(env)
+
+    created.listeners.append(heard)
+    try:
+        return (yield)
+    finally:
+        created.listeners.remove(heard)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+    """A test that failed has said enough."""
+    if call.excinfo is not None:
+        item.stash[_FAILED] = True
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """While the fixtures are still there: what ran on the database is not rolled back yet. They are torn down in any case."""
+    error: Exception | None = None
+    try:
+        if not item.stash.get(_FAILED, False):
+            for env in item.stash.get(_MADE, []):
+                env.replay_all()
+    except Exception as exc:  # noqa: BLE001 - raised below
+        error = exc
+    result = yield
+    if error is not None:
+        raise error
+    return result

@@ -1,0 +1,101 @@
+"""Code that does not come to a wait. The limit is the host's: of workers a setting, in memory ``deadlock_timeout``."""
+
+from __future__ import annotations
+
+import pytest
+
+from temporalex_django import Ok, api, errors
+from temporalex_django.testing import WorkflowEnvironment
+from tests.unit.support import flow, kinds, once, work
+
+LIMIT = 0.2
+
+
+@pytest.fixture
+def watched(env):
+    env.engine._deadlock_timeout = LIMIT
+    return env
+
+
+def spins(catches=Exception):
+    """A workflow that loops for ever when it is told to, and that catches what it may."""
+
+    async def run(self, args):
+        await api.wait_for_signal("go")
+        await work()
+        while True:
+            try:
+                while True:
+                    pass
+            except catches:
+                api.publish_state("caught")
+
+    return flow(run)
+
+
+def test_a_loop_is_interrupted_and_the_activation_leaves_nothing(watched):
+    """ST-079 ST-080: the run is blocked, not failed; what the activation had done before is not written."""
+    watched.hold(work)
+    h = watched.start(spins())
+    h.signal("go")
+    before = h.history()
+    watched.complete(work)
+    assert isinstance(h.blocked, errors.DeadlockDetected)
+    assert h.describe()["blocked"]["code"] == "deadlock"
+    assert (h.status, h.history()) == ("running", before)
+
+
+@pytest.mark.parametrize("catches", [Exception, BaseException])
+def test_the_loop_cannot_catch_it(watched, catches, caplog):
+    """ST-082 ST-081: not as an exception; swallowed as anything at all it counts all the same, and the stack is logged."""
+
+    async def run(self, args):
+        await api.wait_for_signal("go")
+        try:
+            while True:
+                pass
+        except catches:
+            return Ok("caught")
+
+    h = watched.start(flow(run))
+    h.signal("go")
+    assert isinstance(h.blocked, errors.DeadlockDetected)
+    assert kinds(h) == []
+    assert "while True" in caplog.text or "pass" in caplog.text
+
+
+def test_the_run_heals_with_the_code(watched):
+    """ST-080."""
+    h = watched.start(spins())
+    h.signal("go")
+    assert h.blocked is not None
+
+    async def mended(self, args):
+        await api.wait_for_signal("go")
+        await work()
+        return Ok("mended")
+
+    flow(mended)
+    watched.advance(1)
+    assert h.result() == "mended"
+
+
+def test_waiting_is_no_deadlock(watched):
+    """ST-083: for an activity, a timer or a signal, however long it takes by the clock of the run."""
+    watched.hold(work)
+    waits = {"Activity": work, "Timer": lambda: api.sleep(10**6), "Signal": lambda: api.wait_for_signal("x")}
+    runs = [watched.start(once(body, name=name)) for name, body in waits.items()]
+    watched.advance(10**5)
+    assert [(h.blocked, h.status) for h in runs] == [(None, "running"), (None, "waiting"), (None, "waiting")]
+
+
+def test_without_a_limit_nothing_is_interrupted():
+    """ST-078: the same work is interrupted with a limit that is too short for it."""
+
+    async def run(self, args):
+        return Ok(sum(range(3_000_000)) + sum(1 for _ in range(300_000)))
+
+    fine = WorkflowEnvironment().start(flow(run))
+    short = WorkflowEnvironment(deadlock_timeout=0.001).start(flow(run))
+    assert fine.status == "completed"
+    assert isinstance(short.blocked, errors.DeadlockDetected)

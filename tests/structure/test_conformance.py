@@ -1,0 +1,29 @@
+"""Every behaviour of the core has a test that names it, and the page that says which is the one of today."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts import conformance
+
+
+@pytest.fixture(scope="module")
+def named() -> conformance.Named:
+    return conformance.collected()
+
+
+def test_each_behaviour_of_the_core_is_named_by_a_test(named: conformance.Named) -> None:
+    assert conformance.missing(named, ["TX", "ST"]) == []
+
+
+def test_no_test_names_a_behaviour_that_does_not_exist(named: conformance.Named) -> None:
+    assert conformance.unknown(named) == {}
+
+
+def test_the_page_is_up_to_date(named: conformance.Named) -> None:
+    assert conformance.PAGE.read_text(encoding="utf-8") == conformance.page(named), "run: make conformance"
+
+
+def test_what_is_missing_or_unknown_is_found() -> None:
+    assert conformance.missing({}, ["ST"])[0] == "ST-001"
+    assert conformance.unknown({"TX-001": {"a": {""}}, "TX-999": {"b": {"memory"}}}) == {"TX-999": ["b"]}

@@ -243,12 +243,14 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
 
 
 def _workflow_files() -> dict[str, set[str]]:
-    """Files of autodiscovered workflow modules and of registered workflows of the project, with the classes registered there."""
+    """Files of autodiscovered workflow modules and of workflows in installed apps, with the classes registered there."""
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
-    modules: dict[str, set[str]] = {f"{app.name}.workflows": set() for app in apps.get_app_configs()}
+    installed = [app.name for app in apps.get_app_configs()]
+    modules: dict[str, set[str]] = {f"{name}.workflows": set() for name in installed}
     for cls in workflow.registry.values():
-        modules.setdefault(cls.__module__, set()).add(cls.__name__)
+        if any(f"{cls.__module__}.".startswith(f"{name}.") for name in installed):
+            modules.setdefault(cls.__module__, set()).add(cls.__name__)
     files: dict[str, set[str]] = {}
     for name in sorted(modules):
         path = getattr(sys.modules.get(name), "__file__", None)

@@ -93,8 +93,6 @@ def _held(function: FunctionType) -> Iterator[Any]:
             continue
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
-    if "__wrapped__" in function.__dict__:
-        yield function.__dict__["__wrapped__"]
 
 
 def _named(function: FunctionType, codes: Iterable[CodeType]) -> Iterator[Any]:

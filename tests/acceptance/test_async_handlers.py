@@ -53,7 +53,7 @@ def test_async_sets_the_state_spawns_and_goes_on_dispatching(env):
 
 
 def test_resolutions_go_to_the_unit_that_asked_in_any_order(env):
-    """TX-107 TX-203 ST-059."""
+    """TX-107 TX-203 ST-028 ST-059: timers of three units, by their numbers."""
 
     async def body(n):
         await api.sleep(n)

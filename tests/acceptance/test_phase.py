@@ -98,7 +98,7 @@ def test_every_signal_calls_its_handler_once_in_arrival_order(env):
 
 
 def test_signals_of_a_linear_section_are_drained_into_the_next_phase_in_order(env):
-    """TX-045 TX-046 ST-070."""
+    """TX-001 TX-045 TX-046 ST-070: nothing is done about them before that."""
 
     async def run(self, args):
         await work()
@@ -109,6 +109,9 @@ def test_signals_of_a_linear_section_are_drained_into_the_next_phase_in_order(en
     h = env.start(flow(run))
     for name, n in [("b", 1), ("a", 2), ("zzz", 0), ("b", 3), ("done", None), ("a", 4)]:
         h.signal(name, n)
+    assert kinds(h)[1:] == ["SignalReceived"] * 6 and h.describe()["waiting_for"] == [
+        "activity tests.unit.support.work"
+    ]
     env.complete(work)
     assert h.result() == ["b1", "a2", "b3"]
     assert events(h, "WorkflowCompleted")[0]["never_consumed"] == ["zzz", "a"]
@@ -522,7 +525,7 @@ def test_ten_thousand_signals_cost_the_same_each(capsys):
 
 
 def test_update_handler_options_are_checked(env):
-    """TX-062: bare callable, or update(fn, validator=)."""
+    """TX-062: what is neither a callable nor update(fn, validator=) with two callables."""
     with pytest.raises(errors.WorkflowDefinitionError):
         update(5)
     with pytest.raises(errors.WorkflowDefinitionError):

@@ -390,7 +390,7 @@ def test_each_wait_takes_one_signal_oldest_first_and_leaves_other_names(env):
 
 
 def test_publish_replaces_and_is_a_snapshot(env):
-    """TX-024 TX-025 TX-026 TX-027."""
+    """TX-024 TX-025 TX-026 TX-027 TX-194."""
 
     async def run(self, args):
         state = {"a": [1]}
@@ -423,7 +423,7 @@ def test_unencodable_publish_raises_and_keeps_the_old_state(env):
 
 
 def test_now_is_the_stamp_of_the_activation(env):
-    """TX-028 TX-182 ST-026: constant within one, aware, UTC."""
+    """TX-028 TX-182 TX-194 ST-026: constant within one, aware, UTC; no command."""
 
     async def run(self, args):
         first, again = api.now(), api.now()
@@ -437,10 +437,11 @@ def test_now_is_the_stamp_of_the_activation(env):
     assert [e.at for e in h.history() if e.kind == "ActivationStarted"] == [
         datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 7, tzinfo=UTC),
     ]  # fmt: skip
+    assert produced_kinds(env) == ["CompleteWorkflow"]
 
 
 def test_random_and_uuid4_come_from_the_recorded_seed(env):
-    """TX-029: no command; the global generator has no part in it."""
+    """TX-029 TX-194: no command, no number; the global generator has no part in it."""
 
     async def run(self, args):
         drawn = [api.random(), str(api.uuid4())]
@@ -456,6 +457,7 @@ def test_random_and_uuid4_come_from_the_recorded_seed(env):
     assert first == generator.random()
     assert 0 <= second < 1 and first != second and name != again
     assert name[14] == "4"
+    assert [(c.kind, c.seq) for c in produced(env)] == [("StartTimer", 1), ("CompleteWorkflow", None)]
 
 
 def test_runs_draw_different_numbers(env):

@@ -21,7 +21,7 @@ def phased(state, **options):
 
 
 def test_update_answers_its_caller(env):
-    """TX-059 TX-065 TX-070 TX-074 TX-197."""
+    """TX-059 TX-062 TX-065 TX-070 TX-074 TX-197."""
     h = env.start(phased(1, update=ADD, signal=DONE))
     assert h.update("add", 2) == 3
     assert [(c.kind, c.attributes.get("result")) for c in produced(env)] == [
@@ -109,7 +109,7 @@ def test_update_that_comes_with_the_start_is_judged_after_the_first_run(env):
 
 
 def test_validator_gets_arguments_and_state(env):
-    """TX-064 TX-068 TX-070."""
+    """TX-062 TX-064 TX-068 TX-070."""
     seen = []
 
     def check(args, state):

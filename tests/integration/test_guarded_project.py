@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import threading
 import warnings
@@ -146,12 +147,13 @@ def test_the_lint_is_a_system_check(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "import time\nfrom temporalex_django import Workflow, Ok\n\n\n"
         "class LintedByTest(Workflow):\n    async def run(self, args):\n        return Ok(time.time())\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    import importlib
-
+    spec = importlib.util.spec_from_file_location("tests.app.linted_workflows", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     before = dict(registry_of.registry)
     try:
-        importlib.import_module("linted_workflows")
+        spec.loader.exec_module(module)
         [message] = [
             found
             for found in run_checks(tags=[checks.TAG])
@@ -161,7 +163,6 @@ def test_the_lint_is_a_system_check(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         registry_of.registry.clear()
         registry_of.registry.update(before)
         registry_of.defined_in.pop("LintedByTest", None)
-        sys.modules.pop("linted_workflows", None)
     assert message.level == WARNING
     assert message.msg.startswith(f"{file}:7: time.time in workflow code (LintedByTest.run)")
     assert message.hint == "Use api.now()."

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -410,6 +411,66 @@ def test_compensations_are_workflow_code(caplog: pytest.LogCaptureFixture) -> No
     with pytest.raises(errors.WorkflowFailed, match="undo"):
         WorkflowEnvironment().start(asking(), "saga").result()
     assert "time.time in workflow code (asks" in caplog.text
+
+
+class Hidden(Workflow):
+    """The same with functions that no name leads to: the engine is the first that sees them."""
+
+    async def run(self, args: str) -> Any:
+        hidden = BOX.hidden
+        if args == "branch":
+            return Ok([str(found.reason) for found in await api.parallel([hidden])])
+        if args == "predicate":
+            await api.wait_condition(hidden)
+        if args == "saga":
+            async with api.saga() as saga:
+                saga.add(hidden)
+                raise ValueError("undo")
+        updates = {
+            "handler": hidden,
+            "validator": update(lambda a, s: Reply(1, s), validator=hidden),
+            "async": lambda a, s: Async(hidden, s),
+            "closure": lambda a, s: Async(lambda: api.update_state(hidden), s),
+        }
+        return Ok(await api.phase(0, update=updates))
+
+
+BOX = types.SimpleNamespace(hidden=None)
+
+
+@pytest.mark.parametrize("place", ["handler", "validator", "async", "closure", "branch", "predicate", "saga"])
+def test_functions_that_only_the_engine_calls(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    """TX-189."""
+    made: dict[str, Any] = {"__name__": "made"}
+    exec(compile("import time\ndef hidden(*_):\n    return time.time()\n", "made_by_test.py", "exec"), made)
+    BOX.hidden = made["hidden"]
+    handle = WorkflowEnvironment().start(Hidden, place)
+    if place in ("handler", "validator", "async", "closure"):
+        with pytest.raises((errors.UpdateFailed, errors.UpdateRejected), match=r"time\.time in workflow code \(hidden"):
+            handle.update(place)
+    elif place == "branch":
+        assert "time.time in workflow code (hidden" in handle.result()[0]
+    else:
+        with pytest.raises(errors.WorkflowFailed) as failed:
+            handle.result()
+        assert "time.time in workflow code (hidden" in f"{failed.value} {caplog.text}"
+
+
+def test_an_attribute_of_a_global_object_may_hold_anything() -> None:
+    """TX-189: it looks like a name that cannot change, and does."""
+
+    async def run(self: Any, args: Any) -> Ok[list[str]]:
+        seen = []
+        for fn in (dict, dict, time.time, dict):
+            BOX.hidden = fn
+            try:
+                BOX.hidden()
+                seen.append("")
+            except errors.DeterminismViolation as exc:
+                seen.append(exc.message.split(" ", 1)[0])
+        return Ok(seen)
+
+    assert WorkflowEnvironment().start(flow(run)).result() == ["", "", "time.time", ""]
 
 
 @activity(name="guard.real")

@@ -140,7 +140,7 @@ def test_nothing_runs_before_the_main_unit_is_registered():
 
 
 def test_resolutions_are_all_applied_before_user_code_runs():
-    """ST-027 ST-028 ST-029 ST-035."""
+    """ST-027 ST-029 ST-035."""
     seen = []
 
     async def run(self, args):

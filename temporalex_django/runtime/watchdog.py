@@ -29,6 +29,20 @@ class _Interrupted(BaseException):
     """Raised in the thread that is stuck; out of reach of ``except Exception``."""
 
 
+def _use_up(thread: int) -> None:
+    """Leave no interruption behind in this thread, whether the last one has been delivered or is still to come.
+
+    Taking it back (no exception as argument) would leave the interpreter looking for it at every step, up to 3.12; on 3.11 with a
+    profile function, for ever. So another one, which replaces what is pending, is raised and caught here.
+    """
+    try:
+        _raise_in(thread, ctypes.py_object(_Interrupted))
+        while True:
+            pass
+    except _Interrupted:
+        return
+
+
 class _Watched:
     __slots__ = ("deadline", "fired", "thread")
 
@@ -80,8 +94,9 @@ class Watchdog:
 
     def _disarm(self, watched: _Watched) -> None:
         with self._lock:
-            if self._watched.pop(watched.thread, None) is not None and watched.fired:
-                _raise_in(watched.thread, ctypes.py_object())  # not delivered yet: take it back
+            self._watched.pop(watched.thread, None)
+        if watched.fired:
+            _use_up(watched.thread)
 
     def _look(self) -> None:
         while True:

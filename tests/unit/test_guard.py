@@ -426,13 +426,13 @@ class Hidden(Workflow):
             async with api.saga() as saga:
                 saga.add(hidden)
                 raise ValueError("undo")
-        updates = {
+        handlers = {
             "handler": hidden,
             "validator": update(lambda a, s: Reply(1, s), validator=hidden),
-            "async": lambda a, s: Async(hidden, s),
-            "closure": lambda a, s: Async(lambda: api.update_state(hidden), s),
+            "async": lambda a, s: Async(BOX.hidden, s),
+            "closure": lambda a, s: Async(lambda: api.update_state(BOX.hidden), s),
         }
-        return Ok(await api.phase(0, update=updates))
+        return Ok(await api.phase(0, update={args: handlers[args]}))
 
 
 BOX = types.SimpleNamespace(hidden=None)
@@ -689,7 +689,14 @@ def test_another_profiler_is_left_alone() -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.setprofile")
 def test_nothing_is_left_behind_in_the_thread() -> None:
-    """Python 3.11: neither the profile function nor the tracer that brings it back."""
+    """Python 3.11: neither the profile function nor the tracer that brings it back, not by the first activation either."""
     tracer = sys.gettrace()
     assert caught(stamp)
     assert (sys.getprofile(), sys.gettrace()) == (None, tracer)
+
+    script = "from tests.unit.test_guard import caught, stamp, sys; print(caught(stamp)[:9], sys.getprofile(), sys.gettrace())"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "time.time None None", done.stderr

@@ -2,7 +2,8 @@
 
 ``PyThreadState_SetAsyncExc`` raises an exception in another thread at its next bytecode, which also ends ``while True`` and loops in
 ``finally``. Three things make it sound: arming, firing and disarming share one lock, so nothing fires at a step that has ended; the
-step is one *call* inside the ``try``; and having fired counts as a deadlock even if the code swallowed the exception.
+step is one *call* inside the ``try``; and having fired counts as a deadlock even if the code swallowed the exception. Code that
+swallows it and loops on is interrupted again, every second.
 Code inside a C function is interrupted when that returns.
 """
 
@@ -21,6 +22,8 @@ from temporalex_django.errors import DeadlockDetected
 
 T = TypeVar("T")
 logger = logging.getLogger("temporalex_django.runtime")
+#: Seconds until code that swallowed an interruption gets the next one: enough for the engine to unwind in between.
+_AGAIN = 1.0
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
@@ -106,14 +109,18 @@ class Watchdog:
                     self._busy.clear()
                     continue
                 now = time.monotonic()
-                late = [w for w in self._watched.values() if w.deadline <= now and not w.fired]
+                late = [w for w in self._watched.values() if w.deadline <= now]
                 for watched in late:
+                    watched.deadline = now + _AGAIN
+                    if watched.fired:  # swallowed, and it loops on
+                        _raise_in(watched.thread, ctypes.py_object(_Interrupted))
+                        continue
                     watched.fired = True
                     stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
                     text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
                     _raise_in(watched.thread, ctypes.py_object(_Interrupted))
                     logger.error("workflow code does not come to a wait; interrupted here:\n%s", text)
-                pause = min((w.deadline - now for w in self._watched.values() if not w.fired), default=0.05)
+                pause = min((w.deadline - now for w in self._watched.values()), default=0.05)
             time.sleep(min(max(pause, 0.001), 0.05))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from temporalex_django import Ok, api, errors
@@ -78,6 +80,25 @@ def test_the_run_heals_with_the_code(watched):
     flow(mended)
     watched.advance(1)
     assert h.result() == "mended"
+
+
+def test_an_interruption_leaves_nothing_behind(watched):
+    """ST-080 ST-082: code that swallows it and loops on is stopped too, and the next run of the process is not disturbed."""
+
+    async def run(self, args):
+        await api.wait_for_signal("go")
+        for swallowing in (True, False):
+            try:
+                while True:
+                    pass
+            except BaseException:
+                assert swallowing
+
+    h = watched.start(flow(run))
+    h.signal("go")
+    assert isinstance(h.blocked, errors.DeadlockDetected)
+    after = watched.start(once(lambda: api.parallel([partial(work, n) for n in range(20)]), name="After"))
+    assert (after.blocked, after.status) == (None, "completed")
 
 
 def test_waiting_is_no_deadlock(watched):

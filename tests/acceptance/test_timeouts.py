@@ -100,7 +100,7 @@ def test_child_that_times_out_fails_for_its_parent(env):
     class Leaf(Workflow):
         run = wait
 
-    class Slow(Workflow):
+    class Sluggish(Workflow):
         run_timeout = 5
 
         async def run(self, args):
@@ -108,7 +108,7 @@ def test_child_that_times_out_fails_for_its_parent(env):
 
     async def run(self, args):
         try:
-            await api.child(Slow, id="slow")
+            await api.child(Sluggish, id="slow")
         except errors.ChildWorkflowFailure as exc:
             return Ok([exc.type, exc.cause])
 

@@ -11,9 +11,24 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.handlers import signal, update
     from temporalex_django.authoring.retry import RetryPolicy
     from temporalex_django.authoring.unique import Unique
+    from temporalex_django.authoring.versions import VersionedWorkflow
     from temporalex_django.authoring.workflow import Workflow, query
     from temporalex_django.client import WorkflowHandle
-    from temporalex_django.core.results import Async, ContinueAsNew, Err, NoReply, Ok, Reply, Stop, TimedOut
+    from temporalex_django.core.results import (
+        Async,
+        ContinueAsNew,
+        Err,
+        Event,
+        NoReply,
+        Ok,
+        Pending,
+        Reply,
+        Stop,
+        TimedOut,
+    )
+    from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
+    from temporalex_django.graph.transitions import transit
+    from temporalex_django.graph.workflow import GraphWorkflow
     from temporalex_django.runtime.activity_context import activity_context
 
 _HOME = {
@@ -26,10 +41,14 @@ _HOME = {
     "RetryPolicy": "temporalex_django.authoring.retry",
     "Unique": "temporalex_django.authoring.unique",
     "Workflow": "temporalex_django.authoring.workflow",
+    "VersionedWorkflow": "temporalex_django.authoring.versions",
+    "GraphWorkflow": "temporalex_django.graph.workflow",
+    "transit": "temporalex_django.graph.transitions",
+    **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
     "query": "temporalex_django.authoring.workflow",
     "WorkflowHandle": "temporalex_django.client",
     **dict.fromkeys(
-        ("Async", "ContinueAsNew", "Err", "NoReply", "Ok", "Reply", "Stop", "TimedOut"),
+        ("Async", "ContinueAsNew", "Err", "Event", "NoReply", "Ok", "Pending", "Reply", "Stop", "TimedOut"),
         "temporalex_django.core.results",
     ),
 }
@@ -37,8 +56,9 @@ _MODULES = frozenset({"errors", "api"})
 
 __version__ = "0.1.0.dev0"
 __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
-    "Workflow", "activity", "activity_context", "api", "query", "signal", "update",
-    "Ok", "Err", "ContinueAsNew", "Reply", "NoReply", "Stop", "Async", "TimedOut",
+    "Workflow", "GraphWorkflow", "VersionedWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
+    "activity", "activity_context", "api", "query", "signal", "update",
+    "Ok", "Err", "ContinueAsNew", "Reply", "NoReply", "Stop", "Async", "TimedOut", "Event", "Pending",
     "RetryPolicy", "Unique", "WorkflowHandle", "errors",
 ]  # fmt: skip
 

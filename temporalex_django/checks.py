@@ -248,7 +248,7 @@ def _workflow_files() -> dict[str, set[str]]:
 
     installed = [app.name for app in apps.get_app_configs()]
     modules: dict[str, set[str]] = {f"{name}.workflows": set() for name in installed}
-    for cls in workflow.registry.values():
+    for cls in workflow.concrete():
         if any(f"{cls.__module__}.".startswith(f"{name}.") for name in installed):
             modules.setdefault(cls.__module__, set()).add(cls.__name__)
     files: dict[str, set[str]] = {}

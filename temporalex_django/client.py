@@ -6,24 +6,29 @@ Django's thread for it and holds no thread while it waits.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.contrib.auth.base_user import AbstractBaseUser
 
 from temporalex_django.actions import describe as reading
-from temporalex_django.actions.base import refuse_inside_workflow, storage
-from temporalex_django.actions.cancel import Cancel
+from temporalex_django.actions.base import Actor, refuse_inside_workflow, storage
+from temporalex_django.actions.cancel import cancel
 from temporalex_django.actions.query import Query
+from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.signal import Signal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import Target, find, find_chain
+from temporalex_django.actions.targets import Target, find, find_chain, find_one, found_by
 from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import DEFAULT_TIMEOUT, Update
 from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.events import HistoryEvent
+from temporalex_django.graph.steps import StepRef
 
 __all__ = ["Description", "WorkflowHandle", "backend"]
 
@@ -35,7 +40,9 @@ class WorkflowHandle:
     method raises when there is no such run is ``WorkflowNotFound``.
     """
 
-    def __init__(self, id: str | UUID, *, workflow: type[Workflow] | None = None, chain_id: UUID | None = None) -> None:
+    def __init__(
+        self, id: str | UUID, *, workflow: type[Startable] | None = None, chain_id: UUID | None = None
+    ) -> None:
         self.id = str(id)
         self.chain_id = chain_id
         self._workflow = workflow
@@ -82,6 +89,42 @@ class WorkflowHandle:
         """
         return Update(self._target(), update=name, args=args, id=id, timeout=timeout, mode=mode).execute()
 
+    def resume(
+        self,
+        event: str,
+        *,
+        step: StepRef | str | None = None,
+        data: Any = None,
+        by: AbstractBaseUser | str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> None:
+        """Give a graph the event that one of its steps waits for; ``data`` goes under the step's key, with who decided (``by``).
+
+        ``step`` (a step, or its key) says which, where several wait for the event. Runs and waits as ``update`` does. Raises
+        ``ResumeRefused`` when none or several match, ``ActionNotPermitted`` when ``by`` lacks the role of the step, ``WorkflowClosed``,
+        ``PayloadError``, ``UpdateTimeout``; nothing changes then.
+        """
+        self._resume(event, step, data, by, timeout).execute()
+
+    def _resume(
+        self,
+        event: str,
+        step: StepRef | str | None,
+        data: Any,
+        by: AbstractBaseUser | str | None,
+        timeout: float | None,
+    ) -> Resume:
+        who, name = (None, by) if by is None or isinstance(by, str) else (by, None)
+        actor = Actor(user=who)
+        return Resume(self._target(), event=event, step=step, data=data, timeout=timeout, by=actor, decided_by=name)
+
+    def instance(self) -> Any:
+        """A graph as an instance of the pure engine, with context and execution history, computed from its history.
+
+        Raises ``UnknownWorkflow`` when this process does not have the class, or it is no graph.
+        """
+        return reading.instance(self._target(), storage=storage())
+
     def query(self, name: str, args: Any = None, *, fresh: bool = True) -> Any:
         """Ask the run's published state. ``fresh`` delivers unread messages first.
 
@@ -99,8 +142,8 @@ class WorkflowHandle:
         return reading.Result(self._target(), timeout=timeout, storage=storage()).get()
 
     def cancel(self, reason: str = "") -> None:
-        """Ask the run to cancel: an INSERT like ``signal``. Raises ``WorkflowClosed``."""
-        Cancel(self._target(), reason=reason).execute()
+        """Ask the run to cancel: an INSERT like ``signal``; a graph is cancelled at once. Raises ``WorkflowClosed``."""
+        cancel(self._target(), reason=reason)
 
     def terminate(self, reason: str = "") -> None:
         """Close the run at once, in the caller's transaction. Locks the chain. Raises ``WorkflowClosed``."""
@@ -149,6 +192,22 @@ class WorkflowHandle:
         target = await sync_to_async(self._target)()
         update = await sync_to_async(Update)(target, update=name, args=args, id=id, timeout=timeout, mode=mode)
         return await update.aexecute()
+
+    async def aresume(
+        self,
+        event: str,
+        *,
+        step: StepRef | str | None = None,
+        data: Any = None,
+        by: AbstractBaseUser | str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+    ) -> None:
+        """``resume`` for async code."""
+        await (await sync_to_async(self._resume)(event, step, data, by, timeout)).aexecute()
+
+    async def ainstance(self) -> Any:
+        """``instance`` for async code."""
+        return await sync_to_async(self.instance)()
 
     async def aquery(self, name: str, args: Any = None, *, fresh: bool = True) -> Any:
         """``query`` for async code."""
@@ -227,8 +286,22 @@ class DatabaseBackend:
     ) -> WorkflowHandle:
         return await sync_to_async(self.signal_with_start)(workflow, signal, payload, args, id=id, subject=subject)
 
-    def handle(self, id: str, *, workflow: type[Workflow] | None = None) -> WorkflowHandle:
+    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> WorkflowHandle:
         return WorkflowHandle(id, workflow=workflow)
+
+    def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> WorkflowHandle:
+        target = find_one(id, storage=storage(), workflow=workflow.name, version=version)
+        return WorkflowHandle(target.workflow_id, workflow=workflow, chain_id=target.chain_id)
+
+    async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> WorkflowHandle:
+        return await sync_to_async(self.get)(workflow, id, version=version)
+
+    def list(self, workflow: type[Startable], filters: dict[str, Any]) -> Iterator[WorkflowHandle]:
+        for workflow_id, chain_id in found_by(workflow.name, filters, storage=storage()):
+            yield WorkflowHandle(workflow_id, workflow=workflow, chain_id=chain_id)
+
+    async def alist(self, workflow: type[Startable], filters: dict[str, Any]) -> Sequence[WorkflowHandle]:
+        return await sync_to_async(lambda: [*self.list(workflow, filters)])()
 
 
 _database = DatabaseBackend()

@@ -134,7 +134,7 @@ class Action(Generic[T]):
             extra={**ids, "action": self.name},
         )
         if self.audited:
-            sender = workflows.registry.get(subject.workflow, subject.workflow)
+            sender = workflows.sender_of(subject.workflow)
             signals.send("operator_acted", sender, **ids, action=self.name, actor=self.by.user, reason=reason)
 
 

@@ -6,7 +6,23 @@ from typing import ClassVar
 
 from temporalex_django.actions.base import CODE, Action, Actor
 from temporalex_django.actions.targets import Target
+from temporalex_django.actions.terminate import Terminate
 from temporalex_django.runtime.inserting import insert_message, ring_on_commit
+
+
+class CancelAtOnce(Terminate):
+    """Close a graph as cancelled, in the caller's transaction (D-18); otherwise as ``Terminate``."""
+
+    name: ClassVar[str] = "cancel"
+    permission: ClassVar[str] = "cancel_instance"
+    forced: ClassVar[bool] = False
+    status: ClassVar[str] = "cancelled"
+
+
+def cancel(target: Target, *, reason: str = "", by: Actor = CODE) -> None:
+    """Cancel a run in the way of its class; one whose class this process lacks is asked to. Raises ``WorkflowClosed``."""
+    at_once = target.code is not None and target.code.cancels_at_once
+    (CancelAtOnce if at_once else Cancel)(target, reason=reason, by=by).execute()
 
 
 class Cancel(Action[None]):

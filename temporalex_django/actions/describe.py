@@ -20,6 +20,7 @@ from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound
 from temporalex_django.models import Instance, Worker
 from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.graphs import instance_of
 from temporalex_django.runtime.outcomes import result_of
 
 DEFAULT_TIMEOUT = 30.0
@@ -150,6 +151,16 @@ class Result:
         else:
             why = f"{now.status}, waiting for {', '.join(now.waiting_for)}" if now.waiting_for else now.status
         raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {why}")
+
+
+def version_of(target: Target, *, storage: DjangoStorage) -> int:
+    """Of the run that is shown: an older one of the chain may have had another (it was moved since)."""
+    return target.version if target.shown == target.run_id else _run(target, storage=storage).version
+
+
+def instance(target: Target, *, storage: DjangoStorage) -> Any:
+    """A graph as an instance of the pure engine. Raises ``UnknownWorkflow`` for what is no graph of this process."""
+    return instance_of(target.shown, name=target.workflow, version=version_of(target, storage=storage))
 
 
 def run_ids(target: Target, *, storage: DjangoStorage) -> list[UUID]:

@@ -38,7 +38,7 @@ class Query(Action[Any]):
 
     def perform(self) -> Any:
         inline.refuse_own_run(self.target, "query()", storage=self.storage)
-        cls = workflows.find(self.target.workflow)
+        cls = workflows.code_of(self.target.workflow, self.target.version)
         row = self._row()
         status, _, blocked, undelivered = row
         stale = undelivered or (status == "pending" and not blocked)

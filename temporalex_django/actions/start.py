@@ -9,7 +9,7 @@ from django.db import models
 
 from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain
 from temporalex_django.actions.targets import Target
-from temporalex_django.authoring.unique import SEPARATOR, check_id
+from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.core import payloads
 from temporalex_django.errors import InvalidId, PayloadError
@@ -98,5 +98,4 @@ class Start(Action[Target]):
             return str(uuid7())
         if unique is None:
             raise InvalidId(f"{self.workflow.name} has no `unique`, so it takes an id, not a value")
-        made = unique.id_for(self.value)
-        return check_id(f"{made}{SEPARATOR}{os.urandom(4).hex()}" if unique.scope == "none" else made)
+        return unique.run_id_for(self.value, lambda: os.urandom(4).hex())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
+
+from django.db.models import F
 
 from temporalex_django.actions.base import Subject
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.errors import WorkflowClosed, WorkflowNotFound
+from temporalex_django.errors import UnknownVersion, UnknownWorkflow, WorkflowClosed, WorkflowNotFound
+from temporalex_django.models import Instance
 from temporalex_django.runtime.django import DjangoStorage
 
 _COLUMNS = "c.id, c.run_id, c.queue, c.closed, i.workflow_id, i.workflow, i.version, i.status"
@@ -44,8 +49,11 @@ class Target:
     @property
     def code(self) -> type[Workflow] | None:
         """Its class, when this process has it in the version of the run; without it nothing may be activated here."""
-        cls = workflows.registry.get(self.workflow)
-        return cls if cls is not None and cls.version == self.version else None
+        try:
+            cls = workflows.code_of(self.workflow, self.version)
+        except UnknownWorkflow:
+            return None
+        return cls if cls.version == self.version else None
 
     def require_open(self, what: str) -> None:
         """Raises ``WorkflowClosed``."""
@@ -53,15 +61,20 @@ class Target:
             raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {what} refused")
 
 
-def find(ref: str, *, storage: DjangoStorage, workflow: str | None = None) -> Target:
+def find(ref: str, *, storage: DjangoStorage, workflow: str | None = None, version: int | None = None) -> Target:
     """The newest chain of a business id, else the run of that run id. One read, two for a run id.
 
-    ``workflow`` narrows it to one class. Raises ``WorkflowNotFound``.
+    ``workflow`` narrows it to one class, ``version`` to one of its versions. Raises ``WorkflowNotFound``.
     """
     of = f" of {workflow}" if workflow else ""
     if not isinstance(ref, str) or not ref.isprintable():
         raise WorkflowNotFound(f"no run{of} has the id {ref!r}")
-    own, parameters = ("", [ref]) if workflow is None else (" and i.workflow = %s", [ref, workflow])
+    own = ""
+    parameters: list[object] = [ref]
+    for column, wanted in (("workflow", workflow), ("version", version)):
+        if wanted is not None:
+            own += f" and i.{column} = %s"
+            parameters.append(wanted)
     rows = storage.sql.select(
         f"select {_COLUMNS} from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"  # noqa: S608
         f" where i.workflow_id = %s{own} order by i.id desc limit 1",
@@ -80,6 +93,30 @@ def find(ref: str, *, storage: DjangoStorage, workflow: str | None = None) -> Ta
         if rows:
             return _target(rows[0], pinned=run_id)
     raise WorkflowNotFound(f"no run{of} has the id {ref!r}")
+
+
+def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> Target:
+    """``find`` by the id of a business value. Raises ``UnknownVersion`` when several versions are open and none is named."""
+    if version is None:
+        rows = storage.sql.select(
+            "select distinct i.version from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
+            " where i.workflow_id = %s and i.workflow = %s and not c.closed",
+            [ref, workflow],
+            ("int4",),
+        )
+        if len(rows) > 1:
+            several = ", ".join(str(number) for number in sorted(row[0] for row in rows))
+            raise UnknownVersion(f"{workflow} {ref!r} is open in several versions ({several}): name one with version=")
+    return find(ref, storage=storage, workflow=workflow, version=version)
+
+
+def found_by(workflow: str, filters: dict[str, Any], *, storage: DjangoStorage) -> Iterator[tuple[str, UUID]]:
+    """Id and chain of the runs of a class, newest first; filters: ``id``, ``version``, ``status`` (a list)."""
+    runs = Instance.objects.using(storage.alias).filter(workflow=workflow, chain__run_id=F("id")).order_by("-id")
+    for column, name in (("workflow_id", "id"), ("version", "version"), ("status__in", "status")):
+        if name in filters:
+            runs = runs.filter(**{column: filters[name]})
+    yield from runs.values_list("workflow_id", "chain_id").iterator(chunk_size=500)
 
 
 def find_chain(chain_id: UUID, *, storage: DjangoStorage) -> Target:

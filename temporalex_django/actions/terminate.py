@@ -10,7 +10,7 @@ from temporalex_django.actions.targets import Target
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import UpdateTimeout, WorkflowClosed
 from temporalex_django.models import Chain
-from temporalex_django.runtime.step import terminated
+from temporalex_django.runtime.step import ENDINGS
 from temporalex_django.runtime.storage import RunState
 
 
@@ -24,6 +24,7 @@ class Terminate(Action[None]):
     name: ClassVar[str] = "terminate"
     permission: ClassVar[str] = "terminate_instance"
     forced: ClassVar[bool] = True
+    status: ClassVar[str] = "terminated"
 
     def __init__(self, target: Target, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
@@ -32,14 +33,14 @@ class Terminate(Action[None]):
 
     def perform(self) -> None:
         target = self.target
-        target.require_open("terminate")
-        inline.refuse_own_run(target, "terminate()", storage=self.storage)
+        target.require_open(self.name)
+        inline.refuse_own_run(target, f"{self.name}()", storage=self.storage)
         with self.storage.transaction():
             run = self._locked()
             if run.closed:
-                raise WorkflowClosed(f"{target.workflow} {target.workflow_id} is closed: terminate refused")
+                raise WorkflowClosed(f"{target.workflow} {target.workflow_id} is closed: {self.name} refused")
             facts = self.storage.facts([run.run_id])[run.run_id]
-            write = terminated(run, reason=self.reason, now=self.storage.now(), facts=facts)
+            write = ENDINGS[self.status](run, reason=self.reason, now=self.storage.now(), facts=facts)
             self.storage.write([write])
             self.tell(target.subject, reason=self.reason)
             inline.closed_from_outside(write, target, storage=self.storage)

@@ -39,8 +39,8 @@ class Standing:
         return self.outcome is not None and self.outcome.status != "accepted"
 
 
-class Update(Action[Any]):
-    """Gives the handler's response.
+class Message(Action[Any]):
+    """A message that is judged and answered: an update, or the resume of a graph.
 
     Outside of a transaction: a turn in this process when the run's lock is free within ``UPDATE_LOCK_WAIT`` and the class is here,
     in one transaction with the message; else the outcome is waited for, with no transaction open. Inside ``atomic()`` nothing is
@@ -50,26 +50,25 @@ class Update(Action[Any]):
     ``UpdateTimeout``: ask again with its ``update_id``. An id that was accepted once gives its first outcome.
     """
 
-    name: ClassVar[str] = "update"
-    permission: ClassVar[str] = "signal_instance"
+    kind: ClassVar[str]
 
     def __init__(
         self,
         target: Target,
         *,
-        update: str,
-        args: Any = None,
-        id: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
-        mode: str = "auto",
-        by: Actor = CODE,
+        message: str,
+        body: Any,
+        id: str | None,
+        timeout: float | None,
+        mode: str,
+        by: Actor,
     ) -> None:
         super().__init__(by=by)
         if mode not in MODES:
             raise ValueError(f"mode is 'auto' or 'worker', not {mode!r}")
         self.target = target
-        self.update = check_name(update, what="update")
-        self.args = plain(args, what=f"the arguments of update {update!r}")
+        self.message = check_name(message, what=self.kind)
+        self.body = plain(body, what=f"the body of {self.kind} {message!r}")
         self.id = str(uuid4()) if id is None else check_update_id(id)
         self.deadline = Deadline(None if timeout is None else wait_seconds(timeout, what="timeout"))
         self._turns_here = mode == "auto" and target.code is not None
@@ -89,7 +88,7 @@ class Update(Action[Any]):
         return self._begin()
 
     def _begin(self) -> Standing:
-        inline.refuse_own_run(self.target, "update()", storage=self.storage)
+        inline.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
         if connections[self.storage.alias].in_atomic_block:
             return self._inside()
         if self.target.closed:
@@ -157,7 +156,7 @@ class Update(Action[Any]):
                     wait = f"{max(1, int(min(self.deadline.left, 60.0) * 1000))}ms"
                     self.storage.sql.execute("select set_config('lock_timeout', %s, true)", [wait])
                 if self._insert().new:
-                    self.tell(self.target.subject, update=self.update, update_id=self.id)
+                    self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
         except DatabaseError as exc:
             if not self.storage.transient(exc):
                 raise
@@ -192,7 +191,7 @@ class Update(Action[Any]):
         if outcome is not None and outcome.status == "rejected":
             self._leave_nothing(inserted, write)
         elif inserted.new:
-            self.tell(self.target.subject, update=self.update, update_id=self.id)
+            self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
         if outcome is None:  # behind a handler, or the run is blocked, or has an atomic activity to run first
             ring_on_commit(alias=self.storage.alias, queues=[self.target.queue])
         return Standing(outcome=outcome)
@@ -206,7 +205,12 @@ class Update(Action[Any]):
 
     def _insert(self) -> Inserted:
         inserted = insert_message(
-            self.target.chain_id, kind="update", name=self.update, body=self.args, dedupe=self.id, storage=self.storage
+            self.target.chain_id,
+            kind=self.kind,
+            name=self.message,
+            body=self.body,
+            dedupe=self.id,
+            storage=self.storage,
         )
         self._message = inserted.id
         return inserted
@@ -217,7 +221,7 @@ class Update(Action[Any]):
         if found is not None and found.outcome is not None and found.outcome.status in _DONE:
             return found
         raise WorkflowClosed(
-            f"{self.target.workflow} {self.target.workflow_id} is closed: update {self.update!r} refused"
+            f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
         )
 
     def _standing(self) -> Standing:
@@ -228,7 +232,7 @@ class Update(Action[Any]):
 
     @property
     def _what(self) -> str:
-        return f"update {self.update!r} of {self.target.workflow} {self.target.workflow_id}"
+        return f"{self.kind} {self.message!r} of {self.target.workflow} {self.target.workflow_id}"
 
     def _value(self, found: Standing | None) -> Any:
         outcome = found.outcome if found is not None else self._standing().outcome
@@ -241,6 +245,28 @@ class Update(Action[Any]):
         run = Instance.objects.using(self.storage.alias).filter(pk=self.target.run_id).values("blocked").first()
         blocked = run["blocked"] if run else None
         return f" (the run is blocked: {blocked.get('error')})" if blocked else ""
+
+
+class Update(Message):
+    """Gives the handler's response; see ``Message`` for where it runs and what it locks."""
+
+    name: ClassVar[str] = "update"
+    permission: ClassVar[str] = "signal_instance"
+    kind: ClassVar[str] = "update"
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        update: str,
+        args: Any = None,
+        id: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        mode: str = "auto",
+        by: Actor = CODE,
+    ) -> None:
+        args = plain(args, what=f"the arguments of update {update!r}")
+        super().__init__(target, message=update, body=args, id=id, timeout=timeout, mode=mode, by=by)
 
 
 def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> Standing | None:

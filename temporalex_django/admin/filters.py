@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,13 +15,13 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.events import CLOSED_STATUSES
 
 
-class ChoicesFilter(admin.SimpleListFilter):
+class ChoicesFilter(ABC, admin.SimpleListFilter):
     """A column, and the values that code knows for it."""
 
     column: str
 
-    def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        raise NotImplementedError
+    @abstractmethod
+    def choices_from_code(self) -> Iterable[tuple[str, Any]]: ...
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         found = list(self.choices_from_code())
@@ -53,7 +54,7 @@ class QueueFilter(ChoicesFilter):
     column = "queue"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        return [(name, name) for name in sorted({"default", *(cls.task_queue for cls in workflows.registry.values())})]
+        return [(name, name) for name in sorted({"default", *(cls.task_queue for cls in workflows.concrete())})]
 
 
 class StandingFilter(admin.SimpleListFilter):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import update_wrapper
@@ -75,6 +75,16 @@ class Options:
             if getattr(self, name):
                 data[name] = True
         return data
+
+
+class Source(Protocol):
+    """Where a step of a graph finds what belongs to its run."""
+
+    def workflow(self, version: int) -> Any:
+        """The class of the run. Raises ``UnknownWorkflow``."""
+
+    def instance(self, version: int) -> Any:
+        """The instance of the graph as it was when the step became active, read now."""
 
 
 class Activity(Generic[P, R]):
@@ -150,6 +160,18 @@ class Activity(Generic[P, R]):
             return self._signature.bind(*args, **kwargs)
         except TypeError as exc:
             raise TypeError(f"{self.name}: {exc}") from None
+
+    def prepared(
+        self, args: Sequence[Any], kwargs: Any, source: Source
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """The function to call and what it takes, from plain data. Raises ``PayloadError``."""
+        del source
+        return (self.__wrapped__, *self.decode(args, kwargs))
+
+    def outgoing(self, value: Any, args: Sequence[Any], source: Source) -> Any:
+        """What goes into the history for the function's ``value``."""
+        del args, source
+        return value
 
     def decode(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments for the function from plain data, by its annotations. Raises ``PayloadError``."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from temporalex_django.authoring.unique import SEPARATOR, check_id
+from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.core import payloads, places, primitives, relations
 from temporalex_django.core.branches import Parallel, Race
@@ -298,8 +298,7 @@ def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> st
         return None if id is None else check_id(id)
     if workflow.unique is None:
         raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
-    made = workflow.unique.id_for(value)
-    return check_id(f"{made}{SEPARATOR}{uuid4().hex[:8]}" if workflow.unique.scope == "none" else made)
+    return workflow.unique.run_id_for(value, lambda: uuid4().hex[:8])
 
 
 def _patch_id(value: object) -> str:

@@ -6,7 +6,7 @@ have the methods of ``client.WorkflowHandle``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from temporalex_django.errors import NotConfigured
 
 if TYPE_CHECKING:
+    from temporalex_django.authoring.facade import Startable
     from temporalex_django.authoring.workflow import Workflow
 
 
@@ -97,7 +98,15 @@ class Backend(Protocol):
         subject: Any = None,
     ) -> Any: ...
 
-    def handle(self, id: str, *, workflow: type[Workflow] | None = None) -> Any: ...
+    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> Any: ...
+
+    def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> Any: ...
+
+    async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> Any: ...
+
+    def list(self, workflow: type[Startable], filters: dict[str, Any]) -> Iterator[Any]: ...
+
+    async def alist(self, workflow: type[Startable], filters: dict[str, Any]) -> Sequence[Any]: ...
 
 
 _backend: Callable[[], Backend] | None = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from temporalex_django.authoring.facade import FACADE
 from temporalex_django.authoring.unique import Unique
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.phase import takes
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 #: What the outside calls on a class: a method of that name would hide it.
 _OPERATIONS = frozenset(
     {"start", "astart", "signal_with_start", "asignal_with_start", "handle", "answer", "definition", "defined_as"}
+    | {"dispatched_by", "resolve_version", "is_versioned", "choose"}
 )
-_INTERNAL = frozenset({"definition", "defined_as"})
+_INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_once"})
 #: From so many characters on two typing errors are still a likeness; of short names (`run`, `tags`) every other word has two.
 _LONG = 6
 
@@ -39,8 +42,10 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
         yield f"unique {cls.unique!r} must be Unique(key=..., scope=...)"
     if not isinstance(cls.tags, (list, tuple)) or not all(isinstance(tag, str) for tag in cls.tags):
         yield f"tags {cls.tags!r} must be a list of strings"
-    if not isinstance(cls.metadata, dict) or not all(isinstance(key, str) for key in cls.metadata):
+    if not isinstance(cls.metadata, Mapping):
         yield f"metadata {cls.metadata!r} must be a mapping with string keys"
+    else:
+        yield from not_json("metadata", cls.metadata)
     for name in ("execution_timeout", "run_timeout", "retention"):
         value = getattr(cls, name)
         try:
@@ -49,7 +54,8 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
         except (TypeError, ValueError) as exc:
             yield str(exc)
     yield from _near_misses(cls, base)
-    for name in sorted(_OPERATIONS & cls.__dict__.keys()):
+    taken = _OPERATIONS | FACADE if cls.unique is not None else _OPERATIONS
+    for name in sorted(taken & cls.__dict__.keys()):
         yield f"{name} is how others reach the workflow: give the attribute another name"
 
 
@@ -69,7 +75,8 @@ def uncallable(functions: Mapping[str, Callable[..., Any]], form: str, *counts: 
 
 def _near_misses(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
     """Attributes that are nearly one of ours: a typing error would be ignored silently otherwise."""
-    known = [name for name in (*base.__annotations__, "run", "handle_query") if not name.startswith("_")]
+    annotated = {name for cls in base.__mro__ for name in getattr(cls, "__annotations__", {})}
+    known = sorted(name for name in {*annotated, "run", "handle_query"} - FACADE if not name.startswith("_"))
     for name in cls.__dict__:
         if name.startswith("_") or name in known or hasattr(base, name):
             continue
@@ -77,6 +84,24 @@ def _near_misses(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
         best, other = min(near)
         if best <= (2 if len(other) >= _LONG else 1):
             yield f"there is no attribute {name!r}: did you mean {other!r}? (else give it a name that is less alike)"
+
+
+def not_json(what: str, value: Any, path: str = "") -> Iterator[str]:
+    """Where ``value`` is not JSON with string keys and finite numbers (HE-167 to HE-169)."""
+    at = f" at {path}" if path else ""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                yield f"{what}{at}: the key {key!r} must be a string"
+            else:
+                yield from not_json(what, part, f"{path}.{key}" if path else key)
+    elif isinstance(value, (list, tuple)):
+        for index, part in enumerate(value):
+            yield from not_json(what, part, f"{path}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{what}{at}: {value} is not JSON"
+    elif value is not None and not isinstance(value, (str, int, float, bool)):
+        yield f"{what}{at}: {value!r} is not JSON"
 
 
 def distance(a: str, b: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -35,6 +36,18 @@ class Unique:
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise InvalidId(f"the value {value!r} for {self.key!r} must be lower-case letters and digits, or a UUID")
         return f"{self.key}{SEPARATOR}{value}"
+
+    def run_id_for(self, value: str, suffix: Callable[[], str]) -> str:
+        """The id of a new run: with scope ``none`` several share a value, and ``suffix()`` (8 hex digits) tells them apart."""
+        made = self.id_for(value)
+        return check_id(f"{made}{SEPARATOR}{suffix()}" if self.scope == "none" else made)
+
+    def value_of(self, id: str) -> str:
+        """The value in an id of two or three parts. Raises ``InvalidId`` for any other."""
+        parts = id.split(SEPARATOR) if isinstance(id, str) else []
+        if len(parts) not in (2, 3) or parts[0] != self.key or not _VALUE.fullmatch(parts[1]):
+            raise InvalidId(f"{id!r} is not an id of the form {self.key}{SEPARATOR}value")
+        return parts[1]
 
 
 def check_id(value: object) -> str:

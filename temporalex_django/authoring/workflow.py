@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from temporalex_django.authoring import binding, definition
-from temporalex_django.authoring.unique import Unique
+from temporalex_django.authoring.facade import Startable
 from temporalex_django.core import guard, payloads, places
 from temporalex_django.core.activation import Definition
 from temporalex_django.core.durations import seconds
@@ -19,12 +20,16 @@ from temporalex_django.errors import (
     QueryFailed,
     TemporalexError,
     UnknownQuery,
+    UnknownVersion,
     UnknownWorkflow,
     WorkflowDefinitionError,
 )
 
-#: Workflow classes by name; defining one again replaces it.
-registry: dict[str, type[Workflow]] = {}
+if TYPE_CHECKING:
+    from temporalex_django.authoring.versions import VersionedWorkflow
+
+#: Workflow classes and dispatchers by name; defining one again replaces it.
+registry: dict[str, type[Workflow | VersionedWorkflow]] = {}
 #: Modules that define a class of that name: two of them that Django discovers are an error of `manage.py check`.
 defined_in: dict[str, dict[str, None]] = {}
 _definitions = itertools.count(1)
@@ -49,16 +54,14 @@ def query(name: str) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-class Workflow:
+class Workflow(Startable):
     """Subclass it and write ``async def run(self, args)``; see the tutorial.
 
-    ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is where its turns run. Timeouts are
-    timedeltas or seconds.
+    ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is where its turns run. ``unique`` gives its
+    runs ids of a business value. Timeouts are timedeltas or seconds.
     """
 
-    name: ClassVar[str]
     task_queue: ClassVar[str] = "default"
-    unique: ClassVar[Unique | None] = None
     version: ClassVar[int] = 1
     tags: ClassVar[list[str]] = []
     metadata: ClassVar[dict[str, Any]] = {}
@@ -66,6 +69,8 @@ class Workflow:
     run_timeout: ClassVar[timedelta | float | None] = None
     retention: ClassVar[timedelta | float | None] = None
 
+    #: A graph is cancelled from outside, whatever it does; a function workflow is asked to (D-18).
+    cancels_at_once: ClassVar[bool] = False
     _queries: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     definition: ClassVar[Definition]
     defined_as: ClassVar[int] = 0  # classes are counted, so that one of two with the same name is known to be the newer
@@ -77,7 +82,7 @@ class Workflow:
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
         own = [value for value in cls.__dict__.values() if isinstance(value, _Query)]
-        problems = [*definition.problems(cls, Workflow), *definition.clashes([value.query_name for value in own])]
+        problems = [*cls._problems(), *definition.clashes([value.query_name for value in own])]
         problems += definition.uncallable(
             {f"the query {q.query_name!r}": q.__func__ for q in own}, "(state) or (state, args)", 1, 2
         )
@@ -85,9 +90,26 @@ class Workflow:
             raise WorkflowDefinitionError(f"workflow {cls.__qualname__}: " + "; ".join(problems))
         cls._queries = {**cls._queries, **{value.query_name: value.__func__ for value in own}}
         cls.definition = Definition(name=cls.name, version=cls.version, entry=_entry(cls), args_type=_args_type(cls))
-        cls.defined_as = next(_definitions)
-        registry[cls.name] = cls
-        defined_in.setdefault(cls.name, {})[cls.__module__] = None
+        cls.dispatched_by = None
+        register(cls)
+
+    @classmethod
+    def _problems(cls) -> Iterator[str]:
+        """What is wrong with the class, one sentence each."""
+        return definition.problems(cls, Workflow)
+
+    @classmethod
+    def is_versioned(cls) -> bool:
+        """False: a dispatcher is."""
+        return False
+
+    @classmethod
+    def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
+        """Its own version, and itself. Raises ``UnknownVersion`` for any other."""
+        del options  # of a dispatcher
+        if version is not None and version != cls.version:
+            raise UnknownVersion(f"{cls.name} has no version {version!r} (it is version {cls.version})")
+        return cls.version, cls
 
     async def run(self, args: Any) -> Any:
         """The workflow. Returns ``Ok(result)``, ``Err(reason)`` or ``ContinueAsNew(args)``."""
@@ -124,22 +146,6 @@ class Workflow:
         return payloads.plain(value, what=f"the answer to query {name!r}")
 
     @classmethod
-    def start(cls, args: Any = None, *, id: str | None = None, value: str | None = None, subject: Any = None) -> Any:
-        """Start a run on the caller's connection: inside his transaction it commits or vanishes with it. Gives its handle.
-
-        Without ``id`` one is made up. ``subject`` links the run to a model instance. Locks nothing that exists. Raises
-        ``AlreadyRunning``, ``InvalidId``, ``PayloadError``; nothing is written then.
-        """
-        return binding.backend().start(cls, args, id=id, value=value, subject=subject)
-
-    @classmethod
-    async def astart(
-        cls, args: Any = None, *, id: str | None = None, value: str | None = None, subject: Any = None
-    ) -> Any:
-        """``start`` for async code."""
-        return await binding.backend().astart(cls, args, id=id, value=value, subject=subject)
-
-    @classmethod
     def signal_with_start(
         cls, signal: str, payload: Any = None, args: Any = None, *, id: str, subject: Any = None
     ) -> Any:
@@ -162,8 +168,25 @@ class Workflow:
         return binding.backend().handle(id, workflow=cls)
 
 
-def find(name: str) -> type[Workflow]:
-    """The registered class. Raises ``UnknownWorkflow``, with the nearest names."""
+def register(cls: type[Workflow | VersionedWorkflow]) -> None:
+    """Make it known by its name."""
+    cls.defined_as = next(_definitions)
+    registry[cls.name] = cls
+    defined_in.setdefault(cls.name, {})[cls.__module__] = None
+
+
+def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
+    """Make a class a version of ``dispatcher``: it is known by that name and its number from now on."""
+    if registry.get(cls.name) is cls:
+        del registry[cls.name]
+        defined_in[cls.name].pop(cls.__module__, None)
+    cls.name = dispatcher.name
+    cls.definition = replace(cls.definition, name=cls.name)
+    cls.dispatched_by = dispatcher
+
+
+def find(name: str) -> type[Workflow | VersionedWorkflow]:
+    """What is registered under the name. Raises ``UnknownWorkflow``, with the nearest names."""
     try:
         return registry[name]
     except (KeyError, TypeError):
@@ -174,6 +197,45 @@ def find(name: str) -> type[Workflow]:
         raise UnknownWorkflow(f"no workflow {name!r} in this process{hint}") from None
 
 
+def code_of(name: str, version: int) -> type[Workflow]:
+    """The class that a run of that name and version goes on with: of a dispatcher that of its version.
+
+    A class that stands for itself takes the runs of all its versions: it has patches for what differs. Raises ``UnknownWorkflow``.
+    """
+    found = find(name)
+    if issubclass(found, Workflow):
+        return found
+    try:
+        return found.resolve_version(version)[1]
+    except UnknownVersion as exc:
+        raise UnknownWorkflow(f"no version {version} of workflow {name!r} in this process: {exc}") from None
+
+
+def sender_of(name: str, version: int | None = None) -> Any:
+    """Who sends the Django signals of a run: its class, or its name where this process does not have it."""
+    found = registry.get(name, name)
+    if isinstance(found, str) or issubclass(found, Workflow):
+        return found
+    return found.versions.get(version, found) if version is not None else found
+
+
+def concrete() -> Iterator[type[Workflow]]:
+    """Every class that runs can have, versions of dispatchers among them."""
+    for found in registry.values():
+        if issubclass(found, Workflow):
+            yield found
+        else:
+            yield from found.versions.values()
+
+
+def versions_here() -> dict[str, list[int]]:
+    """The versions that this process has, by name."""
+    found: dict[str, list[int]] = {}
+    for cls in concrete():
+        found.setdefault(cls.name, []).append(cls.version)
+    return found
+
+
 def timeouts(cls: type[Workflow]) -> dict[str, float]:
     """``execution_timeout`` and ``run_timeout`` in seconds, as far as the class has them."""
     given = {"execution_timeout": cls.execution_timeout, "run_timeout": cls.run_timeout}
@@ -181,9 +243,11 @@ def timeouts(cls: type[Workflow]) -> dict[str, float]:
 
 
 def newest(started: type[Workflow], at: int) -> type[Workflow]:
-    """What a run of ``started`` goes on with: a class of its name that was defined after ``at``, else itself."""
+    """What a run of ``started`` goes on with: a class of its name and version that was defined after ``at``, else itself."""
     present = registry.get(started.name)
-    return present if present is not None and present.defined_as > at else started
+    if present is None or present.defined_as <= at:
+        return started
+    return code_of(started.name, started.version)
 
 
 def defined_so_far() -> int:

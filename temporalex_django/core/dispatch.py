@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.core import guard, payloads
-from temporalex_django.core.events import DELIVERED, RESOLUTIONS, Job
+from temporalex_django.core.events import DELIVERED, RESOLUTIONS, RESUME, Job
 from temporalex_django.core.failures import describe, message_of
 from temporalex_django.core.history import Recorded
 from temporalex_django.core.mailbox import Update
@@ -71,6 +71,8 @@ def messages(
                 incoming.append(update)
             else:
                 waiting.append(update)
+        elif job.kind == "ResumeRequested":
+            incoming.append(job)
         elif job.kind not in _NO_MESSAGES:
             raise TemporalexError(f"{executor.info.id}: {job.kind!r} is nothing that can be delivered to a run")
     waiting.sort(
@@ -84,8 +86,17 @@ def arrive(executor: Executor, message: Job | Update) -> None:
     if isinstance(message, Update):
         executor.mailbox.updates.append(message)
         return
+    if message.kind == "ResumeRequested":
+        payload = executor.resume(message.attributes["id"], message.attributes["request"])
+        if payload is None:
+            return
+        message = Job("SignalReceived", {"name": RESUME, "payload": payload})
     name = message.attributes["name"]
     executor.record(message)
+    if name == RESUME and executor.resumes is not None:
+        executor.mailbox.received += 1
+        executor.resumes.resumed(message.attributes["payload"])
+        return
     executor.mailbox.add_signal(name, message.attributes.get("payload"))
     match_waiters(executor, name)
 

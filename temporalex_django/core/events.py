@@ -31,6 +31,8 @@ RESOLUTIONS: Final = frozenset(
 #: under ``delivered``, and a history is read back with these jobs first.
 DELIVERED: Final = "ExternalDelivered"
 INPUTS: Final = RESOLUTIONS | {"WorkflowStarted", "ActivationStarted", "CancelRequested", "SignalReceived"}
+#: Name of the signal that a resume of a graph is in the history.
+RESUME: Final = "__resume__"
 #: Closing events that no command produces: somebody outside closed the run.
 CLOSED_FROM_OUTSIDE: Final = frozenset({"WorkflowTerminated", "WorkflowTimedOut"})
 OUTPUT_OF: Final = {
@@ -68,7 +70,8 @@ class Job(NamedTuple):
     """One thing delivered by an activation.
 
     ``kind`` is the history kind that it becomes, or ``UpdateRequested`` (becomes ``UpdateAccepted`` only when accepted).
-    Attributes by kind: ``SignalReceived`` name, payload · ``UpdateRequested`` id, name, args, after (None when new) ·
+    ``ResumeRequested`` becomes ``SignalReceived`` when a graph lets it through.
+    Attributes by kind: ``SignalReceived`` name, payload · ``UpdateRequested`` id, name, args, after (None when new) · ``ResumeRequested`` id, request ·
     ``ActivityCompleted`` seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts, timeout ·
     ``ChildCompleted`` seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq, type, message ·
     ``ExternalDelivered`` seq · ``TimerFired`` seq · ``CancelRequested`` reason.

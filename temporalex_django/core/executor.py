@@ -14,14 +14,14 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from temporalex_django.core import dispatch, eviction, matching, payloads, places
 from temporalex_django.core.activation import Activation, Completion, Definition, RunInfo
 from temporalex_django.core.commands import Command
 from temporalex_django.core.conditions import Conditions
 from temporalex_django.core.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS, HistoryEvent, Job
-from temporalex_django.core.failures import activity_failure, failure_of_run
+from temporalex_django.core.failures import RunFailure, activity_failure, failure_of_run
 from temporalex_django.core.history import Recorded, activations
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.mailbox import Mailbox
@@ -30,13 +30,21 @@ from temporalex_django.core.phase import Phase
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
 from temporalex_django.core.scheduler import Scheduler, Unit
 from temporalex_django.core.values import copied
-from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError, TemporalexError
+from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError, ResumeRefused, TemporalexError
 
 #: A longer history slows every rebuild: the run should continue as new.
 SUGGEST_CONTINUE_AS_NEW = 10_000
 _WAITS_SHOWN = 20
 #: A fan-out of thousands that all wait for the same must not make each activation slow.
-_UNITS_ASKED = 200
+_UNITS_ASKED = 50
+
+
+class Resumes(Protocol):
+    """A graph at work: who judges its resumes, and takes those that are in the history."""
+
+    def judge(self, request: dict[str, Any]) -> dict[str, Any]: ...
+
+    def resumed(self, payload: dict[str, Any]) -> None: ...
 
 
 class Executor:
@@ -60,6 +68,7 @@ class Executor:
         self.history_length = 0
         self.published: Any = None
         self.publications = 0
+        self.resumes: Resumes | None = None  # of a graph
         self.cancel_requested = False
         self.cancel_notice = IVar("a cancel request")
         self.closed: str | None = None
@@ -158,6 +167,7 @@ class Executor:
         resolve = self._resolve.pop(number, None)
         if resolve is not None:
             self._completion.jobs.append(job)
+            self.activities.pop(number, None)
             resolve(job)
         elif number > self._last_number:
             raise TemporalexError(f"{self.info.id}: {job.kind} for command {number}, which was never issued")
@@ -185,6 +195,8 @@ class Executor:
             return "CancelWorkflow", {}
         if isinstance(error, (Control, MemoryError, RecursionError)):
             raise error
+        if isinstance(error, RunFailure):
+            return "FailWorkflow", error.attributes
         try:
             if error is not None:
                 return "FailWorkflow", failure_of_run(error)
@@ -225,6 +237,18 @@ class Executor:
     def record(self, job: Job) -> None:
         """``job`` is effective: it belongs into the history."""
         self._completion.jobs.append(job)
+
+    def resume(self, update_id: str, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Judge a resume: what it becomes in the history, or None when it is refused, which leaves no trace."""
+        try:
+            if self.resumes is None:
+                raise ResumeRefused(f"{self.info.workflow} {self.info.id} is no graph: it has no steps to resume")
+            payload = self.resumes.judge(request)
+        except TemporalexError as exc:
+            self.reject(update_id, exc)
+            return None
+        self._completion.resumed.append(update_id)
+        return payload
 
     def reject(self, update_id: str, error: TemporalexError) -> None:
         self._completion.rejected.append((update_id, error))
@@ -278,7 +302,6 @@ class Executor:
 
     def schedule_activity(self, attributes: dict[str, Any], result_type: Any) -> IVar:
         """Emit ScheduleActivity; the IVar gives the decoded result or raises ``ActivityFailure``."""
-        number = self.new_number()
         name = attributes["activity"]
 
         def abandon() -> None:
@@ -288,7 +311,6 @@ class Executor:
         ivar = IVar(f"activity {name}", abandon)
 
         def resolve(job: Job) -> None:
-            self.activities.pop(number, None)
             if job.kind != "ActivityCompleted":
                 ivar.fail(activity_failure(job.attributes, name))
                 return
@@ -298,13 +320,19 @@ class Executor:
             except PayloadError as exc:
                 ivar.fail(exc)
 
-        self.activities[number] = name
-        self._resolve[number] = resolve
-        self._issue(Command("ScheduleActivity", number, attributes))
+        number = self.call_activity(attributes, resolve)
         return ivar
 
-    def start_timer(self, duration: float, fire: Callable[[], None]) -> int:
-        """Emit StartTimer; ``fire`` is called when it fires. Durations are seconds."""
+    def call_activity(self, attributes: dict[str, Any], resolve: Callable[[Job], None]) -> int:
+        """Emit ScheduleActivity; ``resolve`` gets its end. The number of the command."""
+        number = self.new_number()
+        self.activities[number] = attributes["activity"]
+        self._resolve[number] = resolve
+        self._issue(Command("ScheduleActivity", number, attributes))
+        return number
+
+    def start_timer(self, duration: float, fire: Callable[[], None], **more: str) -> int:
+        """Emit StartTimer; ``fire`` is called when it fires. Durations are seconds; ``more`` says what the timer is for."""
         number = self.new_number()
         due = self.now + timedelta(seconds=duration)
         self._timers[number] = due
@@ -315,7 +343,7 @@ class Executor:
             fire()
 
         self._resolve[number] = resolve
-        self.emit("StartTimer", number, {"duration": duration, "due": due.isoformat()})
+        self.emit("StartTimer", number, {"duration": duration, "due": due.isoformat(), **more})
         return number
 
     def cancel_timer(self, number: int) -> None:
@@ -371,11 +399,11 @@ class Executor:
         """What the units wait for, in order of their creation; the first twenty."""
         waits: list[str] = []
         for unit in islice(self.scheduler.units.values(), _UNITS_ASKED):
-            if unit.waiting is not None and unit.waiting.label not in waits:
-                waits.append(unit.waiting.label)
+            if unit.waiting is not None:
+                waits += [label for label in unit.waiting.labels if label not in waits]
                 if len(waits) >= _WAITS_SHOWN:
                     break
-        return waits
+        return waits[:_WAITS_SHOWN]
 
     def evict(self) -> None:
         """Drop the run from memory without running any more of its code."""

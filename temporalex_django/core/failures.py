@@ -17,6 +17,14 @@ _TRACEBACK_LINES = 40
 _LONGEST = 50_000
 
 
+class RunFailure(Exception):
+    """Fails the run with these attributes of ``WorkflowFailed``: what went wrong is known already."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        super().__init__(str(attributes.get("message") or attributes.get("reason")))
+        self.attributes = attributes
+
+
 def describe(exc: BaseException) -> dict[str, Any]:
     """``{"type", "message"}`` of an exception."""
     return {"type": type(exc).__name__, "message": message_of(exc)}

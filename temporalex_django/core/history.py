@@ -22,7 +22,7 @@ def activations(events: Sequence[HistoryEvent]) -> Iterator[Recorded]:
     """Group ``events``, which begin at an activation boundary, as the executor takes them."""
     group: list[HistoryEvent] = []
     for event in events:
-        if event.kind in CLOSED_FROM_OUTSIDE:
+        if event.kind in CLOSED_FROM_OUTSIDE or event.attributes.get("outside"):
             continue
         if group and event.activation != group[0].activation:
             yield _recorded(group)

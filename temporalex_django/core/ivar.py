@@ -7,7 +7,7 @@ scheduler knows, never a guess (idea: the IVar and ``waitIVar`` of the STM runti
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.core import places
@@ -29,6 +29,11 @@ class IVar:
         self.value: Any = None
         self.error: BaseException | None = None
         self.waiters: list[Unit] = []
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """What to show: one that stands for several things shows each."""
+        return (self.label,)
 
     def put(self, value: Any = None) -> None:
         """Fill it and wake every waiter; the first value stays, a second put is ignored."""

@@ -175,7 +175,7 @@ class Scheduler:
             self.current = None
 
     def _block(self, unit: Unit, trap: object) -> None:
-        if type(trap) is not IVar:
+        if not isinstance(trap, IVar):
             unit.error = DeterminismViolation(
                 f"{unit.name} awaited {trap!r}, which is not of this workflow: await activities and api primitives only "
                 "(asyncio belongs in an activity)"

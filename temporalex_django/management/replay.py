@@ -121,7 +121,9 @@ def _check(about: Finding, events: Sequence[HistoryEvent]) -> list[Finding]:
     if limit is not None:
         limit += len(events) / _REPLAYED_PER_SECOND
     try:
-        definition = workflow.find(about["workflow"]).definition
+        definition = workflow.code_of(
+            about["workflow"], events[0].attributes.get("version", 1) if events else 1
+        ).definition
         bounded = partial(watchdog.run, limit=limit, what=f"run {about['run']}")
         replaying.replay(definition, events, run=bounded)
     except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the finding

@@ -22,7 +22,7 @@ def _payload() -> serializers.JSONField:
 
 
 class StartBody(Base):
-    """``id`` or ``value`` (for a class with ``unique``), or neither: then an id is made up."""
+    """``id`` or ``value`` (for a class with ``unique``), or neither: then an id is made up. ``version``: of a dispatcher."""
 
     workflow = serializers.CharField(max_length=_LONGEST)
     id = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
@@ -30,6 +30,7 @@ class StartBody(Base):
         required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True
     )
     args = _payload()
+    version = serializers.IntegerField(required=False, allow_null=True, default=None)
 
 
 class SignalBody(Base):
@@ -49,6 +50,14 @@ class QueryBody(Base):
     """One value as arguments."""
 
     args = _payload()
+
+
+class ResumeBody(Base):
+    """``event``, for the step with the key ``step`` where several wait for it; ``data`` goes into the context."""
+
+    event = serializers.CharField(max_length=_LONGEST)
+    step = serializers.CharField(required=False, allow_null=True, default=None, max_length=_LONGEST)
+    data = _payload()  # type: ignore[assignment] # the name of a property of the base class that nobody reads here
 
 
 class ReasonBody(Base):

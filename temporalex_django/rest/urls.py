@@ -31,6 +31,7 @@ urlpatterns = [
     path(f"{_ONE}signals/<str:name>/", _view(post="signal"), name="signal"),
     path(f"{_ONE}updates/<str:name>/", _view(post="send_update", get="outcome"), name="update"),
     path(f"{_ONE}queries/<str:name>/", _view(post="query"), name="query"),
+    path(f"{_ONE}resume/", _view(post="resume"), name="resume"),
     path(f"{_ONE}cancel/", _view(post="cancel"), name="cancel"),
     path(f"{_ONE}terminate/", _view(post="terminate"), name="terminate"),
 ]

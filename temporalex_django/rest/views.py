@@ -17,12 +17,13 @@ from rest_framework.reverse import reverse
 
 from temporalex_django import errors
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.cancel import Cancel
+from temporalex_django.actions.cancel import cancel
 from temporalex_django.actions.describe import Result, describe, described, live_workers
 from temporalex_django.actions.query import Query
+from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.signal import Signal
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import Target, find
+from temporalex_django.actions.targets import Target, find, find_chain
 from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import Update, outcome_of
 from temporalex_django.authoring import workflow as workflows
@@ -132,7 +133,7 @@ class InstanceViewSet(GenericViewSet):
     def create(self, request: Request) -> Response:
         """Start a run: 201."""
         body = self._body(serializers.StartBody)
-        cls = workflows.find(body["workflow"])
+        cls = workflows.find(body["workflow"]).choose(body["version"], {})
         target = Start(cls, args=body["args"], id=body["id"], value=body["value"], by=self._actor()).execute()
         headers = {"Location": self._address("instance", target.workflow_id)}
         return Response(self._detail(target), status=201, headers=headers)
@@ -167,10 +168,17 @@ class InstanceViewSet(GenericViewSet):
         query = Query(target, query=name, args=self._body(serializers.QueryBody)["args"], by=self._actor())
         return Response({"result": query.execute()})
 
-    def cancel(self, request: Request, id: str) -> Response:
-        """202: the workflow decides what it does about it."""
+    def resume(self, request: Request, id: str) -> Response:
+        """200: the step has its event. 409 when none or several steps wait for it."""
         target = self._target(id)
-        Cancel(target, reason=self._body(serializers.ReasonBody)["reason"], by=self._actor()).execute()
+        body = self._body(serializers.ResumeBody)
+        Resume(target, event=body["event"], step=body["step"], data=body["data"], by=self._actor()).execute()
+        return Response(self._detail(find_chain(target.chain_id, storage=storage())))
+
+    def cancel(self, request: Request, id: str) -> Response:
+        """202: a graph is cancelled, a function workflow decides what it does about it."""
+        target = self._target(id)
+        cancel(target, reason=self._body(serializers.ReasonBody)["reason"], by=self._actor())
         return Response({"id": target.workflow_id}, status=202)
 
     def terminate(self, request: Request, id: str) -> Response:

@@ -74,7 +74,8 @@ class DjangoStorage(TaskStatements, TurnStatements):
         self.sql: Dialect = dialect_for(self.alias)
         self._looks: dict[str, _Look] = {}
         self._declined: dict[UUID, float] = {}
-        self._living: tuple[float, set[str]] = (0.0, set())  # until when it is believed, and what live workers have
+        # until when it is believed, and what live workers have
+        self._living: tuple[float, set[tuple[str, int]]] = (0.0, set())
         self._turn = 0
         self.last_claimed: list[UUID] = []
 
@@ -413,20 +414,20 @@ class DjangoStorage(TaskStatements, TurnStatements):
             waits.append(max(0.01, min(self._declined.values()) - time.monotonic()))
         return min(waits, default=None)
 
-    def live_workers_with(self, workflows: Collection[str]) -> set[str]:
-        """Those of ``workflows`` that some worker with a valid lease has registered, as of a moment ago."""
+    def live_workers_with(self, workflow: str, version: int) -> bool:
+        """Whether some worker with a valid lease has registered that version of the class, as of a moment ago."""
         until, there = self._living
         if self.clock is None and time.monotonic() < until:
-            return there.intersection(workflows)
+            return (workflow, version) in there
         now, parameters = self.sql.instant(self.clock)
         rows = self.sql.select(
             f"select cast(workflows as text) from temporalex_worker where expires_at > {now}", parameters, ("text",)
         )
         import json  # noqa: PLC0415 - the column is JSON in both dialects, the codec is not for it
 
-        there = {name for (listed,) in rows for name in json.loads(listed)}
+        there = {(name, number) for (text,) in rows for name, numbers in json.loads(text).items() for number in numbers}
         self._living = (time.monotonic() + _LIVING_FOR, there)
-        return there.intersection(workflows)
+        return (workflow, version) in there
 
 
 def _alone(states: list[RunState], *, worker: bool) -> list[RunState]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from uuid import UUID, uuid4
 
 from temporalex_django.core.events import HistoryEvent
 from temporalex_django.core.values import copied
+from temporalex_django.errors import AlreadyRunning
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.storage import (
     PARENT_CLOSED,
@@ -27,6 +29,7 @@ from temporalex_django.runtime.storage import (
     TaskResult,
     TaskState,
     deadline,
+    live_key,
 )
 
 
@@ -69,12 +72,15 @@ class MemoryStorage:
         self.runs: dict[UUID, MemoryRun] = {}
         self.run_ids: dict[UUID, list[UUID]] = {}  # of each chain, oldest first
         self.chains_of: dict[str, list[UUID]] = {}  # by business id, oldest first
+        self._live_keys: dict[UUID, str] = {}  # what is unique among open runs
         self.messages: dict[int, MemoryMessage] = {}
         self._inboxes: dict[UUID, dict[int, MemoryMessage]] = {}  # unsettled ones
         self._kept: dict[UUID, dict[str, MemoryMessage]] = {}  # updates by their id
         self._fresh: dict[UUID, None] = {}  # chains that a message has not woken yet
         self._children: dict[UUID, dict[int, UUID]] = {}  # chains of the children of a run, by their number
         self.open_tasks: dict[int, TaskState] = {}
+        self._tasks_of: dict[UUID, dict[int, int]] = {}  # open ones of a run, by their number
+        self._due_tasks: list[tuple[datetime, int]] = []  # a heap: those that nobody has, and some that are gone
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
         self.revocable = False  # whether the next transaction can be rolled back
@@ -90,9 +96,14 @@ class MemoryStorage:
         queue: str,
         args: Any,
         seed: int,
+        scope: str = "global",
         execution_timeout: float | None = None,
         run_timeout: float | None = None,
     ) -> UUID:
+        """A new chain, due now. Raises ``AlreadyRunning`` when an open run in its scope has the id."""
+        taken = self._taken(scope, workflow=workflow, version=version, workflow_id=workflow_id)
+        if taken is not None:
+            raise AlreadyRunning(f"{workflow} {workflow_id!r} is open already: use its handle, or another id")
         chain_id, run_id = uuid4(), uuid4()
         facts = RunFacts(
             run_id=run_id,
@@ -104,10 +115,27 @@ class MemoryStorage:
             expires_at=None if execution_timeout is None else self.clock + timedelta(seconds=execution_timeout),
             run_timeout=run_timeout,
         )
-        self._new_chain(chain_id, facts, queue)
+        self._new_chain(chain_id, facts, queue, scope)
         return chain_id
 
-    def _new_chain(self, chain_id: UUID, facts: RunFacts, queue: str) -> None:
+    def _taken(self, scope: str, *, workflow: str, version: int, workflow_id: str) -> UUID | None:
+        """The open chain that keeps a start of that scope out: one of its own key, or one that a wider scope sees (D-14)."""
+        key = live_key(scope, workflow=workflow, version=version, workflow_id=workflow_id)
+        if key is None:
+            return None
+        for chain_id in self.chains_of.get(workflow_id, ()):
+            held = self._live_keys.get(chain_id)
+            if held is None or self.chains[chain_id].closed:
+                continue
+            own = scope == "global" or (scope == "workflow" and self.current(chain_id).facts.workflow == workflow)
+            if own or held == key:
+                return chain_id
+        return None
+
+    def _new_chain(self, chain_id: UUID, facts: RunFacts, queue: str, scope: str) -> None:
+        key = live_key(scope, workflow=facts.workflow, version=facts.version, workflow_id=facts.workflow_id)
+        if key is not None:
+            self._live_keys[chain_id] = key
         self.runs[facts.run_id] = MemoryRun(facts=facts)
         self.run_ids[chain_id] = [facts.run_id]
         self.chains_of.setdefault(facts.workflow_id, []).append(chain_id)
@@ -180,8 +208,8 @@ class MemoryStorage:
     def decline(self, chains: Iterable[UUID]) -> None:
         raise AssertionError("there are no other workers in memory")
 
-    def live_workers_with(self, workflows: Collection[str]) -> set[str]:
-        return set()
+    def live_workers_with(self, workflow: str, version: int) -> bool:
+        return False
 
     def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
         if chains:
@@ -224,7 +252,7 @@ class MemoryStorage:
             self._write(write)
 
     def _start_child(self, child: NewChild) -> None:
-        if child.scope != "none" and self.open_chain(child.workflow_id) is not None:
+        if self._taken(child.scope, workflow=child.workflow, version=child.version, workflow_id=child.workflow_id):
             self._tell(child.refusal())
             return
         chain_id = uuid4()
@@ -243,7 +271,7 @@ class MemoryStorage:
             expires_at=child.expires_at,
             run_timeout=child.run_timeout,
         )
-        self._new_chain(chain_id, facts, child.queue)
+        self._new_chain(chain_id, facts, child.queue, child.scope)
         self._children.setdefault(child.parent_run, {})[child.parent_seq] = chain_id
 
     def _tell(self, message: NewMessage) -> None:
@@ -276,11 +304,10 @@ class MemoryStorage:
             setattr(run, name, value)
         for task in write.tasks:
             self._schedule(task)
-        gone = {(state.run_id, seq) for seq in write.cancelled_tasks}
-        for number, open_task in list(self.open_tasks.items()):
-            key = (open_task.run_id, open_task.seq)
-            if key in gone or (write.drop_tasks and open_task.run_id == state.run_id):
-                del self.open_tasks[number]
+        open_ones = self._tasks_of.get(state.run_id, {})
+        for seq in list(open_ones) if write.drop_tasks else write.cancelled_tasks:
+            if seq in open_ones:
+                self._drop(self.open_tasks[open_ones[seq]])
         self._settle(write)
         if write.next_run is not None:
             following = write.next_run
@@ -341,12 +368,19 @@ class MemoryStorage:
             scheduled_at=task.scheduled_at,
             due_at=task.scheduled_at,
         )
+        self._tasks_of.setdefault(task.run_id, {})[task.seq] = number
+        heapq.heappush(self._due_tasks, (task.scheduled_at, number))
+
+    def _drop(self, task: TaskState) -> None:
+        del self.open_tasks[task.id], self._tasks_of[task.run_id][task.seq]
 
     def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
-        due = [t for t in self.open_tasks.values() if t.owner is None and t.due_at <= self.clock]
-        taken = sorted(due, key=lambda task: (task.due_at, task.id))[:limit]
-        for task in taken:
-            task.owner, task.attempt, task.started_at = owner, task.attempt + 1, self.clock
+        taken: list[TaskState] = []
+        while len(taken) < limit and self._due_tasks and self._due_tasks[0][0] <= self.clock:
+            task = self.open_tasks.get(heapq.heappop(self._due_tasks)[1])
+            if task is not None and task.owner is None:
+                task.owner, task.attempt, task.started_at = owner, task.attempt + 1, self.clock
+                taken.append(task)
         return taken
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
@@ -357,12 +391,13 @@ class MemoryStorage:
                 continue
             valid.append(task.id)
             if result.outcome is not None:
-                del self.open_tasks[task.id]
+                self._drop(task)
                 kind, attributes = result.outcome
                 self._deliver(task.chain_id, "activity", kind, attributes, run_id=task.run_id)
             elif result.retry_at is not None:
                 task.owner = task.started_at = None
                 task.due_at = result.retry_at
+                heapq.heappush(self._due_tasks, (task.due_at, task.id))
         return valid
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:

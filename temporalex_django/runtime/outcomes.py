@@ -8,6 +8,9 @@ from temporalex_django import errors
 from temporalex_django.core.values import copied
 from temporalex_django.runtime.storage import Outcome
 
+#: What a message may be refused with; an update for any other reason with ``UpdateRejected``.
+_REFUSALS = (errors.WorkflowClosed, errors.ResumeRefused, errors.ActionNotPermitted, errors.PayloadError)
+
 
 def result_of(
     status: str, closing: dict[str, Any] | None, *, workflow: str, workflow_id: str, blocked: Any = None
@@ -20,8 +23,9 @@ def result_of(
         case "failed":
             reason, kind = facts.get("reason"), facts.get("type")
             why = f"{kind}: {facts.get('message')}" if kind else f"{reason!r}"
+            step = f"step {facts['step']}: " if facts.get("step") else ""
             raise errors.WorkflowFailed(
-                f"{name} failed: {why}", reason=reason, type=kind, traceback=facts.get("traceback")
+                f"{name} failed: {step}{why}", reason=reason, type=kind, traceback=facts.get("traceback")
             )
         case "terminated":
             reason = facts.get("reason")
@@ -48,8 +52,9 @@ def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
         return copied(outcome.value)
     facts = outcome.value or {}
     message, code = facts.get("message") or "", facts.get("code")
-    if code == errors.WorkflowClosed.code:
-        raise errors.WorkflowClosed(message)
+    for refusal in _REFUSALS:
+        if code == refusal.code:
+            raise refusal(message)
     if outcome.status == "rejected":
         raise errors.UpdateRejected(message)
     raise errors.UpdateFailed(f"{what} failed: {facts.get('type')}: {message}", type=facts.get("type"))

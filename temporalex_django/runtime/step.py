@@ -31,6 +31,7 @@ from temporalex_django.runtime.storage import (
 #: Longest wait between two tries of a blocked run, in seconds.
 _LONGEST_BACKOFF = 300.0
 _RESULTS = ("activity", "child", "external")
+_MESSAGES = ("signal", "update", "resume")
 
 
 class Step:
@@ -158,6 +159,8 @@ class Step:
                 continue  # came while an atomic activity ran; the next turn obeys it
             elif message.kind == "signal":
                 later.append(Job("SignalReceived", {"name": message.name, "payload": message.body}))
+            elif message.kind == "resume":
+                later.append(Job("ResumeRequested", {"id": message.dedupe, "request": message.body}))
             else:
                 update = {"id": message.dedupe, "name": message.name, "args": message.body, "after": message.after}
                 later.append(Job("UpdateRequested", update))
@@ -206,11 +209,12 @@ class Step:
                     outcomes[command.attributes["id"]] = Outcome(
                         status="failed", value={"code": "update_failed", **failure}
                     )
+        outcomes.update((resume, Outcome(status="completed")) for resume in completion.resumed)
         rejected = {
             update: Outcome(status="rejected", value=error_data(error)) for update, error in completion.rejected
         }
         pending = dict(completion.pending)
-        inbox = [message for message in self.messages if message.kind in ("signal", "update")]
+        inbox = [message for message in self.messages if message.kind in _MESSAGES]
         cut = len(inbox) - completion.unapplied
         for index, message in enumerate(inbox):
             if index >= cut:
@@ -227,9 +231,9 @@ class Step:
         write.outcomes.update(outcomes)
 
     def _undelivered(self, message: InboxMessage) -> None:
-        if message.kind in ("signal", "update"):
+        if message.kind in _MESSAGES:
             error = WorkflowClosed(f"the run was closed before the {message.kind} {message.name!r} was delivered")
-            status = "rejected" if message.kind == "update" else "undelivered"
+            status = "undelivered" if message.kind == "signal" else "rejected"
             self.write.settled[message.id] = Outcome(status=status, value=error_data(error))
         elif message.id not in self.write.consumed:
             self.write.consumed.append(message.id)
@@ -389,6 +393,17 @@ def terminated(run: RunState, *, reason: str, now: datetime, facts: RunFacts) ->
     """Close a locked run from outside, at once; none of its code runs any more."""
     why = f"the run was terminated: {reason}" if reason else "the run was terminated"
     return _closed_from_outside(run, "WorkflowTerminated", {"reason": reason}, why, now=now, facts=facts)
+
+
+def cancelled(run: RunState, *, reason: str, now: datetime, facts: RunFacts) -> RunWrite:
+    """Cancel a locked run from outside, at once, as graphs are (D-18); none of its code runs any more."""
+    return _closed_from_outside(
+        run, "WorkflowCancelled", {"reason": reason, "outside": True}, "the run was cancelled", now=now, facts=facts
+    )
+
+
+#: How somebody outside ends a run, by the status that it has then.
+ENDINGS = {"terminated": terminated, "cancelled": cancelled}
 
 
 def timed_out(run: RunState, *, now: datetime, facts: RunFacts) -> RunWrite:

@@ -68,7 +68,8 @@ class RunFacts:
 class InboxMessage:
     """An unsettled message of a chain, oldest first.
 
-    ``kind``: ``signal`` (name, body payload) · ``update`` (name, body args, dedupe = update id) · ``cancel`` (body reason) ·
+    ``kind``: ``signal`` (name, body payload) · ``update`` (name, body args, dedupe = update id) · ``resume`` (name: the
+    event, body: see ``core.executor.Resumes``, dedupe = an id) · ``cancel`` (body reason) ·
     ``activity`` (body: the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child`` and ``external`` likewise.
     A result may also be ``external`` (name ExternalDelivered/ExternalFailed). ``terminate`` (body reason): the parent closed.
     ``after`` is set when an earlier turn left this update waiting behind a busy handler.
@@ -333,8 +334,8 @@ class Storage(Protocol):
     def decline(self, chains: Iterable[UUID]) -> None:
         """Leave these runs to other workers for some seconds (D-32); nothing is written."""
 
-    def live_workers_with(self, workflows: Collection[str]) -> set[str]:
-        """Those of ``workflows`` that some live worker has registered."""
+    def live_workers_with(self, workflow: str, version: int) -> bool:
+        """Whether some live worker has registered that version of the class."""
 
 
 @dataclass(slots=True, kw_only=True)

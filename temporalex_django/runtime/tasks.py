@@ -8,6 +8,7 @@ its own unless it is called inside one.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -50,17 +51,17 @@ _MESSAGE: Columns = (
 )
 
 
-class TaskStatements:
+class TaskStatements(ABC):
     """``TaskStorage``; see there for what each method promises."""
 
     sql: Dialect
     clock: Callable[[], datetime] | None
 
-    def now(self) -> datetime:
-        raise NotImplementedError
+    @abstractmethod
+    def now(self) -> datetime: ...
 
-    def transaction(self) -> AbstractContextManager[None]:
-        raise NotImplementedError
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[None]: ...
 
     def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
         """Take due, unowned activities, oldest due first, queue after queue. One statement a queue on PostgreSQL."""

@@ -47,7 +47,7 @@ def announce(report: TurnReport) -> None:
 
 
 def _announce_run(write: RunWrite, facts: RunFacts) -> None:
-    sender: Any = workflow.registry.get(facts.workflow, facts.workflow)
+    sender: Any = workflow.sender_of(facts.workflow, facts.version)
     who = {"workflow": facts.workflow, "workflow_id": facts.workflow_id, "run_id": str(facts.run_id)}
     for event in write.events:
         if event.kind == "WorkflowStarted":

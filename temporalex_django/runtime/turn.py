@@ -73,7 +73,7 @@ class Engine:
     """Advances runs of one storage. Thread-safe when the storage is: entries leave the cache while they are worked on.
 
     ``perform(task)`` runs an atomic activity and gives its value; ``inline_atomic`` False leaves those to whoever claims tasks.
-    ``limits`` are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name)`` gives the class of a run: the registered one unless said otherwise. ``on_activate`` hears which chain is
+    ``limits`` are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name, version)`` gives the class of a run: the registered one unless said otherwise. ``on_activate`` hears which chain is
     being activated (None: none).
     """
 
@@ -88,7 +88,7 @@ class Engine:
         inline_atomic: bool = True,
         perform: Callable[[TaskState], Any] | None = None,
         on_activate: Callable[[UUID | None], None] | None = None,
-        resolve: Callable[[UUID, str], type[workflow.Workflow]] | None = None,
+        resolve: Callable[[UUID, str, int], type[workflow.Workflow]] | None = None,
         limits: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.storage = storage
@@ -100,7 +100,7 @@ class Engine:
         self._perform = perform
         self._on_activate = on_activate or (lambda _: None)
         self._limits = limits
-        self._resolve = resolve or (lambda _, name: workflow.find(name))
+        self._resolve = resolve or (lambda _, name, version: workflow.code_of(name, version))
 
     def turn(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False
@@ -241,7 +241,7 @@ class Engine:
         facts = report.facts.get(run.run_id)
         if not isinstance(error, UnknownWorkflow) or facts is None:
             return False
-        if not self.storage.live_workers_with([facts.workflow]):
+        if not self.storage.live_workers_with(facts.workflow, facts.version):
             return False
         self.storage.decline([run.chain_id])
         return True
@@ -298,7 +298,9 @@ class Engine:
     def _of_present_class(self, entry: Cached, chain_id: UUID) -> bool:
         """False when the class was defined again since: the run goes on with the new code, as it would after a restart."""
         try:
-            return self._resolve(chain_id, entry.facts.workflow).definition is entry.executor.definition
+            facts = entry.facts
+            present = self._resolve(chain_id, facts.workflow, facts.version)
+            return present.definition is entry.executor.definition
         except UnknownWorkflow:
             return True
 
@@ -324,7 +326,7 @@ class Engine:
         watchdog.run(partial(executor.replay, events), limit=limit, what=f"run {executor.info.run_id}")
 
     def _build(self, run: RunState, facts: RunFacts, events: Sequence[HistoryEvent]) -> Cached:
-        cls = self._resolve(run.chain_id, facts.workflow)
+        cls = self._resolve(run.chain_id, facts.workflow, facts.version)
         info = RunInfo(
             workflow=facts.workflow,
             id=facts.workflow_id,

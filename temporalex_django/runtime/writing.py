@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,15 +90,15 @@ class _Taking:
     chosen: set[tuple[UUID, int]] = field(default_factory=set)
 
 
-class TurnStatements:
+class TurnStatements(ABC):
     """The writing half of ``Storage``. All of it runs inside the turn's transaction, on chains that it has locked."""
 
     sql: Dialect
     clock: Callable[[], datetime] | None
     _taking: _Taking | None = None
 
-    def now(self) -> datetime:
-        raise NotImplementedError
+    @abstractmethod
+    def now(self) -> datetime: ...
 
     def write(self, writes: Sequence[RunWrite]) -> None:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""

@@ -105,11 +105,11 @@ class DjangoEnvironment(Environment):
     def outcome(self, message_id: int) -> Outcome | None:
         return message_outcome(message_id, storage=self.storage)
 
-    def _terminate(self, chain_id: UUID, reason: str) -> None:
+    def _close(self, chain_id: UUID, status: str, reason: str) -> None:
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             facts = self.storage.facts([run.run_id])[run.run_id]
-            self.storage.write([step.terminated(run, reason=reason, now=self.clock, facts=facts)])
+            self.storage.write([step.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
 
     def _run_async(self, coroutine: Any) -> Any:
@@ -134,7 +134,7 @@ class DjangoEnvironment(Environment):
         Chain.objects.using(self.storage.alias).filter(attempt__gt=0, closed=False).update(due_at=self.clock)
 
     def _queues(self) -> Sequence[str]:
-        named = {cls.task_queue for cls in workflow.registry.values()}
+        named = {cls.task_queue for cls in workflow.concrete()}
         named |= {found.options_set.queue for found in activity.registry.values() if found.options_set.queue}
         stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()
         return sorted(named | set(stored))

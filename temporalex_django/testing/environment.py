@@ -7,20 +7,25 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, defined_so_far, find, newest
+from temporalex_django.authoring.workflow import Workflow, code_of, defined_so_far, newest
 from temporalex_django.core import payloads, places
 from temporalex_django.core.commands import Command
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.replaying import replay
-from temporalex_django.errors import TemporalexError, UnknownVersion, WorkflowNotFound
+from temporalex_django.errors import InvalidId, TemporalexError, WorkflowNotFound
+from temporalex_django.graph.activities import activity_of
+from temporalex_django.graph.projection import Projections
+from temporalex_django.graph.steps import Step, StepRef
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.activity_context import ActivityContext, running
 from temporalex_django.runtime.memory import MemoryRun
@@ -61,6 +66,7 @@ class Environment:
         self._batch: list[Callable[[], None]] | None = None
         self._seeds = random.Random(0)  # noqa: S311 - the same test draws the same numbers each time
         self._made_ids = 0
+        self.projections = Projections(lambda run, after: self.row(run).events[after:])
         self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
         self.errors: dict[UUID, BaseException] = {}  # of blocked runs
         self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
@@ -90,7 +96,7 @@ class Environment:
     def outcome(self, message_id: int) -> Outcome | None:
         raise NotImplementedError  # pragma: no cover
 
-    def _terminate(self, chain_id: UUID, reason: str) -> None:
+    def _close(self, chain_id: UUID, status: str, reason: str) -> None:
         raise NotImplementedError  # pragma: no cover
 
     def _set_clock(self, now: datetime) -> None:
@@ -117,19 +123,22 @@ class Environment:
 
     def start(
         self,
-        workflow: type[Workflow],
+        workflow: type[Startable],
         args: Any = None,
         id: str | None = None,
         value: str | None = None,
         version: int | None = None,
+        **options: Any,
     ) -> EnvironmentHandle:
-        """Start a run and drive it until every unit is blocked. Raises ``AlreadyRunning``, ``InvalidId``, ``PayloadError``."""
+        """Start a run and drive it until every unit is blocked.
+
+        Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``.
+        """
+        workflow = workflow.choose(version, options)
         if value is not None:
             if workflow.unique is None:
-                raise TemporalexError(f"{workflow.name} has no `unique`: start it with id=")
-            id = workflow.unique.id_for(value)  # noqa: A001 - the field's name
-        if version is not None and version != workflow.version:
-            raise UnknownVersion(f"{workflow.name} has no version {version} (it is {workflow.version})")
+                raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
+            id = workflow.unique.run_id_for(value, self._suffix)  # noqa: A001 - the field's name
         if id is None:
             self._made_ids += 1
             id = f"{workflow.name}-{self._made_ids}"  # noqa: A001
@@ -139,6 +148,9 @@ class Environment:
         self._classes[chain_id] = workflow, defined_so_far()
         self._drive()
         return EnvironmentHandle(self, workflow_id, chain_id)
+
+    def _suffix(self) -> str:
+        return f"{self._seeds.getrandbits(32):08x}"
 
     def signal_with_start(
         self,
@@ -165,10 +177,12 @@ class Environment:
             self.send(handle.chain_id, "signal", signal, plain)
         return handle
 
-    def class_of(self, chain_id: UUID, name: str) -> type[Workflow]:
+    def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
         """The class that was started, or one of its name that was defined since: tests define many of one name."""
         started, at = self._classes.get(chain_id, (None, 0))
-        return find(name) if started is None or started.name != name else newest(started, at)
+        if started is None or started.name != name or (started.dispatched_by and started.version != version):
+            return code_of(name, version)
+        return newest(started, at)
 
     def handle(self, id: str) -> EnvironmentHandle:
         """The handle of the newest chain of that id. Raises ``WorkflowNotFound``."""
@@ -183,9 +197,14 @@ class Environment:
         self._drive()
         return number
 
-    def terminate(self, chain_id: UUID, reason: str) -> None:
-        self._terminate(chain_id, reason)
+    def close(self, chain_id: UUID, status: str, reason: str) -> None:
+        """End a run at once: ``terminated``, or (a graph) ``cancelled``."""
+        self._close(chain_id, status, reason)
         self._drive()
+
+    @property
+    def batching(self) -> bool:
+        return self._batch is not None
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -229,36 +248,40 @@ class Environment:
 
     # -- activities ---------------------------------------------------------------------------------------------------
 
-    def mock(self, activity: Activity[Any, Any], stand_in: Callable[..., Any]) -> None:
-        """Run ``stand_in`` (plain or async, same arguments) instead of the activity."""
-        self._stand_ins[activity.name] = stand_in
+    def mock(self, activity: Activity[Any, Any] | StepRef, stand_in: Callable[..., Any]) -> None:
+        """Run ``stand_in`` (plain or async, same arguments) instead of the activity, or of the steps of a class."""
+        self._stand_ins[_name_of(activity)] = stand_in
 
-    def hold(self, activity: Activity[Any, Any]) -> None:
+    def hold(self, activity: Activity[Any, Any] | StepRef) -> None:
         """Leave every call of the activity open until ``complete`` or ``fail``."""
-        self._holding.add(activity.name)
+        self._holding.add(_name_of(activity))
 
-    def complete(self, activity: Activity[Any, Any], value: Any = None) -> None:
+    def complete(self, activity: Activity[Any, Any] | StepRef, value: Any = None) -> None:
         """End the oldest held call with a value. Raises ``LookupError`` when none is held."""
-        self._resolve(activity, lambda task: activities.completed(task, value))
+        self._resolve(activity, lambda task: activities.completed(task, self._outgoing(task, value)))
 
-    def fail(self, activity: Activity[Any, Any], error: BaseException) -> None:
+    def fail(self, activity: Activity[Any, Any] | StepRef, error: BaseException) -> None:
         """End the oldest held call with an error, for good. Raises ``LookupError`` when none is held."""
         self._resolve(activity, lambda task: activities.failed(task, error, self.clock, final=True))
 
-    def _resolve(self, activity: Activity[Any, Any], result: Callable[[TaskState], TaskResult]) -> None:
-        for task in [task for task in self._held if task.activity == activity.name]:
+    def _outgoing(self, task: TaskState, value: Any) -> Any:
+        return activities_of.find(task.activity).outgoing(value, task.args, _Source(self, task))
+
+    def _resolve(self, activity: Activity[Any, Any] | StepRef, result: Callable[[TaskState], TaskResult]) -> None:
+        name = _name_of(activity)
+        for task in [task for task in self._held if task.activity == name]:
             ended = result(task)
             self._held.remove(task)
             if self.engine.tasks.finish_tasks([ended]):
                 self._drive()
                 return
-        raise LookupError(f"no call of {activity.name} is held: call env.hold(...) before it is scheduled")
+        raise LookupError(f"no call of {name} is held: call env.hold(...) before it is scheduled")
 
     def perform(self, task: TaskState) -> Any:
         """Run an activity, or its stand-in, here and now."""
         activity = activities_of.find(task.activity)
-        args, kwargs = activity.decode(task.args, task.kwargs)
-        fn = self._stand_ins.get(task.activity, activity.__wrapped__)
+        own, args, kwargs = activity.prepared(task.args, task.kwargs, _Source(self, task))
+        fn = self._stand_ins.get(task.activity, own)
 
         def beat(details: Any) -> None:
             self._beats[task.id, task.attempt, OWNER] = details
@@ -273,7 +296,14 @@ class Environment:
         )
         with places.nowhere(None), running(context):
             value = fn(*args, **kwargs)
-            return self._run_async(value) if asyncio.iscoroutine(value) else value
+            value = self._run_async(value) if asyncio.iscoroutine(value) else value
+        return activity.outgoing(value, task.args, _Source(self, task))
+
+    def instance(self, handle: EnvironmentHandle) -> Any:
+        """The newest run of a graph as an instance of the pure engine, from its history."""
+        row = self.row(self.run_ids(handle.chain_id)[-1])
+        cls = self.class_of(handle.chain_id, row.facts.workflow, row.facts.version)
+        return self.projections.of(row.facts.run_id, cls).instance
 
     def _run_async(self, coroutine: Any) -> Any:
         return _finished(coroutine)
@@ -404,7 +434,8 @@ class Environment:
         """Rebuild every run of the handle from its history. Raises ``NondeterminismError``."""
         for run_id in self.run_ids(handle.chain_id):
             row = self.row(run_id)
-            replay(self.class_of(handle.chain_id, row.facts.workflow).definition, row.events)
+            facts = row.facts
+            replay(self.class_of(handle.chain_id, facts.workflow, facts.version).definition, row.events)
 
     def replay_all(self) -> None:
         """``replay`` of every run that lives here. Raises ``NondeterminismError`` for the first that does not fit."""
@@ -414,6 +445,26 @@ class Environment:
     def replay_history(self, workflow: type[Workflow], history: Sequence[HistoryEvent]) -> None:
         """Run ``workflow`` against a history. Raises ``NondeterminismError``."""
         replay(workflow.definition, history)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """``authoring.activity.Source`` of an attempt in an environment."""
+
+    env: Environment
+    task: TaskState
+
+    def workflow(self, version: int) -> Any:
+        return self.env.class_of(self.task.chain_id, self.task.workflow, version)
+
+    def instance(self, version: int) -> Any:
+        return self.env.projections.of(self.task.run_id, self.workflow(version)).begun[self.task.seq]
+
+
+def _name_of(activity: Activity[Any, Any] | StepRef) -> str:
+    """An activity's, or that of the activity that runs a step."""
+    is_step = isinstance(activity, (Step, type))
+    return activity_of(activity).name if is_step else activity.name  # type: ignore[arg-type,union-attr] # by is_step
 
 
 def _finished(coroutine: Any) -> Any:

@@ -10,6 +10,8 @@ from temporalex_django.authoring.binding import Description
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.values import copied
 from temporalex_django.errors import WorkflowClosed
+from temporalex_django.graph.run import requested
+from temporalex_django.graph.steps import StepRef
 from temporalex_django.runtime.outcomes import result_of, update_value
 from temporalex_django.runtime.storage import Outcome
 
@@ -102,6 +104,22 @@ class EnvironmentHandle:
         number = self.env.send(self.chain_id, "update", name, args, update_id)
         return EnvironmentUpdate(self.env, number, update_id, f"update {name!r} of {self.id}")
 
+    def resume(self, event: str, *, step: StepRef | str | None = None, data: Any = None, by: Any = None) -> None:
+        """Give a graph the event that one of its steps waits for. ``by`` is noted; roles are not asked for here.
+
+        Raises ``ResumeRefused`` when none or several steps wait for it, ``WorkflowClosed``, ``PayloadError``; nothing changes then.
+        """
+        self._refuse_closed(f"resume({event!r})")
+        update_id = str(uuid4())
+        request = requested(event, step=step, data=data, by=None if by is None else str(by))
+        number = self.env.send(self.chain_id, "resume", event, request, update_id)
+        if not self.env.batching:
+            update_value(self.env.outcome(number), update_id=update_id, what=f"resume({event!r}) of {self.id}")
+
+    def instance(self) -> Any:
+        """A graph as an instance of the pure engine: its context and execution history, from the history of the run."""
+        return self.env.instance(self)
+
     def query(self, name: str, args: Any = None, *, fresh: bool = True) -> Any:
         """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``."""
         del fresh  # nothing is ever undelivered here
@@ -111,7 +129,8 @@ class EnvironmentHandle:
             published = self.env.row(
                 self.env.run_ids(self.chain_id)[-2]
             ).published  # the gap after continue-as-new (D-22)
-        return self.env.class_of(self.chain_id, row.facts.workflow).answer(name, args, published)
+        facts = row.facts
+        return self.env.class_of(self.chain_id, facts.workflow, facts.version).answer(name, args, published)
 
     def result(self, timeout: float | None = None) -> Any:
         """The result. Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself."""
@@ -123,14 +142,18 @@ class EnvironmentHandle:
         )
 
     def cancel(self) -> None:
-        """Ask the run to cancel. Raises ``WorkflowClosed``."""
+        """Ask the run to cancel; a graph is cancelled at once. Raises ``WorkflowClosed``."""
         self._refuse_closed("cancel request")
+        facts = self._row.facts
+        if self.env.class_of(self.chain_id, facts.workflow, facts.version).cancels_at_once:
+            self.env.close(self.chain_id, "cancelled", "")
+            return
         self.env.send(self.chain_id, "cancel", "", {"reason": ""})
 
     def terminate(self, reason: str = "") -> None:
         """Close the run at once. Raises ``WorkflowClosed``."""
         self._refuse_closed("terminate")
-        self.env.terminate(self.chain_id, reason)
+        self.env.close(self.chain_id, "terminated", reason)
 
     def history(self) -> list[HistoryEvent]:
         """Of the newest run."""

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring.workflow import Workflow, timeouts
-from temporalex_django.errors import AlreadyRunning
 from temporalex_django.runtime import activities, step
 from temporalex_django.runtime.memory import MemoryRun, MemoryStorage
 from temporalex_django.runtime.storage import Outcome
@@ -46,8 +45,6 @@ class WorkflowEnvironment(Environment):
         )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
-        if self.storage.open_chain(workflow_id) is not None:
-            raise AlreadyRunning(f"a run with the id {workflow_id!r} is open already")
         return self.storage.start(
             workflow=cls.name,
             workflow_id=workflow_id,
@@ -55,6 +52,7 @@ class WorkflowEnvironment(Environment):
             queue=cls.task_queue,
             args=args,
             seed=seed,
+            scope="global" if cls.unique is None else cls.unique.scope,
             **timeouts(cls),
         )
 
@@ -75,11 +73,11 @@ class WorkflowEnvironment(Environment):
         kept = self.storage.messages.get(message_id)
         return kept.outcome if kept is not None else None
 
-    def _terminate(self, chain_id: UUID, reason: str) -> None:
+    def _close(self, chain_id: UUID, status: str, reason: str) -> None:
         run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
         self.engine.cache.take(run.run_id)
         facts = self.storage.facts([run.run_id])[run.run_id]
-        self.storage.write([step.terminated(run, reason=reason, now=self.clock, facts=facts)])
+        self.storage.write([step.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
 
     def _set_clock(self, now: datetime) -> None:

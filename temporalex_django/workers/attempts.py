@@ -19,6 +19,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.activity_context import ActivityContext, running
+from temporalex_django.runtime.graphs import TaskSource
 from temporalex_django.runtime.storage import TaskResult, TaskState
 
 log = logging.getLogger("temporalex_django.activity")
@@ -63,11 +64,11 @@ class Attempt:
         prepared = self._prepare()
         if isinstance(prepared, TaskResult):
             return prepared
-        act, args, kwargs = prepared
+        act, fn, args, kwargs = prepared
         try:
             with running(self.context()):
-                value = await act.__wrapped__(*args, **kwargs)
-            return self._completed(value)
+                value = await fn(*args, **kwargs)
+            return self._completed(act.outgoing(value, self.task.args, TaskSource(self.task)))
         except asyncio.CancelledError:
             if not self.cancelled:
                 return self._failed(RuntimeError("the activity was cancelled from inside"))
@@ -75,26 +76,29 @@ class Attempt:
         except Exception as exc:  # noqa: BLE001 - the policy decides
             return self._failed(exc)
 
-    def _guarded(self, invoke: Callable[[Activity[Any, Any], Any, Any], Any]) -> TaskResult:
+    def _guarded(self, invoke: Callable[[Callable[..., Any], Any, Any], Any]) -> TaskResult:
         prepared = self._prepare()
         if isinstance(prepared, TaskResult):
             return prepared
+        act, *call = prepared
         try:
             with running(self.context()):
-                value = invoke(*prepared)
-            return self._completed(value)
+                value = invoke(*call)
+            return self._completed(act.outgoing(value, self.task.args, TaskSource(self.task)))
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt, not the worker
             return self._failed(exc)
 
-    def _prepare(self) -> TaskResult | tuple[Activity[Any, Any], Any, Any]:
+    def _prepare(self) -> TaskResult | tuple[Activity[Any, Any], Callable[..., Any], Any, Any]:
         task = self.task
         try:
             act = activity.find(task.activity)
-            args, kwargs = act.decode(task.args, task.kwargs)
+            fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
         except (ActivityNotFound, PayloadError) as exc:
             return activities.unknown(task, exc)
+        except Exception as exc:  # noqa: BLE001 - a graph that could not be read: the policy decides
+            return self._failed(exc)
         announce("activity_started", task, attempt=task.attempt)
-        return act, args, kwargs
+        return act, fn, args, kwargs
 
     def _completed(self, value: Any) -> TaskResult:
         try:
@@ -113,9 +117,9 @@ class Attempt:
         return result
 
 
-def call(act: Activity[Any, Any], args: Any, kwargs: Any) -> Any:
+def call(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the function of an activity; an async one runs to its end in a loop of its own."""
-    value = act.__wrapped__(*args, **kwargs)
+    value = fn(*args, **kwargs)
     # not asyncio.run: its ORM calls are to be made by this thread, on its connection
     return async_to_sync(_awaited)(value) if inspect.isawaitable(value) else value
 
@@ -127,10 +131,11 @@ async def _awaited(value: Any) -> Any:
 def perform(task: TaskState) -> Any:
     """An atomic activity, inside the turn's transaction. Raises what the function raises."""
     act = activity.find(task.activity)
-    args, kwargs = act.decode(task.args, task.kwargs)
+    fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
     announce("activity_started", task, attempt=task.attempt)
     with running(Attempt(task, lambda: task.due_at).context()):
-        return act.__wrapped__(*args, **kwargs)
+        value = fn(*args, **kwargs)
+    return act.outgoing(value, task.args, TaskSource(task))
 
 
 def announce(name: str, task: TaskState, **facts: Any) -> None:
@@ -138,7 +143,7 @@ def announce(name: str, task: TaskState, **facts: Any) -> None:
     signal = signals.ALL[name]
     if not signal.receivers:
         return
-    sender = workflow.registry.get(task.workflow, task.workflow)
+    sender = workflow.sender_of(task.workflow)
     if signal.has_listeners(sender):
         signals.send(
             name,

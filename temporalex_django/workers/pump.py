@@ -56,7 +56,7 @@ class Round:
 
 def all_queues() -> list[str]:
     """Every queue that the workflows and activities of this process name."""
-    named = {cls.task_queue for cls in workflow.registry.values()}
+    named = {cls.task_queue for cls in workflow.concrete()}
     named |= {act.options_set.queue for act in activity.registry.values() if act.options_set.queue}
     return sorted(named | {"default"})
 
@@ -103,7 +103,7 @@ class Pump:
         self.row = WorkerRow(
             kind=kind,
             queues=self.queues,
-            workflows={name: [cls.version] for name, cls in workflow.registry.items()},
+            workflows=workflow.versions_here(),
             slot=self.slot.path,
         )
         self.turns = 0

@@ -174,9 +174,8 @@ async def in_phase(place, use):
     return await api.phase("nothing", signal=handlers)
 
 
-def cell(env, name, place):
-    """What became of one use at one place: "fine", or the text of the error."""
-    use = USES[name]
+def used_at(place, use):
+    """A workflow that completes with what became of ``use`` at ``place``."""
 
     async def run(self, args):
         if place == "run":
@@ -185,7 +184,12 @@ def cell(env, name, place):
             return Ok(await in_branch(place, use))
         return Ok(await in_phase(place, use))
 
-    h = env.start(flow(run))
+    return flow(run)
+
+
+def cell(env, name, place):
+    """What became of one use at one place: "fine", or the text of the error."""
+    h = env.start(used_at(place, USES[name]))
     h.signal("given") if h.status == "waiting" else None
     for signal in ("go", "inner"):
         if h.status == "waiting":
@@ -231,14 +235,7 @@ def test_forbidden_cells_are_refused_at_the_call_already(env, place):
                 with pytest.raises(errors.NestingError, match=name):
                     call()
 
-    async def run(self, args):
-        if place == "run":
-            return Ok(await caught(use))
-        if place in ("branch", "branch of race"):
-            return Ok(await in_branch(place, use))
-        return Ok(await in_phase(place, use))
-
-    h = env.start(flow(run))
+    h = env.start(used_at(place, use))
     if h.status == "waiting":
         h.signal("go")
     if h.status == "waiting":

@@ -80,6 +80,10 @@ def test_deprecated_call_replays_marked_and_unmarked_histories(env):
     unmarked = env.start(flow(gone))
     env.advance(10)
     env.replay_history(flow(deprecated), unmarked.history())
+
+    for h, wrong in ((marked, gone), (unmarked, before)):  # neither history fits just any code
+        with pytest.raises(errors.NondeterminismError):
+            env.replay_history(flow(wrong), h.history())
     flow(deprecated)
 
 

@@ -86,6 +86,8 @@ def test_arguments_durations_and_results_are_not_compared(env):
         return Ok("another result")
 
     env.replay_history(flow(run), h.history())
+    with pytest.raises(errors.NondeterminismError, match=r"produced ActivityScheduled, seq 3, activity .*\.other"):
+        env.replay_history(flow(changed(second=other)), h.history())  # the name is
     flow(two_steps)
 
 

@@ -36,7 +36,8 @@ def basket():
     return Basket.start(id="b 1")
 
 
-def problem(response, status: int, code: str):
+def assert_problem(response, status: int, code: str):
+    """Assert that the answer is that problem; its body."""
     assert response.status_code == status, response.content
     assert response["Content-Type"] == "application/problem+json"
     body = response.json()
@@ -76,7 +77,7 @@ def test_a_start_by_value(api):
     response = api.post(URL, {"workflow": "test.Orders", "value": "42"}, format="json")
 
     assert response.json()["id"] == "order::42"
-    problem(api.post(URL, {"workflow": "test.Orders", "value": "NO"}, format="json"), 400, "invalid_id")
+    assert_problem(api.post(URL, {"workflow": "test.Orders", "value": "NO"}, format="json"), 400, "invalid_id")
 
 
 @pytest.mark.parametrize(
@@ -92,18 +93,20 @@ def test_a_start_by_value(api):
     ],
 )
 def test_bad_starts(api, basket, body, status, code):
-    problem(api.post(URL, body, format="json"), status, code)
+    assert_problem(api.post(URL, body, format="json"), status, code)
 
     assert Chain.objects.count() == 1
 
 
 @pytest.mark.parametrize("raw", ["{", '{"workflow": NaN}', "\x80"])
 def test_malformed_json(api, raw):
-    problem(api.post(URL, raw, content_type="application/json"), 400, "parse_error")
+    assert_problem(api.post(URL, raw, content_type="application/json"), 400, "parse_error")
 
 
 def test_another_media_type(api):
-    problem(api.post(URL, "a=1", content_type="application/x-www-form-urlencoded"), 415, "unsupported_media_type")
+    assert_problem(
+        api.post(URL, "a=1", content_type="application/x-www-form-urlencoded"), 415, "unsupported_media_type"
+    )
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------------
@@ -122,7 +125,7 @@ def test_the_list_is_filtered_and_paged(api):
     assert [run["id"] for run in api.get(URL, {"status": "terminated,failed"}).json()["results"]] == ["s-1"]
     assert len(api.get(URL, {"workflow": "test.Basket"}).json()["results"]) == 5
     assert api.get(URL, {"queue": "other"}).json()["results"] == []
-    assert "no" in problem(api.get(URL, {"status": "open"}), 400, "invalid")["errors"]["status"]
+    assert "no" in assert_problem(api.get(URL, {"status": "open"}), 400, "invalid")["errors"]["status"]
 
 
 def test_a_page_costs_the_same_however_long(api, django_assert_num_queries):
@@ -168,7 +171,7 @@ def test_the_history_is_paged(api, basket):
         address = page["next"]
 
     assert [(e["seq"], e["kind"]) for e in events] == [(e.seq, e.kind) for e in basket.history()]
-    problem(api.get(f"{URL}b 1/events/", {"after": "x"}), 400, "invalid")
+    assert_problem(api.get(f"{URL}b 1/events/", {"after": "x"}), 400, "invalid")
 
 
 def test_results(api):
@@ -215,15 +218,17 @@ def test_an_update_that_is_not_done_has_an_address(api, basket):
 
 
 def test_bad_updates(api, basket):
-    body = problem(api.post(f"{URL}b 1/updates/add/", {"args": -1, "id": "u-1"}, format="json"), 422, "update_rejected")
+    body = assert_problem(
+        api.post(f"{URL}b 1/updates/add/", {"args": -1, "id": "u-1"}, format="json"), 422, "update_rejected"
+    )
     assert "only more than nothing" in body["detail"]
     assert not OperatorAction.objects.exists()
-    problem(api.post(f"{URL}b 1/updates/other/", {}, format="json"), 422, "update_rejected")
-    problem(api.post(f"{URL}b 1/updates/broken/", {}, format="json"), 422, "update_failed")
-    problem(api.post(f"{URL}b 1/updates/add/?wait=soon", {"args": 1}, format="json"), 400, "invalid")
-    problem(api.get(f"{URL}b 1/updates/add/?id=nobody"), 404, "workflow_not_found")
+    assert_problem(api.post(f"{URL}b 1/updates/other/", {}, format="json"), 422, "update_rejected")
+    assert_problem(api.post(f"{URL}b 1/updates/broken/", {}, format="json"), 422, "update_failed")
+    assert_problem(api.post(f"{URL}b 1/updates/add/?wait=soon", {"args": 1}, format="json"), 400, "invalid")
+    assert_problem(api.get(f"{URL}b 1/updates/add/?id=nobody"), 404, "workflow_not_found")
     basket.terminate()
-    problem(api.post(f"{URL}b 1/updates/add/", {"args": 1}, format="json"), 409, "workflow_closed")
+    assert_problem(api.post(f"{URL}b 1/updates/add/", {"args": 1}, format="json"), 409, "workflow_closed")
 
 
 def test_a_signal(api, basket):
@@ -234,7 +239,7 @@ def test_a_signal(api, basket):
     assert api.post(f"{URL}b 1/signals/checkout/").status_code == 202
     drain()
     assert basket.result() == [{"a": 1}]
-    problem(api.post(f"{URL}b 1/signals/note/", {}, format="json"), 409, "workflow_closed")
+    assert_problem(api.post(f"{URL}b 1/signals/note/", {}, format="json"), 409, "workflow_closed")
     assert [a.details for a in OperatorAction.objects.order_by("id")] == [{"signal": "note"}, {"signal": "checkout"}]
 
 
@@ -243,8 +248,8 @@ def test_a_query(api, basket):
 
     assert api.post(f"{URL}b 1/queries/items/", {}, format="json").json() == {"result": [5]}
     assert api.post(f"{URL}b 1/queries/upto/", {"args": 0}, format="json").json() == {"result": []}
-    problem(api.post(f"{URL}b 1/queries/nothing/", {}, format="json"), 404, "unknown_query")
-    problem(api.post(f"{URL}b 1/queries/broken/", {}, format="json"), 500, "query_failed")
+    assert_problem(api.post(f"{URL}b 1/queries/nothing/", {}, format="json"), 404, "unknown_query")
+    assert_problem(api.post(f"{URL}b 1/queries/broken/", {}, format="json"), 500, "query_failed")
     assert not OperatorAction.objects.exists()
 
 
@@ -259,8 +264,8 @@ def test_cancel_and_terminate(api, basket):
     assert other.status == "cancelled"
     rows = OperatorAction.objects.order_by("id").values_list("action", "reason", "forced", "actor__username")
     assert list(rows) == [("cancel", "asked", False, "ann"), ("terminate", "enough", True, "ann")]
-    problem(api.post(f"{URL}b 1/cancel/"), 409, "workflow_closed")
-    problem(api.post(f"{URL}b 1/terminate/"), 409, "workflow_closed")
+    assert_problem(api.post(f"{URL}b 1/cancel/"), 409, "workflow_closed")
+    assert_problem(api.post(f"{URL}b 1/terminate/"), 409, "workflow_closed")
 
 
 @pytest.mark.parametrize(
@@ -273,11 +278,11 @@ def test_cancel_and_terminate(api, basket):
 def test_the_run_is_looked_up_before_the_body_is_judged(api, method, path):
     for ref in ("nobody", "01890000-0000-7000-8000-000000000000", "nul\x00"):
         kwargs = {"data": "{", "content_type": "application/json"} if method == "post" else {}
-        problem(getattr(api, method)(f"{URL}{ref}/{path}", **kwargs), 404, "workflow_not_found")
+        assert_problem(getattr(api, method)(f"{URL}{ref}/{path}", **kwargs), 404, "workflow_not_found")
 
 
 def test_a_method_that_an_address_does_not_have(api, basket):
-    problem(api.delete(f"{URL}b 1/"), 405, "method_not_allowed")
+    assert_problem(api.delete(f"{URL}b 1/"), 405, "method_not_allowed")
 
 
 # -- who may -----------------------------------------------------------------------------------------------------------------
@@ -307,7 +312,7 @@ def test_every_address_needs_its_permission(basket, method, path, permission):
     assert response.status_code in (401, 403)
     assert response["Content-Type"] == "application/problem+json"
     assert response.json()["code"] in ("not_authenticated", "not_permitted")
-    body = problem(getattr(client, method)(URL + path), 403, "not_permitted")
+    body = assert_problem(getattr(client, method)(URL + path), 403, "not_permitted")
     assert permission in body["detail"]
     assert basket.status == "pending"
     assert not Message.objects.exists()
@@ -316,7 +321,7 @@ def test_every_address_needs_its_permission(basket, method, path, permission):
 def test_the_hosts_exception_handler_is_left_alone(api, settings):
     settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "EXCEPTION_HANDLER": "nowhere.handler"}
 
-    problem(api.get(f"{URL}nobody/"), 404, "workflow_not_found")
+    assert_problem(api.get(f"{URL}nobody/"), 404, "workflow_not_found")
 
 
 def test_no_payload_in_the_log(api, basket, caplog):

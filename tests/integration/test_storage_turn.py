@@ -425,7 +425,8 @@ def test_live_workers_are_those_whose_lease_is_valid(storage: DjangoStorage) -> 
             expires_at=now + timedelta(seconds=left),
         )
 
-    assert storage.live_workers_with(["Here", "Gone", "Nowhere"]) == {"Here"}
+    assert [name for name in ("Here", "Gone", "Nowhere") if storage.live_workers_with(name, 1)] == ["Here"]
+    assert not storage.live_workers_with("Here", 2)
 
 
 def test_runs_are_found_by_their_subject(storage: DjangoStorage, django_user_model: Any) -> None:

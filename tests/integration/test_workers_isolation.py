@@ -269,5 +269,5 @@ def test_which_classes_live_workers_have_is_asked_once_a_turn() -> None:
     storage = DjangoStorage()
     with CaptureQueriesContext(connection) as queries:
         for _ in range(50):
-            storage.live_workers_with(["Foreign"])
+            storage.live_workers_with("Foreign", 1)
     assert len([q for q in queries if "temporalex_worker" in q["sql"]]) == 1

@@ -42,7 +42,8 @@ def replay_all(env: Environment, chains: Iterable[UUID]) -> None:
         handle = EnvironmentHandle(env, "", chain_id)
         env.replay(handle)
         history = handle.history()
-        cls = env.class_of(chain_id, handle.describe()["workflow"])
+        about = handle.describe()
+        cls = env.class_of(chain_id, about["workflow"], about["version"])
         for activation in range(1, history[-1].activation if history else 0):
             env.replay_history(cls, [event for event in history if event.activation <= activation])
         assert [event.seq for event in history] == list(range(1, len(history) + 1))

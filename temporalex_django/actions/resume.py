@@ -1,0 +1,75 @@
+"""Give a graph the event that one of its steps waits for."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.contrib.auth.models import AnonymousUser, PermissionsMixin
+
+from temporalex_django.actions.base import CODE, Actor, refuse_inside_workflow
+from temporalex_django.actions.targets import Target
+from temporalex_django.actions.update import DEFAULT_TIMEOUT, Message
+from temporalex_django.errors import ResumeRefused
+from temporalex_django.graph.run import requested
+from temporalex_django.graph.steps import StepRef, key_of, role_of
+from temporalex_django.graph.workflow import GraphWorkflow
+
+
+class Resume(Message):
+    """Judged like an update, and where an update would be: the event must be for exactly one waiting step, else nothing changes.
+
+    ``by`` is who decides. A step with a role (``Approval``) takes nobody else's word, and no code's; a person from a face needs the
+    permission to signal, or such a role of this graph. Raises ``ResumeRefused``, ``ActionNotPermitted``, ``WorkflowClosed``,
+    ``PayloadError``, ``NestingError``, ``UpdateTimeout``.
+    """
+
+    name: ClassVar[str] = "resume"
+    permission: ClassVar[str] = "signal_instance"
+    kind: ClassVar[str] = "resume"
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        event: str,
+        step: StepRef | str | None = None,
+        data: Any = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        by: Actor = CODE,
+        decided_by: str | None = None,
+    ) -> None:
+        code = target.code
+        if code is not None and not issubclass(code, GraphWorkflow):
+            raise ResumeRefused(f"{target.workflow} {target.workflow_id} is no graph: it has no steps to resume")
+        self.may = [] if code is None else [key for key, role in roles(code, event) if holds(by.user, role)]
+        who = str(by.user) if by.user is not None else decided_by
+        request = requested(event, step=step, data=data, by=who, may=self.may)
+        super().__init__(target, message=event, body=request, id=None, timeout=timeout, mode="auto", by=by)
+
+    def check(self) -> None:
+        refuse_inside_workflow(self.name)
+        if self.by.source != CODE.source and not self.may:
+            super().check()
+
+    @property
+    def _what(self) -> str:
+        return f"resume({self.message!r}) of {self.target.workflow} {self.target.workflow_id}"
+
+
+def roles(code: type[GraphWorkflow], event: str) -> list[tuple[str, str]]:
+    """Key and role of each step that takes the event from people with a role only."""
+    return [
+        (key_of(step), role)
+        for step in code.graph()
+        if event in step.events and (role := role_of(step)) is not None
+    ]
+
+
+def holds(user: AbstractBaseUser | AnonymousUser | None, role: str) -> bool:
+    """Whether an active user has the permission (``app.codename``), or is in the group of that name."""
+    if user is None or not getattr(user, "is_active", False) or not isinstance(user, PermissionsMixin):
+        return False
+    if user.is_superuser:
+        return True
+    return user.has_perm(role) if "." in role else user.groups.filter(name=role).exists()

@@ -1,0 +1,243 @@
+"""How code outside starts and reaches the runs of a class: by id, or by the business value of its ``unique``.
+
+A class with ``unique`` has the facade ``start(value, args)``, ``resume``, ``get``, ``list`` and ``cancel``, each with an async twin. With
+scope ``none`` several runs share a value, so only ``start`` and ``list`` exist; without ``unique`` only ``start``. What does not exist
+is really absent: the attribute is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import MethodType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from temporalex_django.authoring import binding
+from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
+
+if TYPE_CHECKING:
+    from temporalex_django.authoring.unique import Unique
+    from temporalex_django.authoring.workflow import Workflow
+
+_UNSET: Any = object()
+
+
+class _ByValue:
+    """A class method that only classes with a fitting ``unique`` have."""
+
+    def __init__(self, fn: Callable[..., Any], *, shared: bool = False) -> None:
+        self._fn = fn
+        self._shared = shared  # several runs may have the value
+        self.__doc__ = fn.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[Startable]) -> Callable[..., Any]:
+        unique = owner.unique
+        if unique is None or (unique.scope == "none" and not self._shared) or owner.dispatched_by is not None:
+            raise AttributeError(_absent(owner, self._name))
+        return MethodType(self._fn, owner)
+
+
+def _absent(owner: type[Startable], name: str) -> str:
+    if owner.dispatched_by is not None:
+        return f"{owner.__name__} is a version of {owner.dispatched_by.__name__}: use {owner.dispatched_by.__name__}.{name}"
+    if owner.unique is None:
+        return f"{owner.__name__} has no `unique`, so it has no {name!r}"
+    return f"{owner.__name__} has scope 'none': several runs share a value, so it has no {name!r}"
+
+
+class _Start:
+    """``start`` and ``astart``: absent from versions of a dispatcher."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        self.__doc__ = fn.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[Startable]) -> Callable[..., Any]:
+        if owner.dispatched_by is not None:
+            raise AttributeError(_absent(owner, self._name))
+        return MethodType(self._fn, owner)
+
+
+class Startable:
+    """What workflow classes and dispatchers have in common."""
+
+    name: ClassVar[str]
+    unique: ClassVar[Unique | None] = None
+    #: The dispatcher of which the class is a version.
+    dispatched_by: ClassVar[type[Startable] | None] = None
+
+    @classmethod
+    def is_versioned(cls) -> bool:
+        """Whether it is a dispatcher over versions."""
+        raise NotImplementedError
+
+    @classmethod
+    def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
+        """The version and the class that a start would run. Raises ``UnknownVersion``."""
+        raise NotImplementedError
+
+    @classmethod
+    def choose(cls, version: int | None, options: dict[str, Any]) -> type[Workflow]:
+        """The concrete class of a start with these options. Raises ``UnknownVersion``, ``TypeError`` for options of nobody."""
+        if options and not cls.is_versioned():
+            raise TypeError(f"{cls.__name__}.start has no option {', '.join(sorted(options))}")
+        return cls.resolve_version(version, **options)[1]
+
+    def _start(
+        cls: Any,  # noqa: N805 - bound to the class by _Start
+        *given: Any,
+        args: Any = _UNSET,
+        id: str | None = None,
+        value: str | None = None,
+        subject: Any = None,
+        version: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Start a run on the caller's connection: inside his transaction it commits or vanishes with it. Gives its handle.
+
+        ``start(args, id=...)``; without ``id`` one is made up. With ``unique``: ``start(value, args)``, the id is ``key::value``. ``subject``
+        links the run to a model instance. A dispatcher takes ``version`` and further options for its ``version_for``. Locks nothing that
+        exists. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``; nothing is written then.
+        """
+        concrete = cls.choose(version, options)
+        value, args = business(concrete, given, args=args, id=id, value=value)
+        return binding.backend().start(concrete, args, id=id, value=value, subject=subject)
+
+    async def _astart(
+        cls: Any,  # noqa: N805 - as above
+        *given: Any,
+        args: Any = _UNSET,
+        id: str | None = None,
+        value: str | None = None,
+        subject: Any = None,
+        version: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """``start`` for async code."""
+        concrete = cls.choose(version, options)
+        value, args = business(concrete, given, args=args, id=id, value=value)
+        return await binding.backend().astart(concrete, args, id=id, value=value, subject=subject)
+
+    start: ClassVar[Any] = _Start(_start)
+    astart: ClassVar[Any] = _Start(_astart)
+
+    def _resume(
+        cls: Any,  # noqa: N805
+        value: str,
+        event: str,
+        *,
+        step: Any = None,
+        data: Any = None,
+        by: Any = None,
+        version: int | None = None,
+    ) -> None:
+        """Give the run of that value an event that one of its steps waits for; see ``WorkflowHandle.resume``."""
+        cls.get(value, version=version).resume(event, step=step, data=data, by=by)
+
+    async def _aresume(
+        cls: Any,  # noqa: N805
+        value: str,
+        event: str,
+        *,
+        step: Any = None,
+        data: Any = None,
+        by: Any = None,
+        version: int | None = None,
+    ) -> None:
+        """``resume`` for async code."""
+        handle = await cls.aget(value, version=version)
+        await handle.aresume(event, step=step, data=data, by=by)
+
+    def _get(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
+        """The handle of the newest run of that value. Raises ``WorkflowNotFound``, ``InvalidId``.
+
+        With scope ``version`` several may be open: then ``version`` says which (``UnknownVersion`` without it).
+        """
+        return binding.backend().get(cls, _id(cls, value), version=version)
+
+    async def _aget(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
+        """``get`` for async code."""
+        return await binding.backend().aget(cls, _id(cls, value), version=version)
+
+    def _list(cls: Any, **filters: Any) -> Iterator[Any]:  # noqa: N805
+        """Handles of the runs of this class, of all versions, newest first.
+
+        Filters, all of which must hold: ``status`` (one or a list), ``version``, ``value``, ``id``. Raises ``TypeError`` for others.
+        """
+        return binding.backend().list(cls, _filters(cls, filters))
+
+    async def _alist(cls: Any, **filters: Any) -> Sequence[Any]:  # noqa: N805
+        """``list`` for async code; a list."""
+        return await binding.backend().alist(cls, _filters(cls, filters))
+
+    def _cancel(cls: Any, value: str, *, version: int | None = None) -> None:  # noqa: N805
+        """Cancel the run of that value: a graph at once, a function workflow is asked to.
+
+        Raises ``WorkflowNotFound``, ``NotCancellable`` for one that is closed.
+        """
+        try:
+            cls.get(value, version=version).cancel()
+        except WorkflowClosed as exc:
+            raise NotCancellable(exc.message) from None
+
+    async def _acancel(cls: Any, value: str, *, version: int | None = None) -> None:  # noqa: N805
+        """``cancel`` for async code."""
+        handle = await cls.aget(value, version=version)
+        try:
+            await handle.acancel()
+        except WorkflowClosed as exc:
+            raise NotCancellable(exc.message) from None
+
+    resume: ClassVar[Any] = _ByValue(_resume)
+    aresume: ClassVar[Any] = _ByValue(_aresume)
+    get: ClassVar[Any] = _ByValue(_get)
+    aget: ClassVar[Any] = _ByValue(_aget)
+    cancel: ClassVar[Any] = _ByValue(_cancel)
+    acancel: ClassVar[Any] = _ByValue(_acancel)
+    list: ClassVar[Any] = _ByValue(_list, shared=True)
+    alist: ClassVar[Any] = _ByValue(_alist, shared=True)
+
+
+#: Names of the facade: an attribute of a workflow class would hide it.
+FACADE = frozenset(
+    {"start", "astart", "resume", "aresume", "get", "aget", "list", "alist", "cancel", "acancel", "choose"}
+)
+
+
+def business(
+    cls: type[Workflow], given: tuple[Any, ...], *, args: Any, id: str | None, value: str | None
+) -> tuple[str | None, Any]:
+    """Value and arguments of a call of ``start``. Raises ``InvalidId``, ``TypeError``."""
+    if cls.unique is not None and value is None and id is None:
+        if not given:
+            raise InvalidId(f"{cls.name} has `unique`: start it with a value, start(value, args)")
+        value, *rest = given
+    else:
+        rest = [*given]
+    if len(rest) > 1 or (rest and args is not _UNSET):
+        form = "start(value, args)" if cls.unique is not None else "start(args, id=...)"
+        raise TypeError(f"{cls.name}.start takes {form}")
+    return value, rest[0] if rest else None if args is _UNSET else args
+
+
+def _id(cls: type[Startable], value: str) -> str:
+    assert cls.unique is not None
+    return cls.unique.id_for(value)
+
+
+def _filters(cls: type[Startable], filters: dict[str, Any]) -> dict[str, Any]:
+    if unknown := sorted(filters.keys() - {"status", "version", "value", "id"}):
+        raise TypeError(
+            f"{cls.__name__}.list: no such filter: {', '.join(unknown)} (known: id, status, value, version)"
+        )
+    found = dict(filters)
+    if "value" in found:
+        found["id"] = _id(cls, found.pop("value"))
+    if isinstance(found.get("status"), str):
+        found["status"] = [found["status"]]
+    return found

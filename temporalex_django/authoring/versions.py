@@ -1,0 +1,100 @@
+"""``VersionedWorkflow``: one name, several classes, each run fixed to the one that it was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.errors import UnknownVersion, WorkflowDefinitionError
+
+
+class VersionedWorkflow(Startable):
+    """A dispatcher: ``versions = {1: First, 2: Second}``, ``current = 2``.
+
+    A start runs the version that the caller names, else what ``version_for`` chooses, else ``current`` (read at each start). Runs go on
+    with the class of their version as long as it stands in ``versions``; what becomes of those whose version is gone, a start does
+    not touch: they are blocked, and say so. The classes keep their place and their names in the code; in the database all are ``name``.
+    """
+
+    versions: ClassVar[Mapping[int, type[Workflow]]] = {}
+    current: ClassVar[int]
+    defined_as: ClassVar[int] = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+        if problems := _problems(cls):
+            raise WorkflowDefinitionError(f"versioned workflow {cls.__qualname__}: " + "; ".join(problems))
+        cls.unique = next(iter(cls.versions.values())).unique
+        for version in cls.versions.values():
+            workflows.adopt(version, cls)
+        workflows.register(cls)
+
+    @classmethod
+    def is_versioned(cls) -> bool:
+        """True."""
+        return True
+
+    @classmethod
+    def version_for(cls, versions: Mapping[int, type[Workflow]], options: Mapping[str, Any]) -> int | None:
+        """Override it to choose the version of a start by its options; None leaves it to ``current``."""
+        del versions, options
+        return None
+
+    @classmethod
+    def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
+        """The version asked for, else that of ``version_for``, else ``current``. Raises ``UnknownVersion``."""
+        if version is None:
+            version = cls.version_for(dict(cls.versions), options)
+        if version is None:
+            version = cls.current
+        found = cls.versions.get(version) if type(version) is int else None
+        if found is None:
+            known = ", ".join(str(number) for number in sorted(cls.versions))
+            raise UnknownVersion(f"{cls.name} has no version {version!r} (it has: {known})")
+        return version, found
+
+
+def _problems(cls: type[VersionedWorkflow]) -> list[str]:
+    """What is wrong with a dispatcher (HE-162), one sentence each."""
+    found: list[str] = []
+    given = cls.versions
+    if "version" in cls.__dict__:
+        found.append("it has `versions`, so it has no `version` of its own")
+    if not isinstance(cls.name, str) or not 1 <= len(cls.name) <= 200 or cls.name.startswith("__"):
+        found.append(f"name {cls.name!r} must be a string of 1 to 200 characters that does not begin with '__'")
+    if not isinstance(given, Mapping) or not given:
+        return [*found, f"versions must be a mapping of version numbers to workflow classes, not {given!r}"]
+    for number, version in given.items():
+        if type(number) is not int or number < 1:
+            found.append(f"the version {number!r} must be a whole number from 1")
+        if not (isinstance(version, type) and issubclass(version, Workflow) and "definition" in vars(version)):
+            found.append(f"version {number!r} is {version!r}, which is not a workflow class")
+            continue
+        if version.version != number:
+            found.append(f"version {number!r} is {version.__name__}, which has version = {version.version!r}")
+        if not _belongs(version, cls):
+            found.append(f"{version.__name__} must be nested in {cls.__name__} or stand in the same package")
+        if version.dispatched_by is not None and version.dispatched_by.name != cls.name:
+            found.append(f"{version.__name__} is a version of {version.dispatched_by.__name__} already")
+    classes = [version for version in given.values() if isinstance(version, type) and issubclass(version, Workflow)]
+    if len({version.unique for version in classes}) > 1:
+        found.append("its versions differ in `unique`: a value must mean the same in all of them")
+    if not hasattr(cls, "current"):
+        found.append("`current` is missing: which version does a start run?")
+    elif cls.current not in given or type(cls.current) is not int:
+        found.append(f"current {cls.current!r} is not in versions")
+    return found
+
+
+def _belongs(version: type, dispatcher: type) -> bool:
+    nested = version.__qualname__.startswith(f"{dispatcher.__qualname__}.")
+    return nested or _package(version) == _package(dispatcher)
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.rpartition(".")[0] or cls.__module__

@@ -1,0 +1,42 @@
+"""Graph workflows: the pure engine, usable alone, and what a graph is made of. Names are loaded when first used (PEP 562)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from temporalex_django.core.results import Err, Event, Pending
+    from temporalex_django.graph import engine
+    from temporalex_django.graph.context import Context, ExecutionEntry
+    from temporalex_django.graph.instance import Instance
+    from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
+    from temporalex_django.graph.transitions import transit
+    from temporalex_django.graph.workflow import GraphWorkflow
+
+_HOME = {
+    **dict.fromkeys(("Err", "Event", "Pending"), "temporalex_django.core.results"),
+    **dict.fromkeys(("Context", "ExecutionEntry"), "temporalex_django.graph.context"),
+    "Instance": "temporalex_django.graph.instance",
+    **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
+    "transit": "temporalex_django.graph.transitions",
+    "GraphWorkflow": "temporalex_django.graph.workflow",
+}
+
+__all__ = [  # noqa: RUF022 - grouped as the documentation groups them
+    "GraphWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
+    "Event", "Pending", "Err", "engine", "Instance", "Context", "ExecutionEntry",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "engine":
+        return import_module("temporalex_django.graph.engine")
+    if name not in _HOME:
+        raise AttributeError(f"module 'temporalex_django.graph' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,124 @@
+"""What a run knows: the data it was started with, and what its steps gave.
+
+Both grow by appending only, so an instance and its successors share one list: a completion copies nothing, whatever was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from temporalex_django.graph.steps import StepRef, key_of
+from temporalex_django.graph.values import Entries, frozen
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionEntry:
+    """A step that ended: with which event, when (aware datetime, None where the caller of the engine gave none), with which data."""
+
+    step: StepRef
+    event: str
+    timestamp: datetime | None
+    context_updates: Any = None
+
+
+class Log:
+    """The entries of an instance and of all that came of it: whoever appends behind the last one appends in place, others copy."""
+
+    __slots__ = ("configs", "entries", "position")
+
+    def __init__(self) -> None:
+        self.entries: list[ExecutionEntry] = []
+        self.position: dict[str, int] = {}  # of a key in the entries
+        self.configs: dict[int, Any] = {}  # by number of the step
+
+    def fork(self, count: int) -> Log:
+        """The first ``count`` entries, to be continued differently."""
+        made = Log()
+        made.entries = self.entries[:count]
+        made.position = {key: at for key, at in self.position.items() if at < count}
+        made.configs = dict(self.configs)
+        return made
+
+    def with_entry(self, count: int, key: str, entry: ExecutionEntry) -> Log:
+        log = self if len(self.entries) == count and key not in self.position else self.fork(count)
+        log.position[key] = count
+        log.entries.append(entry)
+        return log
+
+    def with_config(self, count: int, number: int, config: Any) -> Log:
+        if number in self.configs:
+            if self.configs[number] == config:
+                return self
+            log = self.fork(count)
+        elif config is None:
+            return self
+        else:
+            log = self
+        log.configs[number] = config
+        return log
+
+
+class _Given:
+    """What a context stands on when it was made by hand."""
+
+    def __init__(self, initial: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
+        self.initial = frozen(initial)
+        self.log = Log()
+        for key, data in steps.items():
+            self.log.with_entry(len(self.log.entries), key, ExecutionEntry(cast("StepRef", key), "", None, frozen(data)))
+        self.count = len(self.log.entries)
+
+
+class Context:
+    """``initial`` and ``steps``, both readable by attribute or key, both read-only."""
+
+    __slots__ = ("_of",)
+
+    _of: Any  # has initial, log and count: an instance
+
+    def __init__(self, initial: Mapping[str, Any] | None = None, steps: Mapping[str, Any] | None = None) -> None:
+        object.__setattr__(self, "_of", _Given(initial or {}, steps or {}))
+
+    @classmethod
+    def of(cls, instance: Any) -> Context:
+        """That of an instance, which is not asked before somebody reads."""
+        made = cls.__new__(cls)
+        object.__setattr__(made, "_of", instance)
+        return made
+
+    @property
+    def initial(self) -> Any:
+        """The data that the run was started with."""
+        return self._of.initial
+
+    @property
+    def steps(self) -> Any:
+        """Data by step key; a step that ended without data has an empty entry."""
+        return Entries(self._keys, self._at)
+
+    def _keys(self) -> list[str]:
+        entries = self._of.log.entries[: self._of.count]
+        return [entry.step if isinstance(entry.step, str) else key_of(entry.step) for entry in entries]
+
+    def _at(self, key: str) -> Any:
+        position = self._of.log.position[key]
+        if position >= self._of.count:
+            raise KeyError(key)
+        return self._of.log.entries[position].context_updates
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"initial": self.initial, "steps": {key: self._at(key) for key in self._keys()}}
+
+    def __eq__(self, other: object) -> bool:
+        return self.as_dict() == other.as_dict() if isinstance(other, Context) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] # it holds dicts
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"the context of a graph is read-only: {name} cannot be set")
+
+    def __repr__(self) -> str:
+        return f"Context(initial={self.initial!r}, steps={self.steps!r})"

@@ -1,0 +1,174 @@
+"""``Instance``: a snapshot of one execution of a graph. A plain frozen value; the engine gives new ones (seed: Instance)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from temporalex_django.core import payloads
+from temporalex_django.errors import InvalidId, PayloadError, UnknownVersion, UnknownWorkflow
+from temporalex_django.graph.context import Context, ExecutionEntry, Log
+from temporalex_django.graph.steps import StepRef
+from temporalex_django.graph.structure import Graph, bits
+from temporalex_django.graph.values import Data, frozen
+
+#: ``completed``, ``failed`` and ``cancelled`` are final.
+STATUSES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
+FINAL = frozenset({"completed", "failed", "cancelled"})
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """Made by ``Instance.new``, changed by the functions of ``engine`` only.
+
+    The four sets of steps are disjoint: ``active_steps`` are to be executed, ``waiting_steps`` wait for an event, ``requested_steps``
+    wait for predecessors that can still run (D-16), ``completed_steps`` have ended. They hold what ``transitions`` holds.
+    """
+
+    id: str
+    workflow: Any  # the class
+    version: int
+    initial: Data
+    status: str = "pending"
+    runtime_metadata: Mapping[str, Any] = field(default=_EMPTY)
+    telemetry_metadata: Mapping[str, Any] = field(default=_EMPTY)
+    telemetry_start_time: datetime | None = None
+    failed_step: StepRef | None = None
+    reason: Any = None
+    active: int = 0  # bit masks over ``workflow._graph``
+    waiting: int = 0
+    requested: int = 0
+    completed: int = 0
+    log: Log = field(default_factory=Log, repr=False)
+    count: int = 0  # of entries in the log that are this instance's
+    size: int = 0  # bytes of all that the steps gave, as JSON
+
+    @classmethod
+    def new(
+        cls,
+        *,
+        id: str,
+        workflow: Any,
+        version: int = 1,
+        initial: Mapping[str, Any] | None = None,
+        telemetry_metadata: Mapping[str, Any] | None = None,
+    ) -> Instance:
+        """A pending instance. Raises ``InvalidId``, ``UnknownWorkflow``, ``UnknownVersion``, ``PayloadError``."""
+        if not isinstance(id, str) or not id:
+            raise InvalidId(f"an instance needs an id that is a string, not {id!r}")
+        if not isinstance(getattr(workflow, "_graph", None), Graph):
+            raise UnknownWorkflow(f"{id}: {workflow!r} is not a graph workflow")
+        if type(version) is not int or version < 1:
+            raise UnknownVersion(f"{id}: the version {version!r} must be a whole number from 1")
+        return cls(
+            id=id,
+            workflow=workflow,
+            version=version,
+            initial=_mapping(initial, f"{id}: the initial context"),
+            telemetry_metadata=_mapping(telemetry_metadata, f"{id}: the telemetry metadata"),
+        )
+
+    def changed(self, **changes: Any) -> Instance:
+        """A copy with other values. A tenth of the time of ``dataclasses.replace``, which runs ``__init__``."""
+        made = object.__new__(Instance)
+        fields = made.__dict__
+        fields.update(self.__dict__)
+        for name in _CACHED:
+            fields.pop(name, None)
+        fields.update(changes)
+        return made
+
+    @property
+    def graph(self) -> Graph:
+        return self.workflow._graph  # type: ignore[no-any-return] # noqa: SLF001 - of a class that `new` has looked at
+
+    @property
+    def context(self) -> Context:
+        return Context.of(self)
+
+    @property
+    def execution_history(self) -> tuple[ExecutionEntry, ...]:
+        return tuple(self.log.entries[: self.count])
+
+    @cached_property
+    def active_steps(self) -> frozenset[StepRef]:
+        return frozenset(self.graph.refs(self.active))
+
+    @cached_property
+    def waiting_steps(self) -> frozenset[StepRef]:
+        return frozenset(self.graph.refs(self.waiting))
+
+    @cached_property
+    def requested_steps(self) -> frozenset[StepRef]:
+        return frozenset(self.graph.refs(self.requested))
+
+    @cached_property
+    def completed_steps(self) -> frozenset[StepRef]:
+        return frozenset(self.graph.refs(self.completed))
+
+    @property
+    def current_step(self) -> StepRef | None:
+        """For display: the first active step, else the first that waits; None when nothing is in progress."""
+        return next(self.graph.refs(self.active or self.waiting), None)
+
+    @property
+    def step_configs(self) -> dict[StepRef, Any]:
+        """Configs of the steps that are to come."""
+        live = self.active | self.waiting | self.requested
+        return {self.graph.steps[i]: self.log.configs[i] for i in bits(live) if self.log.configs.get(i) is not None}
+
+    def config_of(self, step: StepRef) -> Any:
+        number = self.graph.number[step]
+        return self.log.configs.get(number) if self.live >> number & 1 else None
+
+    @property
+    def live(self) -> int:
+        return self.active | self.waiting | self.requested
+
+    @property
+    def closed(self) -> bool:
+        return self.status in FINAL
+
+    def _identity(self) -> tuple[Any, ...]:
+        fields = {name: value for name, value in self.__dict__.items() if name not in _CACHED}
+        fields["log"] = (self.execution_history, self.step_configs)
+        return tuple(fields[name] for name in self.__dataclass_fields__)
+
+    def __eq__(self, other: object) -> bool:
+        return self._identity() == other._identity() if isinstance(other, Instance) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] # it holds dicts
+
+
+class Late(Instance):
+    """An instance that is read when somebody looks at it: most steps never do."""
+
+    @classmethod
+    def reading(cls, load: Callable[[], Instance]) -> Instance:
+        made = object.__new__(cls)
+        made.__dict__["load"] = load
+        return made
+
+    def __getattribute__(self, name: str) -> Any:
+        fields = object.__getattribute__(self, "__dict__")
+        if name == "__dict__" or (load := fields.get("load")) is None:
+            return object.__getattribute__(self, name)
+        real = load()
+        fields.clear()
+        fields.update(real.__dict__)
+        object.__setattr__(self, "__class__", Instance)
+        return getattr(self, name)
+
+
+_CACHED = ("active_steps", "waiting_steps", "requested_steps", "completed_steps")
+
+
+def _mapping(value: Any, what: str) -> Data:
+    if value is not None and not isinstance(value, Mapping):
+        raise PayloadError(f"{what} must be a mapping, not {value!r}")
+    return frozen(payloads.plain(dict(value or {}), what=what))  # type: ignore[no-any-return] # a mapping stays one

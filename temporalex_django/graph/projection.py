@@ -1,0 +1,157 @@
+"""A history as an instance: context and execution history are computed from the events when somebody reads them (D-21)."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.core.events import CLOSING, RESOLUTIONS, RESUME, HistoryEvent, Job
+from temporalex_django.core.results import Event
+from temporalex_django.errors import TemporalexError
+from temporalex_django.graph import engine
+from temporalex_django.graph.course import Course, Result
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.run import result_of, resumption
+from temporalex_django.graph.steps import timer_of
+
+
+class Projection:
+    """Follows one run. ``begun[number]`` is the instance as it was when that activity, which is still open, was scheduled."""
+
+    def __init__(self, workflow: Any) -> None:
+        self.workflow = workflow
+        self.course: Course | None = None
+        self.begun: dict[int, Instance] = {}
+        self.head: int | None = None
+        self.head_at = 0
+        self.length = 0
+        self._step_of: dict[int, int] = {}  # number of the step by number of the command
+
+    @property
+    def instance(self) -> Instance:
+        """Raises ``TemporalexError`` for a run that has done nothing yet."""
+        if self.course is None:
+            raise TemporalexError("the run has not begun")
+        return self.course.instance
+
+    def feed(self, events: Sequence[HistoryEvent]) -> None:
+        """Go on through further events, which end at the end of an activation."""
+        start = 0
+        for index in range(1, len(events) + 1):
+            if index == len(events) or events[index].activation != events[start].activation:
+                self._activation(events[start:index])
+                start = index
+
+    def _activation(self, events: Sequence[HistoryEvent]) -> None:
+        now = events[0].at
+        ended: list[tuple[int, Result]] = []
+        resumes: list[dict[str, Any]] = []
+        for event in events:
+            attributes = event.attributes
+            match event.kind:
+                case "WorkflowStarted":
+                    self.course = Course(started(self.workflow, attributes))
+                    self.course.begin(now)
+                case "ActivationStarted":
+                    self.head, self.head_at = attributes.get("head"), event.seq
+                case "SignalReceived" if attributes["name"] == RESUME:
+                    resumes.append(attributes["payload"])
+                case kind if kind in RESOLUTIONS and attributes["seq"] in self._step_of:
+                    ended.append(self._ended(Job(kind, attributes)))
+        course = self.course
+        if course is None:
+            raise TemporalexError(f"a history begins with WorkflowStarted, not with {events[0].kind}")
+        if ended:
+            course.fold(ended, now)
+        for payload in resumes:
+            course.fold([resumption(course.instance, payload)], now)
+        for event in events:
+            self._command(event, course)
+        self.length = events[-1].seq
+
+    def _ended(self, job: Job) -> tuple[int, Result]:
+        command = job.attributes["seq"]
+        number = self._step_of.pop(command)
+        self.begun.pop(command, None)
+        assert self.course is not None
+        if job.kind == "TimerFired":
+            timer = timer_of(self.course.instance.graph.steps[number])
+            if timer is None:
+                raise TemporalexError(f"step {self.course.instance.graph.keys[number]!r} has no timer any more")
+            return number, Event(timer[1])
+        return number, result_of(job)
+
+    def _command(self, event: HistoryEvent, course: Course) -> None:
+        attributes = event.attributes
+        match event.kind:
+            case "ActivityScheduled":
+                self._step_of[attributes["seq"]] = self._number(attributes["args"][0])
+                self.begun[attributes["seq"]] = course.instance
+            case "TimerStarted":
+                self._step_of[attributes["seq"]] = self._number(attributes["step"])
+            case "TimerCancelled":
+                self._step_of.pop(attributes["seq"], None)
+            case "WorkflowFailed" if not course.instance.closed:  # not by a step: its class was wrong, say
+                course.instance = course.instance.changed(
+                    status="failed", reason=attributes.get("message"), **engine.NONE
+                )
+            case kind if kind in CLOSING and not course.instance.closed:
+                course.instance = engine.cancel(course.instance)
+
+    def _number(self, key: str) -> int:
+        assert self.course is not None
+        graph = self.course.instance.graph
+        step = graph.by_key.get(key)
+        if step is None:
+            raise TemporalexError(f"{self.workflow.__name__} has no step {key!r} any more")
+        return graph.number[step]
+
+
+def started(workflow: Any, attributes: Mapping[str, Any]) -> Instance:
+    """The pending instance of a run, from the attributes of ``WorkflowStarted``."""
+    return Instance.new(
+        id=attributes["id"], workflow=workflow, version=attributes["version"], initial=attributes.get("args")
+    )
+
+
+def project(workflow: Any, history: Sequence[HistoryEvent]) -> Instance:
+    """The instance that a whole history comes to."""
+    projection = Projection(workflow)
+    projection.feed(history)
+    return projection.instance
+
+
+class Projections:
+    """Those of the runs that were read last, brought up to date when they are asked for. Thread-safe.
+
+    ``events(run, after)`` reads a history behind a ``seq``. One that followed events which were rolled back is known by its head.
+    """
+
+    def __init__(self, events: Callable[[UUID, int], Sequence[HistoryEvent]], *, size: int = 500) -> None:
+        self._events = events
+        self._size = size
+        self._kept: OrderedDict[UUID, Projection] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, run_id: UUID, workflow: Any) -> Projection:
+        """Raises ``TemporalexError`` when the history does not fit the class."""
+        with self._lock:
+            kept = self._kept.pop(run_id, None)
+        if kept is not None and kept.workflow is workflow:
+            newer = self._events(run_id, kept.head_at - 1)
+            if newer and newer[0].attributes.get("head") == kept.head:
+                kept.feed([event for event in newer if event.seq > kept.length])
+                return self._keep(run_id, kept)
+        fresh = Projection(workflow)
+        fresh.feed(self._events(run_id, 0))
+        return self._keep(run_id, fresh)
+
+    def _keep(self, run_id: UUID, projection: Projection) -> Projection:
+        with self._lock:
+            self._kept[run_id] = projection
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+        return projection

@@ -1,0 +1,179 @@
+"""A graph on the durable runtime: what its course begins becomes commands, what comes back is folded into the course."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Protocol
+
+from temporalex_django.core import payloads
+from temporalex_django.core.events import Job
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.failures import RunFailure
+from temporalex_django.core.ivar import IVar
+from temporalex_django.core.results import Event
+from temporalex_django.errors import ActionNotPermitted, ResumeRefused
+from temporalex_django.graph import engine
+from temporalex_django.graph.course import Course, Failure, Result, as_result
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.steps import StepRef, is_event, key_of, name_of, role_of, timer_of
+from temporalex_django.graph.structure import bits
+
+_SHOWN = 20
+
+
+class Calls(Protocol):
+    """How the steps of a workflow class are called as activities, by number of the step."""
+
+    names: tuple[str, ...]
+    options: tuple[dict[str, Any], ...]
+
+
+class _Waiting(IVar):
+    """Waits for whatever ends first; shows each of the steps."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: GraphRun) -> None:
+        super().__init__("steps")
+        self.run = run
+
+    @property
+    def labels(self) -> list[str]:
+        return self.run.labels
+
+
+class GraphRun:
+    """One run of a ``GraphWorkflow``, inside its executor."""
+
+    def __init__(self, executor: Executor, instance: Instance, calls: Calls) -> None:
+        self.executor = executor
+        self.course = Course(instance, limit=executor.payload_limit)
+        self._calls = calls
+        self._ended: list[tuple[int, Result]] = []
+        self._timers: dict[int, int] = {}  # command number by step
+        self._wake = IVar("steps")
+
+    async def drive(self) -> Instance:
+        """Until the instance is closed; gives it. Raises what fails the run."""
+        executor = self.executor
+        executor.resumes = self
+        with executor.pure("transition"):
+            begun = self.course.begin(executor.now)
+        while True:
+            for number in begun:
+                self._begin(number)
+            instance = self.course.instance
+            self._publish(instance)
+            if instance.closed:
+                break
+            self._wake = _Waiting(self)
+            await self._wake
+            ended, self._ended = self._ended, []
+            with executor.pure("transition"):
+                begun = self.course.fold(ended, executor.now)
+        if self.course.failed is not None:
+            raise RunFailure(self.course.failed)
+        return self.course.instance
+
+    def _begin(self, number: int) -> None:
+        executor, instance = self.executor, self.course.instance
+        step = instance.graph.steps[number]
+        if step.waits:
+            timer = timer_of(step)
+            if timer is not None:
+                after, event = timer
+                self._timers[number] = executor.start_timer(
+                    after, lambda: self._end(number, Event(event)), step=key_of(step)
+                )
+            return
+        attributes: dict[str, Any] = {
+            "activity": self._calls.names[number],
+            "args": [instance.graph.keys[number], instance.log.configs.get(number), instance.version],
+        }
+        if self._calls.options[number]:
+            attributes["options"] = self._calls.options[number]
+        executor.call_activity(attributes, lambda job: self._end(number, result_of(job)))
+
+    def _end(self, number: int, result: Result) -> None:
+        self._timers.pop(number, None)
+        self._ended.append((number, result))
+        self._wake.put()
+
+    def _publish(self, instance: Instance) -> None:
+        keys = instance.graph.keys
+        executor = self.executor
+        executor.published = {
+            "status": instance.status,
+            **{name: [keys[i] for i in bits(getattr(instance, name))] for name in ("active", "waiting", "completed")},
+        }
+        executor.publications += 1
+
+    @property
+    def labels(self) -> list[str]:
+        """What is waited for: a step that runs by its key, one that waits with its events."""
+        instance = self.course.instance
+        found = [f"step {key_of(step)}" for step in islice(instance.graph.refs(instance.active), _SHOWN)]
+        waiting = islice(instance.graph.refs(instance.waiting), _SHOWN - len(found))
+        return found + [f"step {key_of(step)}: {' or '.join(step.events)}" for step in waiting]
+
+    # -- resume -------------------------------------------------------------------------------------------------------
+
+    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a resume becomes in the history. Raises ``ResumeRefused``, ``ActionNotPermitted``; nothing changes then.
+
+        ``request``: event, step (a key or None), data, by (who), may (keys of the steps with a role that this person may decide,
+        None where nobody asks).
+        """
+        if self.course.instance.closed:
+            raise ResumeRefused(f"{self.executor.info.id} is closed")
+        step = engine.resumed_by(self.course.instance, request["event"], request.get("step"))
+        key, may = key_of(step), request.get("may")
+        if may is not None and role_of(step) is not None and key not in may:
+            by = request.get("by") or "nobody"
+            raise ActionNotPermitted(
+                f"{self.executor.info.id}: {by} may not decide {name_of(step)}: it takes the role {role_of(step)!r}"
+            )
+        what = f"the data of resume({request['event']!r})"
+        payload = {
+            "event": request["event"],
+            "step": key,
+            "data": payloads.plain(request.get("data"), what=what, limit=self.executor.payload_limit),
+        }
+        return {**payload, "by": request["by"]} if request.get("by") else payload
+
+    def resumed(self, payload: dict[str, Any]) -> None:
+        """A resume that ``judge`` has let through, now or when the history was made."""
+        number, result = resumption(self.course.instance, payload)
+        if (timer := self._timers.pop(number, None)) is not None:
+            self.executor.cancel_timer(timer)
+        self._end(number, result)
+
+
+def requested(
+    event: object, *, step: StepRef | str | None, data: Any, by: str | None, may: list[str] | None = None
+) -> dict[str, Any]:
+    """The body of a resume message; see ``GraphRun.judge``. Raises ``ResumeRefused`` for what can be no event."""
+    if not is_event(event):
+        raise ResumeRefused(f"{event!r} is not a name of an event")
+    key = step if step is None or isinstance(step, str) else key_of(step)
+    return {"event": event, "step": key, "data": data, "by": by, "may": may}
+
+
+def resumption(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]:
+    """The step and the event of a resume that is in the history. Raises ``ResumeRefused`` when the class lacks the step now."""
+    step = instance.graph.by_key.get(payload["step"])
+    if step is None:
+        raise ResumeRefused(f"{instance.id}: {instance.workflow.__name__} has no step {payload['step']!r} any more")
+    data = payload.get("data")
+    if payload.get("by") is not None and (data is None or isinstance(data, dict)):
+        data = {**(data or {}), "by": payload["by"]}
+    return instance.graph.number[step], Event(payload["event"], data)
+
+
+def result_of(job: Job) -> Result:
+    """The end of a step's activity as its result."""
+    attributes = job.attributes
+    if job.kind == "ActivityCompleted":
+        return as_result(attributes.get("result"))
+    times = f" (after {attributes['attempts']} attempts)" if attributes.get("attempts", 0) > 1 else ""
+    return Failure(attributes.get("type") or "Exception", f"{attributes.get('message')}{times}")

@@ -1,0 +1,229 @@
+"""``Step``, and the steps that come with the library.
+
+A step is used in ``transitions`` as a class, or as an instance where it has parameters; instances compare by value.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from temporalex_django.core.durations import seconds, wait_seconds
+from temporalex_django.core.results import Event, Pending
+from temporalex_django.errors import WorkflowDefinitionError
+
+if TYPE_CHECKING:
+    from temporalex_django.authoring.retry import RetryPolicy
+    from temporalex_django.graph.context import Context
+    from temporalex_django.graph.instance import Instance
+
+logger = logging.getLogger("temporalex_django.workflow")
+
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+#: What resumes, timers and the like are called; a key or an event of that form is nobody's.
+_RESERVED = "__"
+
+
+class Step:
+    """One step of a graph. A subclass has ``events`` and ``execute``.
+
+    ``key`` names its entry in the context (default: the class name in snake case). ``retry``, ``timeout`` (one attempt), ``heartbeat``
+    (timedeltas or seconds) and ``queue`` are those of the activity that runs it; ``atomic`` runs it in the transaction of the turn:
+    its ORM writes, its result and what the graph does next commit together.
+    """
+
+    events: ClassVar[Sequence[str]] = ()
+    key: str | None = None  # of the class, or of an instance
+    retry: ClassVar[RetryPolicy | None] = None
+    timeout: ClassVar[timedelta | float | None] = None
+    heartbeat: ClassVar[timedelta | float | None] = None
+    queue: ClassVar[str | None] = None
+    atomic: ClassVar[bool] = False
+
+    #: Ends by itself with this event, the moment it becomes active; nothing is executed.
+    instant: ClassVar[str | None] = None
+    #: Only waits: for a resume, or for its timer.
+    waits: ClassVar[bool] = False
+
+    def timer(self) -> tuple[float, str] | None:
+        """After how many seconds of waiting which event comes by itself."""
+        return None
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Any:
+        """Do it. Plain or async; may use the ORM. Gives ``Event(name, data)``, ``Pending()`` or ``Err(reason)``.
+
+        Runs at least once (``activity_context().idempotency_key`` is stable), exactly once when ``atomic``. What it raises is tried
+        again by ``retry``; ``Err`` and a wrong result fail the run at once.
+        """
+        raise NotImplementedError
+
+
+StepRef = type[Step] | Step
+
+
+class Done(Step):
+    """The end of every path: becomes active and emits ``done``."""
+
+    events = ("done",)
+    instant = "done"
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        return Event("done")
+
+
+class Debug(Step):
+    """Logs the keys of the context and the events so far at DEBUG (data stays out of logs), and emits ``completed``."""
+
+    events = ("completed",)
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        ended = ", ".join(f"{key_of(entry.step)} {entry.event}" for entry in instance.execution_history)
+        logger.debug("%s: context of %s; ended: %s", instance.id, ", ".join(context.steps) or "no step", ended or "-")
+        return Event("completed")
+
+
+@dataclass(frozen=True)
+class Wait(Step):
+    """Emits ``timeout`` after ``duration`` (a timedelta or seconds). Two in one graph need different keys."""
+
+    events = ("timeout",)
+    waits = True
+
+    duration: timedelta | float
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        _checked("Wait", "duration", self.duration)
+        _check_key("Wait", self.key)
+
+    def timer(self) -> tuple[float, str]:
+        return seconds(self.duration), "timeout"
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
+        return Pending()
+
+
+@dataclass(frozen=True)
+class WaitForEvent(Step):
+    """Waits for ``resume(name)`` and emits ``name``; with a ``timeout`` (a timedelta or seconds) it emits ``timeout`` when that is over."""
+
+    waits = True
+
+    name: str = "received"
+    timeout: timedelta | float | None = None  # type: ignore[misc] # of the wait; nothing is executed that could have another
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if not is_event(self.name):
+            raise WorkflowDefinitionError(f"WaitForEvent: {self.name!r} is not a name of an event")
+        if self.timeout is not None:
+            if self.name == "timeout":
+                raise WorkflowDefinitionError(
+                    "WaitForEvent: an event named 'timeout' cannot be told from its own timeout"
+                )
+            _checked("WaitForEvent", "timeout", self.timeout)
+        _check_key("WaitForEvent", self.key)
+
+    @property
+    def events(self) -> tuple[str, ...]:  # type: ignore[override] # depends on the parameters
+        return (self.name,) if self.timeout is None else (self.name, "timeout")
+
+    def timer(self) -> tuple[float, str] | None:
+        return None if self.timeout is None else (seconds(self.timeout), "timeout")
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
+        return Pending()
+
+
+@dataclass(frozen=True)
+class Approval(Step):
+    """A person decides: ``resume("approved", by=user)`` or ``resume("rejected", by=user)``.
+
+    ``role`` is a Django permission (``app.codename``) or the name of a group; who decides must have it. ``due`` (a timedelta or seconds)
+    emits ``overdue`` when nobody has decided by then. Who decided stands in the history and, with the data given, in the context.
+    """
+
+    waits = True
+
+    role: str | None = None
+    due: timedelta | float | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.role is not None and (not isinstance(self.role, str) or not self.role):
+            raise WorkflowDefinitionError(
+                f"Approval: role must be a permission (app.codename) or the name of a group, not {self.role!r}"
+            )
+        if self.due is not None:
+            _checked("Approval", "due", self.due)
+        _check_key("Approval", self.key)
+
+    @property
+    def events(self) -> tuple[str, ...]:  # type: ignore[override] # depends on the parameters
+        return ("approved", "rejected") if self.due is None else ("approved", "rejected", "overdue")
+
+    def timer(self) -> tuple[float, str] | None:
+        return None if self.due is None else (seconds(self.due), "overdue")
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
+        return Pending()
+
+
+def timer_of(step: StepRef) -> tuple[float, str] | None:
+    """After how many seconds of waiting which event of the step comes by itself."""
+    return step.timer() if isinstance(step, Step) else None
+
+
+def role_of(step: StepRef) -> str | None:
+    """What somebody must have who decides the step."""
+    return getattr(step, "role", None)
+
+
+def is_step(value: object) -> bool:
+    """Whether it can stand in a graph: a subclass of ``Step``, or an instance of one."""
+    return isinstance(value, Step) or (isinstance(value, type) and issubclass(value, Step) and value is not Step)
+
+
+def class_of(step: StepRef) -> type[Step]:
+    """The class of a step."""
+    return step if isinstance(step, type) else type(step)
+
+
+def name_of(step: object) -> str:
+    """How errors and pictures call a step: its class, with the key of an instance that has one."""
+    if not is_step(step):
+        return repr(step)
+    cls = class_of(step)  # type: ignore[arg-type] # checked above
+    own = None if isinstance(step, type) else getattr(step, "key", None)
+    return f"{cls.__name__}({own})" if own else cls.__name__
+
+
+def key_of(step: StepRef) -> str:
+    """The context key: ``ValidateOrder`` → ``validate_order``, ``HTTPCall2`` → ``http_call2``."""
+    return step.key if step.key is not None else _WORDS.sub("_", class_of(step).__name__).lower()
+
+
+def is_event(value: object) -> bool:
+    """Whether it can be the name of an event."""
+    return isinstance(value, str) and bool(value) and not value.startswith(_RESERVED)
+
+
+def is_key(value: object) -> bool:
+    """Whether it can be the key of a step."""
+    return isinstance(value, str) and bool(value) and not value.startswith("_") and len(value) <= 200
+
+
+def _check_key(what: str, key: object) -> None:
+    if key is not None and not is_key(key):
+        raise WorkflowDefinitionError(f"{what}: {key!r} cannot be a key (a name that does not begin with '_')")
+
+
+def _checked(what: str, name: str, value: Any) -> None:
+    try:
+        wait_seconds(value, what=f"{what}: {name}")
+    except (TypeError, ValueError) as exc:
+        raise WorkflowDefinitionError(str(exc)) from None

@@ -1,0 +1,111 @@
+"""Read-only data: what steps are handed, and what an instance keeps (HE-012, HE-014).
+
+JSON data in, the same data out, deep and frozen: ``data["sku"]`` and ``data.sku`` both read. A key wins over a method of the same
+name (``context.initial.items`` is the order's items).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+
+def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError("the context of a graph is read-only: return what changes with the step's Event")
+
+
+class Data(dict[str, Any]):
+    """A read-only JSON object, readable by attribute or key."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("__") and dict.__contains__(self, name):
+            return dict.__getitem__(self, name)
+        return dict.__getattribute__(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no {name!r} here, only: {', '.join(dict.keys(self)) or 'nothing'}")
+
+    def __deepcopy__(self, memo: Any) -> dict[str, Any]:
+        return thawed(self)  # type: ignore[no-any-return] # a mapping gives a dict
+
+    def __reduce__(self) -> Any:
+        return dict, (thawed(self),)
+
+    __setattr__ = __delattr__ = __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+
+class Items(list[Any]):
+    """A read-only JSON array."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: Any) -> list[Any]:
+        return thawed(self)  # type: ignore[no-any-return] # a sequence gives a list
+
+    def __reduce__(self) -> Any:
+        return list, (thawed(self),)
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+
+def frozen(value: Any) -> Any:
+    """``value`` (plain JSON data) as nobody can change it; a copy unless it is frozen already."""
+    if isinstance(value, (Data, Items)):
+        return value
+    if isinstance(value, Mapping):
+        return Data({key: frozen(part) for key, part in value.items()})
+    if isinstance(value, (list, tuple)):
+        return Items(frozen(part) for part in value)
+    return value
+
+
+def thawed(value: Any) -> Any:
+    """The same as ordinary dicts and lists."""
+    if isinstance(value, dict):
+        return {key: thawed(part) for key, part in dict.items(value)}
+    if isinstance(value, list):
+        return [thawed(part) for part in value]
+    return value
+
+
+class Entries(Mapping[str, Any]):
+    """Data by step key, readable by attribute or key; read-only."""
+
+    __slots__ = ("_at", "_keys")
+
+    def __init__(self, keys: Any, at: Any) -> None:
+        object.__setattr__(self, "_keys", keys)  # gives the keys in the order in which the steps ended
+        object.__setattr__(self, "_at", at)  # gives the data of a key; raises KeyError
+
+    def __getitem__(self, key: str) -> Any:
+        return object.__getattribute__(self, "_at")(key)
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            try:
+                return object.__getattribute__(self, "_at")(name)
+            except KeyError:
+                pass
+        return object.__getattribute__(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no step with the key {name!r} has ended yet, only: {', '.join(self) or 'none'}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(object.__getattribute__(self, "_keys")())
+
+    def __len__(self) -> int:
+        return len(object.__getattribute__(self, "_keys")())
+
+    def __eq__(self, other: object) -> bool:
+        return {key: self[key] for key in self} == other if isinstance(other, Mapping) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] # as a dict
+    __setattr__ = __delattr__ = _refuse
+
+    def __repr__(self) -> str:
+        return repr({key: self[key] for key in self})

@@ -1,0 +1,112 @@
+"""``GraphWorkflow``: a process as a graph of steps, on the same durable runtime as function workflows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from temporalex_django.authoring.retry import RetryPolicy
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core import guard, places
+from temporalex_django.core.results import Ok
+from temporalex_django.errors import WorkflowDefinitionError
+from temporalex_django.graph import render, validation
+from temporalex_django.graph.activities import activity_of, options_of
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.run import GraphRun
+from temporalex_django.graph.steps import StepRef, name_of
+from temporalex_django.graph.structure import Edge, Graph
+
+_OWN = frozenset(
+    {"run", "graph", "edges", "predecessors", "to_mermaid", "to_dot", "names", "options", "answer", "handle_query"}
+)
+
+
+class GraphWorkflow(Workflow, abstract=True):
+    """Subclass it with ``unique``, ``initial`` and ``transitions``; see page "Graph workflows" of the documentation.
+
+    Checked when the class is defined: all violations are in one ``WorkflowDefinitionError``, and an invalid class is not registered.
+    ``retry`` is the policy of steps that have none. The result of a run is the data of its steps, by their keys.
+    """
+
+    initial: ClassVar[Any]
+    transitions: ClassVar[Mapping[Any, Any]] = {}
+    retry: ClassVar[RetryPolicy | None] = None
+
+    cancels_at_once: ClassVar[bool] = True
+    _graph: ClassVar[Graph | None] = None
+    #: By number of the step: the name of its activity and how that is run.
+    names: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[tuple[dict[str, Any], ...]] = ()
+
+    @classmethod
+    def _problems(cls) -> Iterator[str]:
+        yield from super()._problems()
+        if cls.unique is None:
+            yield 'unique: a graph needs a business key: unique = Unique(key="orderid")'
+        for name in sorted(_OWN & cls.__dict__.keys()):
+            yield f"{name}: this is the library's own in a graph: give the attribute another name"
+        graph, problems = validation.build(cls)
+        if graph is not None:
+            problems = [*cls._prepare(graph)]
+        yield from problems
+
+    @classmethod
+    def _prepare(cls, graph: Graph) -> Iterator[str]:
+        """Look at how each step is run, and keep the graph if nothing is wrong with that."""
+        names, options = [], []
+        for step in graph.steps:
+            try:
+                options.append(options_of(step, cls))
+            except WorkflowDefinitionError as exc:
+                yield f"step {name_of(step)}: {exc.message}"
+                continue
+            executed = not step.waits and step.instant is None
+            names.append(activity_of(step).name if executed else "")
+        if len(names) == len(graph.steps):
+            cls._graph, cls.names, cls.options = graph, tuple(names), tuple(options)
+
+    async def run(self, args: dict[str, Any] | None) -> Any:
+        """Drives the graph; written once for all of them."""
+        cls = type(self)
+        executor = places.executor_for("run")
+        info = executor.info
+        instance = Instance.new(id=info.id, workflow=cls, version=info.version, initial=args)
+        for clause in instance.graph.clauses.values():
+            guard.watch(clause.route)
+        ended = await GraphRun(executor, instance, cls).drive()
+        return Ok(dict(ended.context.steps))
+
+    # -- introspection: copies, never the live structures ---------------------------------------------------------------
+
+    @classmethod
+    def graph(cls) -> dict[StepRef, tuple[StepRef, ...]]:
+        """Each step, behind its predecessors, with the steps that may follow on it."""
+        graph = cls._checked()
+        return {step: tuple(graph.refs(graph.next[i])) for i, step in enumerate(graph.steps)}
+
+    @classmethod
+    def edges(cls) -> tuple[Edge, ...]:
+        """One ``(source, event, targets, dynamic)`` for each clause."""
+        return cls._checked().edges()
+
+    @classmethod
+    def predecessors(cls, step: StepRef) -> frozenset[StepRef]:
+        """The steps from which a transition leads to ``step``; empty for the first one, and for a step that is not in the graph."""
+        return cls._checked().predecessors(step)
+
+    @classmethod
+    def to_mermaid(cls, instance: Instance | None = None) -> str:
+        """The graph as mermaid text; with an instance, where that stands."""
+        return render.mermaid(cls._checked(), instance)
+
+    @classmethod
+    def to_dot(cls, instance: Instance | None = None) -> str:
+        """The graph in the DOT language; with an instance, where that stands."""
+        return render.dot(cls._checked(), instance, name=cls.name)
+
+    @classmethod
+    def _checked(cls) -> Graph:
+        if cls._graph is None:
+            raise WorkflowDefinitionError(f"{cls.__name__} has no graph: subclass it with initial and transitions")
+        return cls._graph

@@ -7,7 +7,7 @@ Django's thread for it and holds no thread while it waits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, cast, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -26,6 +26,7 @@ from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import DEFAULT_TIMEOUT, Update
 from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.typed import R, Result_co, Runs
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.events import HistoryEvent
 from temporalex_django.graph.steps import StepRef
@@ -33,19 +34,25 @@ from temporalex_django.graph.steps import StepRef
 __all__ = ["Description", "WorkflowHandle", "backend"]
 
 
-class WorkflowHandle:
+class WorkflowHandle(Generic[Result_co]):
     """A business execution: the newest chain of a business id, or the one that ``start`` gave or that a run id belongs to.
 
     Making one asks nobody. ``workflow`` narrows the search to one class, which scopes ``workflow`` and ``version`` need. What a
     method raises when there is no such run is ``WorkflowNotFound``.
     """
 
+    @overload
+    def __init__(
+        self: WorkflowHandle[R], id: str | UUID, *, workflow: type[Runs[Any, R]], chain_id: UUID | None = None
+    ) -> None: ...
+    @overload
     def __init__(
         self, id: str | UUID, *, workflow: type[Startable] | None = None, chain_id: UUID | None = None
-    ) -> None:
+    ) -> None: ...
+    def __init__(self, id: str | UUID, *, workflow: Any = None, chain_id: UUID | None = None) -> None:
         self.id = str(id)
         self.chain_id = chain_id
-        self._workflow = workflow
+        self._workflow: type[Startable] | None = workflow
 
     def __repr__(self) -> str:
         return f"<WorkflowHandle {self.id!r}>"
@@ -134,12 +141,12 @@ class WorkflowHandle:
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
-    def result(self, timeout: float | None = reading.DEFAULT_TIMEOUT) -> Any:
+    def result(self, timeout: float | None = reading.DEFAULT_TIMEOUT) -> Result_co:
         """Wait for the result, through continue-as-new; ``timeout`` in seconds, None is for ever. In a transaction it looks once.
 
         Raises ``WorkflowFailed`` (with ``WorkflowTerminated`` and ``WorkflowTimedOut``), ``WorkflowCancelled``, ``ResultTimeout``.
         """
-        return reading.Result(self._target(), timeout=timeout, storage=storage()).get()
+        return cast("Result_co", reading.Result(self._target(), timeout=timeout, storage=storage()).get())
 
     def cancel(self, reason: str = "") -> None:
         """Ask the run to cancel: an INSERT like ``signal``; a graph is cancelled at once. Raises ``WorkflowClosed``."""
@@ -213,10 +220,11 @@ class WorkflowHandle:
         """``query`` for async code."""
         return await sync_to_async(self.query)(name, args, fresh=fresh)
 
-    async def aresult(self, timeout: float | None = reading.DEFAULT_TIMEOUT) -> Any:
+    async def aresult(self, timeout: float | None = reading.DEFAULT_TIMEOUT) -> Result_co:
         """``result`` for async code."""
         target = await sync_to_async(self._target)()
-        return await (await sync_to_async(reading.Result)(target, timeout=timeout, storage=storage())).aget()
+        waiting = await sync_to_async(reading.Result)(target, timeout=timeout, storage=storage())
+        return cast("Result_co", await waiting.aget())
 
     async def acancel(self, reason: str = "") -> None:
         """``cancel`` for async code."""

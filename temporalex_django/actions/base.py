@@ -7,6 +7,7 @@ disagree. ``user=None`` means code, which may do everything; a person needs the 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
@@ -19,14 +20,13 @@ from temporalex_django import signals
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
 from temporalex_django.core import payloads, places
-from temporalex_django.errors import ActionNotPermitted, InvalidId, NestingError, PayloadError
+from temporalex_django.errors import ActionNotPermitted, NestingError
 from temporalex_django.models import OperatorAction
 from temporalex_django.runtime.django import DjangoStorage
 
 logger = logging.getLogger("temporalex_django.actions")
 
 _APP = "temporalex_django"
-_LONGEST_NAME = 200
 T = TypeVar("T")
 
 
@@ -56,7 +56,7 @@ def storage() -> DjangoStorage:
     return DjangoStorage()
 
 
-class Action(Generic[T]):
+class Action(ABC, Generic[T]):
     """Base of all operations. ``execute()`` checks, acts and tells; ``perform()`` is what a subclass does.
 
     ``name`` is what the audit calls it; ``forced`` actions are audited even when code does them.
@@ -75,8 +75,8 @@ class Action(Generic[T]):
         self.check()
         return self.perform()
 
-    def perform(self) -> T:
-        raise NotImplementedError
+    @abstractmethod
+    def perform(self) -> T: ...
 
     def check(self) -> None:
         """Raises ``ActionNotPermitted``, and ``NestingError`` inside workflow code."""
@@ -150,21 +150,3 @@ def refuse_inside_workflow(what: str) -> None:
 def plain(value: Any, *, what: str) -> Any:
     """``value`` as it will be stored. Raises ``PayloadError`` with the path of what cannot be encoded, or for one too large."""
     return payloads.plain(value, what=what, limit=get_settings().MAX_PAYLOAD_BYTES)
-
-
-def check_name(name: object, *, what: str) -> str:
-    """The name of a message. Raises ``PayloadError``: names that begin with two underscores are reserved."""
-    if not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_NAME or not name.isprintable():
-        raise PayloadError(
-            f"the name of a {what} is a string of 1 to {_LONGEST_NAME} printable characters, not {name!r}"
-        )
-    if name.startswith("__"):
-        raise PayloadError(f"{what} {name!r}: names that begin with two underscores are reserved")
-    return name
-
-
-def check_update_id(value: object) -> str:
-    """Raises ``InvalidId`` unless it is a string of 1 to 200 printable characters."""
-    if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_NAME or not value.isprintable():
-        raise InvalidId(f"{value!r} is no update id: 1 to {_LONGEST_NAME} printable characters")
-    return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from uuid import UUID
 
 from django.db import connections
 
@@ -65,6 +66,13 @@ def advance(target: Target, *, storage: DjangoStorage) -> TurnReport:
     return report
 
 
+def forget(run_id: UUID, *, storage: DjangoStorage) -> None:
+    """What this process has in memory of a run is out of date."""
+    entry = engine(storage.alias).cache.take(run_id)
+    if entry is not None:
+        entry.executor.evict()
+
+
 def closed_from_outside(write: RunWrite, target: Target, *, storage: DjangoStorage) -> None:
     """The same follow-up for a run that an action closed."""
     facts = RunFacts(
@@ -75,9 +83,7 @@ def closed_from_outside(write: RunWrite, target: Target, *, storage: DjangoStora
         args=None,
         seed=0,
     )
-    entry = engine(storage.alias).cache.take(write.run.run_id)
-    if entry is not None:
-        entry.executor.evict()
+    forget(write.run.run_id, storage=storage)
     _follow_up(TurnReport(runs=1, writes=[write], facts={write.run.run_id: facts}), storage=storage)
 
 

@@ -60,9 +60,7 @@ class Resume(Message):
 def roles(code: type[GraphWorkflow], event: str) -> list[tuple[str, str]]:
     """Key and role of each step that takes the event from people with a role only."""
     return [
-        (key_of(step), role)
-        for step in code.graph()
-        if event in step.events and (role := role_of(step)) is not None
+        (key_of(step), role) for step in code.graph() if event in step.events and (role := role_of(step)) is not None
     ]
 
 

@@ -75,6 +75,8 @@ def find(ref: str, *, storage: DjangoStorage, workflow: str | None = None, versi
         if wanted is not None:
             own += f" and i.{column} = %s"
             parameters.append(wanted)
+    if version is not None:  # that of the present run: an older one of the chain may have been of that version
+        own += " and c.run_id = i.id"
     rows = storage.sql.select(
         f"select {_COLUMNS} from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"  # noqa: S608
         f" where i.workflow_id = %s{own} order by i.id desc limit 1",
@@ -99,7 +101,7 @@ def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | 
     """``find`` by the id of a business value. Raises ``UnknownVersion`` when several versions are open and none is named."""
     if version is None:
         rows = storage.sql.select(
-            "select distinct i.version from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
+            "select distinct i.version from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
             " where i.workflow_id = %s and i.workflow = %s and not c.closed",
             [ref, workflow],
             ("int4",),

@@ -10,7 +10,8 @@ from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, transaction
 
 from temporalex_django.actions import inline
-from temporalex_django.actions.base import CODE, Action, Actor, check_name, check_update_id, plain
+from temporalex_django.actions.base import CODE, Action, Actor, plain
+from temporalex_django.core.names import check_name, check_update_id
 from temporalex_django.actions.targets import Target
 from temporalex_django.actions.waiting import Deadline, await_for, wait_for
 from temporalex_django.conf import codec, get_settings

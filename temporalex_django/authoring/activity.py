@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import payloads, places
@@ -77,6 +77,18 @@ class Options:
         return data
 
 
+class Changes(TypedDict, total=False):
+    """What a call site may set; see ``Options``. ``atomic`` is part of the definition."""
+
+    retry: RetryPolicy | None
+    schedule_to_start: timedelta | float | None
+    start_to_close: timedelta | float | None
+    schedule_to_close: timedelta | float | None
+    heartbeat: timedelta | float | None
+    queue: str | None
+    local: bool
+
+
 class Source(Protocol):
     """Where a step of a graph finds what belongs to its run."""
 
@@ -120,7 +132,7 @@ class Activity(Generic[P, R]):
         call = Call(self.name, lambda: executor.schedule_activity(attributes, self.result_type))
         return cast("Awaitable[R]", call)
 
-    def options(self, **changes: Any) -> Activity[P, R]:
+    def options(self, **changes: Unpack[Changes]) -> Activity[P, R]:
         """The same activity with other options for this call site. Raises ``WorkflowDefinitionError`` for unknown ones."""
         known = {field.name for field in fields(Options)}
         if unknown := sorted(changes.keys() - known):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from temporalex_django.authoring.typed import A, R, Runs
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, timeouts
-from temporalex_django.core import payloads, places, primitives, relations
+from temporalex_django.core import names, payloads, places, primitives, relations
 from temporalex_django.core.branches import Parallel, Race
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
@@ -51,8 +52,7 @@ def sleep(duration: timedelta | float) -> Awaitable[None]:
 def wait_for_signal(name: str) -> Awaitable[Any]:
     """Take the oldest buffered signal of that name, or block until one arrives; gives its payload."""
     executor = places.executor_for("wait_for_signal")
-    if not isinstance(name, str) or not name:
-        raise WorkflowDefinitionError(f"wait_for_signal: {name!r} is not a name of a signal")
+    names.check_code_name(name, what="wait_for_signal")
     return cast("Awaitable[Any]", Call("wait_for_signal", lambda: primitives.wait_for_signal(executor, name)))
 
 
@@ -160,12 +160,12 @@ def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | N
 
 
 def child(
-    workflow: type[Workflow],
-    args: Any = None,
+    workflow: type[Runs[A, R]],
+    args: A | None = None,
     id: str | None = None,
     value: str | None = None,
     parent_close: ParentClose = "terminate",
-) -> Awaitable[Any]:
+) -> Awaitable[R]:
     """Start another workflow and wait for its result, through all its continue-as-new.
 
     Without ``id`` it gets one from this run's. ``parent_close`` says what becomes of a child that is open when this run closes.
@@ -197,7 +197,7 @@ def child(
         attributes["tags"] = list(workflow.tags)
     if workflow.metadata:
         attributes["metadata"] = dict(workflow.metadata)
-    return cast("Awaitable[Any]", Call("child", lambda: relations.child(executor, attributes)))
+    return cast("Awaitable[R]", Call("child", lambda: relations.child(executor, attributes)))
 
 
 def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
@@ -206,8 +206,7 @@ def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
     Raises ``WorkflowNotFound`` or ``WorkflowClosed`` at the await.
     """
     executor = places.executor_for("signal_external")
-    if not isinstance(name, str) or not name or name.startswith("__"):
-        raise WorkflowDefinitionError(f"signal_external: {name!r} is not a name of a signal")
+    names.check_code_name(name, what="signal_external")
     plain = executor.plain(payload, f"the payload of signal {name!r}")
     attributes = {"id": check_id(id), "name": name, "payload": plain}
     call = Call("signal_external", lambda: relations.external(executor, "SignalExternal", attributes))
@@ -302,6 +301,4 @@ def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> st
 
 
 def _patch_id(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise WorkflowDefinitionError(f"{value!r} is not an id of a patch")
-    return value
+    return names.check_code_name(value, what="the id of a patch", reserved=False)

@@ -7,14 +7,16 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
 from temporalex_django.authoring import binding, definition
 from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.typed import A, R, Runs
 from temporalex_django.core import guard, payloads, places
 from temporalex_django.core.activation import Definition
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.failures import message_of
+from temporalex_django.core.results import ContinueAsNew, Err, Ok
 from temporalex_django.core.values import copied
 from temporalex_django.errors import (
     QueryFailed,
@@ -27,6 +29,7 @@ from temporalex_django.errors import (
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.versions import VersionedWorkflow
+    from temporalex_django.client import WorkflowHandle
 
 #: Workflow classes and dispatchers by name; defining one again replaces it.
 registry: dict[str, type[Workflow | VersionedWorkflow]] = {}
@@ -89,7 +92,14 @@ class Workflow(Startable):
         if problems:
             raise WorkflowDefinitionError(f"workflow {cls.__qualname__}: " + "; ".join(problems))
         cls._queries = {**cls._queries, **{value.query_name: value.__func__ for value in own}}
-        cls.definition = Definition(name=cls.name, version=cls.version, entry=_entry(cls), args_type=_args_type(cls))
+        cls.definition = Definition(
+            name=cls.name,
+            version=cls.version,
+            entry=_entry(cls),
+            args_type=_args_type(cls),
+            tags=tuple(cls.tags) or None,
+            metadata=dict(cls.metadata) or None,
+        )
         cls.dispatched_by = None
         register(cls)
 
@@ -111,7 +121,7 @@ class Workflow(Startable):
             raise UnknownVersion(f"{cls.name} has no version {version!r} (it is version {cls.version})")
         return cls.version, cls
 
-    async def run(self, args: Any) -> Any:
+    async def run(self, args: Any, /) -> Ok[Any] | Err[Any] | ContinueAsNew:
         """The workflow. Returns ``Ok(result)``, ``Err(reason)`` or ``ContinueAsNew(args)``."""
         raise WorkflowDefinitionError(f"{type(self).__name__} has no run")
 
@@ -145,27 +155,118 @@ class Workflow(Startable):
             raise QueryFailed(f"query {name!r} of {cls.name} raised {type(exc).__name__}: {message_of(exc)}") from exc
         return payloads.plain(value, what=f"the answer to query {name!r}")
 
+    if TYPE_CHECKING:  # what the facade does, in types
+
+        @overload
+        @classmethod
+        def start(
+            cls: type[Runs[None, R]],
+            *,
+            id: str | None = None,
+            value: str | None = None,
+            subject: Any = None,
+            version: int | None = None,
+        ) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        def start(
+            cls: type[Runs[A, R]],
+            args: A,
+            *,
+            id: str | None = None,
+            value: str | None = None,
+            subject: Any = None,
+            version: int | None = None,
+        ) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        def start(
+            cls: type[Runs[None, R]], value: str, /, *, subject: Any = None, version: int | None = None
+        ) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        def start(
+            cls: type[Runs[A, R]], value: str, args: A, /, *, subject: Any = None, version: int | None = None
+        ) -> WorkflowHandle[R]: ...
+        @classmethod
+        def start(cls, *given: Any, **options: Any) -> Any: ...
+
+        @overload
+        @classmethod
+        async def astart(
+            cls: type[Runs[None, R]],
+            *,
+            id: str | None = None,
+            value: str | None = None,
+            subject: Any = None,
+            version: int | None = None,
+        ) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        async def astart(
+            cls: type[Runs[A, R]],
+            args: A,
+            *,
+            id: str | None = None,
+            value: str | None = None,
+            subject: Any = None,
+            version: int | None = None,
+        ) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        async def astart(
+            cls: type[Runs[None, R]], value: str, /, *, subject: Any = None, version: int | None = None
+        ) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        async def astart(
+            cls: type[Runs[A, R]], value: str, args: A, /, *, subject: Any = None, version: int | None = None
+        ) -> WorkflowHandle[R]: ...
+        @classmethod
+        async def astart(cls, *given: Any, **options: Any) -> Any: ...
+
+        @classmethod
+        def get(cls: type[Runs[Any, R]], value: str, *, version: int | None = None) -> WorkflowHandle[R]: ...
+        @classmethod
+        async def aget(cls: type[Runs[Any, R]], value: str, *, version: int | None = None) -> WorkflowHandle[R]: ...
+
     @classmethod
     def signal_with_start(
-        cls, signal: str, payload: Any = None, args: Any = None, *, id: str, subject: Any = None
-    ) -> Any:
+        cls: type[Runs[A, R]],
+        signal: str,
+        payload: Any = None,
+        args: A | None = None,
+        *,
+        id: str,
+        subject: Any = None,
+    ) -> WorkflowHandle[R]:
         """Send a signal to the open run of that id; start it first when there is none. Gives its handle.
 
         Both in the caller's transaction, like ``start`` and ``signal``.
         """
-        return binding.backend().signal_with_start(cls, signal, payload, args, id=id, subject=subject)
+        workflow = cast("type[Workflow]", cls)
+        made = binding.backend().signal_with_start(workflow, signal, payload, args, id=id, subject=subject)
+        return cast("WorkflowHandle[R]", made)
 
     @classmethod
     async def asignal_with_start(
-        cls, signal: str, payload: Any = None, args: Any = None, *, id: str, subject: Any = None
-    ) -> Any:
+        cls: type[Runs[A, R]],
+        signal: str,
+        payload: Any = None,
+        args: A | None = None,
+        *,
+        id: str,
+        subject: Any = None,
+    ) -> WorkflowHandle[R]:
         """``signal_with_start`` for async code."""
-        return await binding.backend().asignal_with_start(cls, signal, payload, args, id=id, subject=subject)
+        workflow = cast("type[Workflow]", cls)
+        made = await binding.backend().asignal_with_start(workflow, signal, payload, args, id=id, subject=subject)
+        return cast("WorkflowHandle[R]", made)
 
     @classmethod
-    def handle(cls, id: str) -> Any:
+    def handle(cls: type[Runs[Any, R]], id: str) -> WorkflowHandle[R]:
         """The handle of the newest chain of that id and class. Asks nobody: what does not exist says so when it is used."""
-        return binding.backend().handle(id, workflow=cls)
+        return cast("WorkflowHandle[R]", binding.backend().handle(id, workflow=cast("type[Workflow]", cls)))
 
 
 def register(cls: type[Workflow | VersionedWorkflow]) -> None:
@@ -202,13 +303,14 @@ def code_of(name: str, version: int) -> type[Workflow]:
 
     A class that stands for itself takes the runs of all its versions: it has patches for what differs. Raises ``UnknownWorkflow``.
     """
-    found = find(name)
-    if issubclass(found, Workflow):
-        return found
     try:
-        return found.resolve_version(version)[1]
-    except UnknownVersion as exc:
-        raise UnknownWorkflow(f"no version {version} of workflow {name!r} in this process: {exc}") from None
+        found = find(name)
+        return found if issubclass(found, Workflow) else found.resolve_version(version)[1]
+    except (UnknownWorkflow, UnknownVersion) as exc:
+        raise UnknownWorkflow(
+            f"a run of version {version} of {name!r} finds no class here ({exc}): put the class back, or give the one that follows it "
+            f"`name = {name!r}`; the run goes on when a worker that has it starts"
+        ) from None
 
 
 def sender_of(name: str, version: int | None = None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,8 @@ class Definition:
     version: int
     entry: Callable[[Any], Awaitable[Any]]
     args_type: Any = Any
+    tags: tuple[str, ...] | None = None  # to find its activities by; None where the class has none
+    metadata: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class RunInfo:
 class Activation:
     """Delivered together, answered together.
 
-    ``now`` is the stamp that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``. ``jobs``
+    ``now`` is the stamp that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``, and ``snapshot`` of a graph that was moved. ``jobs``
     are in delivery order: resolutions, a cancel request, messages. ``seed`` replaces the generator (after a reset).
 
     Two limits of hosts that are not ours, recorded with the activation: ``admit_updates`` accepts an update that comes behind a busy

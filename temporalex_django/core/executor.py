@@ -69,6 +69,7 @@ class Executor:
         self.published: Any = None
         self.publications = 0
         self.resumes: Resumes | None = None  # of a graph
+        self.snapshot: dict[str, Any] | None = None  # where a graph that was moved from another version goes on
         self.cancel_requested = False
         self.cancel_notice = IVar("a cancel request")
         self.closed: str | None = None
@@ -155,6 +156,7 @@ class Executor:
 
     def _start(self, start: dict[str, Any]) -> None:
         self._seed, self._rng = start["seed"], None
+        self.snapshot = start.get("snapshot")
         main = Unit(self.scheduler, "run", "run", self._run_ended, None)
         self.scheduler.spawn(main, self._main(start.get("args")))
 

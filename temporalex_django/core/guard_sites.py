@@ -15,8 +15,9 @@ from typing import Any, Final
 _CALLS: Final = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION_EX"})
 _NAMES: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-#: What stands between a callee and its call, at the position of the call.
+#: What stands between a callee and its call, at the position of the call: of a comprehension, which Python 3.11 calls, its iterator.
 _BESIDE: Final = (
+    *("GET_ITER", "GET_AITER"),
     *("PUSH_NULL", "KW_NAMES", "LOAD_CONST", "BUILD_", "LIST_", "DICT_", "COPY_FREE_VARS", "CACHE"),
     *("EXTENDED_ARG", "NOP", "PRECALL", "CALL_INTRINSIC"),
 )

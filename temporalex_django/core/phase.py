@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from temporalex_django.core import guard, payloads
+from temporalex_django.core import guard, names, payloads
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut
 from temporalex_django.core.scheduler import Unit
@@ -36,8 +36,7 @@ class Handler:
 
 def handler_of(name: str, kind: str, value: Any) -> Handler:
     """The handler for ``value``: a callable, or what ``signal(...)``/``update(...)`` gave."""
-    if not isinstance(name, str) or not name or name.startswith("__"):
-        raise WorkflowDefinitionError(f"phase: {name!r} is not a name for a {kind} (a string, not beginning with '__')")
+    names.check_code_name(name, what=f"phase: {kind}")
     handler = value if isinstance(value, Handler) else None
     if handler is None:
         if not callable(value):

@@ -68,7 +68,9 @@ class _Given:
         self.initial = frozen(initial)
         self.log = Log()
         for key, data in steps.items():
-            self.log.with_entry(len(self.log.entries), key, ExecutionEntry(cast("StepRef", key), "", None, frozen(data)))
+            self.log.with_entry(
+                len(self.log.entries), key, ExecutionEntry(cast("StepRef", key), "", None, frozen(data))
+            )
         self.count = len(self.log.entries)
 
 

@@ -17,6 +17,7 @@ from temporalex_django.core.results import Err, Event, Pending
 from temporalex_django.graph import engine
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import key_of, timer_of
+from temporalex_django.graph.structure import bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,9 @@ class Course:
     def begin(self, now: datetime | None) -> list[int]:
         """Numbers of the steps to begin: to be executed, or (``Step.waits``) to be waited for."""
         instance = engine.advance(self.instance, now=now)
-        begun = [instance.graph.number[step] for step in instance.graph.refs(instance.active)]
-        return self._entered(instance, begun, now)
+        # a snapshot may hold steps that wait already: those begin to wait anew
+        again = [i for i in bits(instance.waiting) if instance.graph.steps[i].waits]
+        return again + self._entered(instance, [*bits(instance.active)], now)
 
     def fold(self, ended: Iterable[tuple[int, Result]], now: datetime | None) -> list[int]:
         """Steps that ended, in that order; gives the numbers of the steps to begin.

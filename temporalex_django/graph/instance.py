@@ -35,8 +35,8 @@ class Instance:
     version: int
     initial: Data
     status: str = "pending"
-    runtime_metadata: Mapping[str, Any] = field(default=_EMPTY)
-    telemetry_metadata: Mapping[str, Any] = field(default=_EMPTY)
+    runtime_metadata: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
+    telemetry_metadata: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
     telemetry_start_time: datetime | None = None
     failed_step: StepRef | None = None
     reason: Any = None

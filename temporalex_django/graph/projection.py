@@ -11,7 +11,7 @@ from uuid import UUID
 from temporalex_django.core.events import CLOSING, RESOLUTIONS, RESUME, HistoryEvent, Job
 from temporalex_django.core.results import Event
 from temporalex_django.errors import TemporalexError
-from temporalex_django.graph import engine
+from temporalex_django.graph import engine, snapshot
 from temporalex_django.graph.course import Course, Result
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.run import result_of, resumption
@@ -29,6 +29,7 @@ class Projection:
         self.head_at = 0
         self.length = 0
         self._step_of: dict[int, int] = {}  # number of the step by number of the command
+        self._due: dict[int, str] = {}  # of open timers, by number of the step
 
     @property
     def instance(self) -> Instance:
@@ -36,6 +37,12 @@ class Projection:
         if self.course is None:
             raise TemporalexError("the run has not begun")
         return self.course.instance
+
+    def due(self, names: Mapping[str, str]) -> dict[str, str]:
+        """When the timers of the steps that wait are due, by key; ``names`` maps keys to others."""
+        instance = self.instance
+        keys = instance.graph.keys
+        return {names.get(keys[i], keys[i]): due for i, due in self._due.items() if instance.waiting >> i & 1}
 
     def feed(self, events: Sequence[HistoryEvent]) -> None:
         """Go on through further events, which end at the end of an activation."""
@@ -92,6 +99,7 @@ class Projection:
                 self.begun[attributes["seq"]] = course.instance
             case "TimerStarted":
                 self._step_of[attributes["seq"]] = self._number(attributes["step"])
+                self._due[self._step_of[attributes["seq"]]] = attributes["due"]
             case "TimerCancelled":
                 self._step_of.pop(attributes["seq"], None)
             case "WorkflowFailed" if not course.instance.closed:  # not by a step: its class was wrong, say
@@ -111,7 +119,9 @@ class Projection:
 
 
 def started(workflow: Any, attributes: Mapping[str, Any]) -> Instance:
-    """The pending instance of a run, from the attributes of ``WorkflowStarted``."""
+    """The instance with which a run begins, from the attributes of ``WorkflowStarted``."""
+    if attributes.get("snapshot") is not None:
+        return snapshot.load(workflow, attributes["snapshot"])
     return Instance.new(
         id=attributes["id"], workflow=workflow, version=attributes["version"], initial=attributes.get("args")
     )

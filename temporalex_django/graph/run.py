@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol
 
@@ -81,9 +82,10 @@ class GraphRun:
         if step.waits:
             timer = timer_of(step)
             if timer is not None:
-                after, event = timer
                 self._timers[number] = executor.start_timer(
-                    after, lambda: self._end(number, Event(event)), step=key_of(step)
+                    self._remaining(key_of(step), timer[0]),
+                    lambda: self._end(number, Event(timer[1])),
+                    step=key_of(step),
                 )
             return
         attributes: dict[str, Any] = {
@@ -93,6 +95,13 @@ class GraphRun:
         if self._calls.options[number]:
             attributes["options"] = self._calls.options[number]
         executor.call_activity(attributes, lambda job: self._end(number, result_of(job)))
+
+    def _remaining(self, key: str, whole: float) -> float:
+        """Seconds to wait; of a timer that ran when the run was moved here, what was left of it."""
+        due = (self.executor.snapshot or {}).get("due", {}).get(key)
+        if due is None:
+            return whole
+        return max((datetime.fromisoformat(due) - self.executor.now).total_seconds(), 0.0)
 
     def _end(self, number: int, result: Result) -> None:
         self._timers.pop(number, None)

@@ -10,7 +10,7 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core import guard, places
 from temporalex_django.core.results import Ok
 from temporalex_django.errors import WorkflowDefinitionError
-from temporalex_django.graph import render, validation
+from temporalex_django.graph import render, snapshot, validation
 from temporalex_django.graph.activities import activity_of, options_of
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.run import GraphRun
@@ -71,7 +71,10 @@ class GraphWorkflow(Workflow, abstract=True):
         cls = type(self)
         executor = places.executor_for("run")
         info = executor.info
-        instance = Instance.new(id=info.id, workflow=cls, version=info.version, initial=args)
+        if executor.snapshot is not None:
+            instance = snapshot.load(cls, executor.snapshot)
+        else:
+            instance = Instance.new(id=info.id, workflow=cls, version=info.version, initial=args)
         for clause in instance.graph.clauses.values():
             guard.watch(clause.route)
         ended = await GraphRun(executor, instance, cls).drive()

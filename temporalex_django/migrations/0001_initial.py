@@ -135,6 +135,12 @@ class Migration(migrations.Migration):
                 ("args", models.BinaryField()),
                 ("seed", models.BigIntegerField()),
                 ("carried", models.BinaryField(help_text="Signals that came along from the run before.", null=True)),
+                (
+                    "snapshot",
+                    models.BinaryField(
+                        help_text="Where a graph goes on that was moved from another version.", null=True
+                    ),
+                ),
                 ("published", models.BinaryField(null=True)),
                 ("closing", models.BinaryField(help_text="Attributes of the event that closed the run.", null=True)),
                 ("attempt", models.IntegerField(db_default=1)),
@@ -281,6 +287,8 @@ class Migration(migrations.Migration):
                 ("start_to_close", models.FloatField(null=True)),
                 ("heartbeat_timeout", models.FloatField(null=True)),
                 ("heartbeat", models.BinaryField(null=True)),
+                ("tags", models.JSONField(help_text="Those of the workflow's class, to filter by.", null=True)),
+                ("metadata", models.JSONField(null=True)),
                 ("owner", models.BigIntegerField(help_text="Epoch of the worker that has it.", null=True)),
                 (
                     "chain",

@@ -41,6 +41,8 @@ class ActivityTask(models.Model):
     start_to_close = models.FloatField(null=True)
     heartbeat_timeout = models.FloatField(null=True)
     heartbeat = models.BinaryField(null=True)
+    tags = models.JSONField(null=True, help_text=_("Those of the workflow's class, to filter by."))
+    metadata = models.JSONField(null=True)
     owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that has it."))
 
     class Meta:

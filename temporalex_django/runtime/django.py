@@ -302,11 +302,11 @@ class DjangoStorage(TaskStatements, TurnStatements):
         test, parameter = self.sql.among(runs, "uuid")
         rows = self.sql.select(
             "select id, workflow_id, workflow, version, args, seed, carried, attempt, parent, parent_chain_id, parent_seq,"
-            f" parent_run_id, parent_close, expires_at, run_timeout, started_at from temporalex_instance where id {test}",
+            f" parent_run_id, parent_close, expires_at, run_timeout, started_at, snapshot from temporalex_instance where id {test}",
             [parameter],
             (
                 *("uuid", "text", "text", "int4", "bytea", "int8", "bytea", "int4", "text", "uuid", "int4"),
-                *("uuid", "text", "timestamptz", "float8", "timestamptz"),
+                *("uuid", "text", "timestamptz", "float8", "timestamptz", "bytea"),
             ),
         )
         decode = codec().decode
@@ -328,6 +328,7 @@ class DjangoStorage(TaskStatements, TurnStatements):
             expires,
             run_timeout,
             started,
+            snapshot,
         ) in rows:
             with _of(f"the input of {workflow} {wid}", run=run):
                 found[run] = RunFacts(
@@ -347,6 +348,7 @@ class DjangoStorage(TaskStatements, TurnStatements):
                     expires_at=expires,
                     run_timeout=run_timeout,
                     started_at=started,
+                    snapshot=None if snapshot is None else decode(snapshot),
                 )
         return found
 

@@ -146,6 +146,8 @@ class Step:
         if run.head is None:
             facts = entry.facts
             start = {"args": facts.args, "seed": facts.seed}
+            if facts.snapshot is not None:
+                start["snapshot"] = facts.snapshot
             later = [Job("SignalReceived", dict(signal)) for signal in facts.carried]
         for message in self.messages:
             if message.kind in _RESULTS:
@@ -241,6 +243,7 @@ class Step:
     def _commands(self, completion: Completion, entry: Cached) -> None:
         run, facts, write = self.run, entry.facts, self.write
         cancelled = {command.seq for command in completion.commands if command.kind == "CancelActivity"}
+        definition = entry.executor.definition
         for command in completion.commands:
             if command.kind == "ScheduleActivity" and command.seq is not None and command.seq not in cancelled:
                 attributes = command.attributes
@@ -259,6 +262,8 @@ class Step:
                     queue=options.get("queue") or run.queue,
                     atomic=atomic,
                     scheduled_at=self.now,
+                    tags=definition.tags,
+                    metadata=definition.metadata,
                 )
                 write.tasks.append(task)
                 if atomic and self._inline_atomic:  # else whoever claims tasks runs it
@@ -377,6 +382,8 @@ def started_attributes(facts: RunFacts) -> dict[str, Any]:
         "attempt": facts.attempt,
         "parent": facts.parent,
     }
+    if facts.snapshot is not None:
+        attributes["snapshot"] = facts.snapshot
     return attributes
 
 
@@ -404,6 +411,37 @@ def cancelled(run: RunState, *, reason: str, now: datetime, facts: RunFacts) -> 
 
 #: How somebody outside ends a run, by the status that it has then.
 ENDINGS = {"terminated": terminated, "cancelled": cancelled}
+
+
+def handed_on(run: RunState, *, run_id: UUID, args: Any, seed: int, now: datetime) -> RunWrite:
+    """Close a locked run as continued as new, from outside: its chain goes on with another class, its messages stay."""
+    stamp = max(now, run.stamp) if run.stamp is not None else now
+    run.length += 1
+    run.stamp = run.due_at = stamp
+    run.atomic_due = None
+    run.attempt = 0
+    attributes = {"args": args, "outside": True}
+    event = NewEvent(
+        seq=run.length,
+        activation=max(run.activations, 1),
+        kind="WorkflowContinuedAsNew",
+        at=stamp,
+        attributes=attributes,
+    )
+    return RunWrite(
+        run=run,
+        events=[event],
+        drop_tasks=True,
+        next_run=NewRun(run_id=run_id, args=args, seed=seed),
+        instance={
+            "status": CLOSING[event.kind],
+            "waiting_for": [],
+            "accepts": {"signals": [], "updates": []},
+            "closed_at": stamp,
+            "closing": attributes,
+            "blocked": None,
+        },
+    )
 
 
 def timed_out(run: RunState, *, now: datetime, facts: RunFacts) -> RunWrite:

@@ -62,6 +62,7 @@ class RunFacts:
     expires_at: datetime | None = None  # when the whole chain times out
     run_timeout: float | None = None  # seconds that each run of it has
     started_at: datetime | None = None
+    snapshot: dict[str, Any] | None = None  # of a graph that was moved from another version: where it goes on
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +114,8 @@ class NewTask:
     scheduled_at: datetime
     attempt: int = 0  # tries so far
     due_at: datetime | None = None  # None: at once
+    tags: Sequence[str] | None = None  # those of the workflow's class
+    metadata: Mapping[str, Any] | None = None
 
     @property
     def local(self) -> bool:

@@ -28,7 +28,7 @@ _TASK: Columns = (
     *(("activity", "text"), ("call", "bytea"), ("options", "bytea"), ("queue", "text"), ("run_queue", "text")),
     *(("atomic", "bool"), ("max_attempts", "int4"), ("scheduled_at", "timestamptz"), ("due_at", "timestamptz")),
     *(("close_at", "timestamptz"), ("schedule_to_start", "float8"), ("start_to_close", "float8")),
-    *(("heartbeat_timeout", "float8"), ("expires_at", "timestamptz")),
+    *(("heartbeat_timeout", "float8"), ("tags", "jsonb"), ("metadata", "jsonb"), ("expires_at", "timestamptz")),
 )
 _CHAIN: Columns = (
     *(("id", "uuid"), ("run_id", "uuid"), ("due_at", "timestamptz"), ("deadline", "timestamptz"), ("head", "int8")),
@@ -337,9 +337,11 @@ def _stored(name: str, value: Any, encode: Callable[[Any], bytes]) -> Any:
     kind = _INSTANCE[name]
     if kind == "bytea":
         return encode(value)
-    if kind == "jsonb":
-        return None if value is None else _json(value).decode()
-    return value
+    return _text(value) if kind == "jsonb" else value
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else _json(value).decode()
 
 
 def task_row(task: NewTask, *, run_queue: str, encode: Callable[[Any], bytes]) -> tuple[Any, ...]:
@@ -356,7 +358,14 @@ def task_row(task: NewTask, *, run_queue: str, encode: Callable[[Any], bytes]) -
         *(task.chain_id, task.run_id, task.workflow_id, task.workflow, task.seq, task.activity),
         *(encode([list(task.args), dict(task.kwargs)]), encode(dict(options)), task.queue, run_queue, task.atomic),
         *(int((options.get("retry") or {}).get("max_attempts") or 0), task.scheduled_at, task.scheduled_at, close_at),
-        *(to_start, options.get("start_to_close"), options.get("heartbeat"), expires),
+        *(
+            to_start,
+            options.get("start_to_close"),
+            options.get("heartbeat"),
+            _text(task.tags),
+            _text(task.metadata),
+            expires,
+        ),
     )
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast, overload
 from uuid import UUID
 
 from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.typed import R, Runs
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, code_of, defined_so_far, newest
 from temporalex_django.core import payloads, places
@@ -50,7 +52,7 @@ class _Crash(BaseException):
     """A worker dies in the middle of a transaction."""
 
 
-class Environment:
+class Environment(ABC):
     """Not used by itself: ``WorkflowEnvironment`` (memory) and ``DjangoEnvironment`` (database) say where runs live."""
 
     engine: Engine
@@ -76,54 +78,74 @@ class Environment:
 
     # -- where runs live ----------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
         """Store a new chain, due now; its id. Raises ``AlreadyRunning``."""
-        raise NotImplementedError  # pragma: no cover - the two environments define it
 
+    @abstractmethod
     def _chain_of(self, workflow_id: str) -> UUID | None:
         """The newest chain of an id."""
-        raise NotImplementedError  # pragma: no cover
 
-    def run_ids(self, chain_id: UUID) -> list[UUID]:
-        raise NotImplementedError  # pragma: no cover
+    @abstractmethod
+    def run_ids(self, chain_id: UUID) -> list[UUID]: ...
 
-    def row(self, run_id: UUID) -> MemoryRun:
-        raise NotImplementedError  # pragma: no cover
+    @abstractmethod
+    def row(self, run_id: UUID) -> MemoryRun: ...
 
-    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None) -> int:
-        raise NotImplementedError  # pragma: no cover
+    @abstractmethod
+    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None) -> int: ...
 
-    def outcome(self, message_id: int) -> Outcome | None:
-        raise NotImplementedError  # pragma: no cover
+    @abstractmethod
+    def outcome(self, message_id: int) -> Outcome | None: ...
 
-    def _close(self, chain_id: UUID, status: str, reason: str) -> None:
-        raise NotImplementedError  # pragma: no cover
+    @abstractmethod
+    def _close(self, chain_id: UUID, status: str, reason: str) -> None: ...
 
-    def _set_clock(self, now: datetime) -> None:
-        raise NotImplementedError  # pragma: no cover
+    @abstractmethod
+    def _set_clock(self, now: datetime) -> None: ...
 
+    @abstractmethod
     def _next_due(self) -> datetime | None:
         """The next time at which a run, a retry or a timeout is due."""
-        raise NotImplementedError  # pragma: no cover
 
-    def _wake_blocked(self) -> None:
-        raise NotImplementedError  # pragma: no cover
+    @abstractmethod
+    def _wake_blocked(self) -> None: ...
 
     def _make_revocable(self, *, revocable: bool) -> None:
         """Whether the next transaction may be rolled back by a crash; a database always can."""
+        del revocable
 
+    @abstractmethod
     def chain_ids(self) -> list[UUID]:
         """Of every chain that lives here, oldest first."""
-        raise NotImplementedError  # pragma: no cover
 
     def _queues(self) -> Sequence[str]:
         return ()
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
+    @overload
+    def start(
+        self,
+        workflow: type[Runs[Any, R]],
+        args: Any = None,
+        id: str | None = None,
+        value: str | None = None,
+        version: int | None = None,
+    ) -> EnvironmentHandle[R]: ...
+    @overload
     def start(
         self,
         workflow: type[Startable],
+        args: Any = None,
+        id: str | None = None,
+        value: str | None = None,
+        version: int | None = None,
+        **options: Any,
+    ) -> EnvironmentHandle: ...
+    def start(
+        self,
+        workflow: Any,
         args: Any = None,
         id: str | None = None,
         value: str | None = None,
@@ -134,7 +156,7 @@ class Environment:
 
         Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``.
         """
-        workflow = workflow.choose(version, options)
+        workflow = cast("type[Startable]", workflow).choose(version, options)
         if value is not None:
             if workflow.unique is None:
                 raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
@@ -165,7 +187,7 @@ class Environment:
 
         Raises ``AlreadyRunning`` when a run of another class has the id, and what ``start`` raises.
         """
-        plain = payloads.plain(payload, what=f"the payload of signal {signal!r}")
+        plain = payloads.plain(payload, what=f"the payload of signal {check_name(signal, what='signal')!r}")
         chain_id = self._chain_of(check_id(id))
         if chain_id is not None:
             row = self.row(self.run_ids(chain_id)[-1])

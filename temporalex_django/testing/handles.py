@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, cast
 from uuid import UUID, uuid4
 
 from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.typed import Result_co
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.names import check_name, check_update_id
 from temporalex_django.core.values import copied
 from temporalex_django.errors import WorkflowClosed
 from temporalex_django.graph.run import requested
@@ -47,7 +49,7 @@ class EnvironmentUpdate:
         return update_value(self._outcome, update_id=self.id, what=self._what)
 
 
-class EnvironmentHandle:
+class EnvironmentHandle(Generic[Result_co]):
     """A chain of runs in an environment."""
 
     def __init__(self, env: Environment, workflow_id: str, chain_id: UUID) -> None:
@@ -78,8 +80,8 @@ class EnvironmentHandle:
         return self.env.errors.get(self.env.run_ids(self.chain_id)[-1])
 
     def signal(self, name: str, payload: Any = None) -> None:
-        """Send a signal. Raises ``WorkflowClosed``."""
-        self._refuse_closed(f"signal {name!r}")
+        """Send a signal. Raises ``WorkflowClosed``, ``PayloadError``."""
+        self._refuse_closed(f"signal {check_name(name, what='signal')!r}")
         self.env.send(self.chain_id, "signal", name, payload)
 
     def update(
@@ -100,7 +102,8 @@ class EnvironmentHandle:
 
     def update_async(self, name: str, args: Any = None, id: str | None = None) -> EnvironmentUpdate:
         """Send an update without asking for its response."""
-        update_id = id or str(uuid4())
+        check_name(name, what="update")
+        update_id = str(uuid4()) if id is None else check_update_id(id)
         number = self.env.send(self.chain_id, "update", name, args, update_id)
         return EnvironmentUpdate(self.env, number, update_id, f"update {name!r} of {self.id}")
 
@@ -132,14 +135,15 @@ class EnvironmentHandle:
         facts = row.facts
         return self.env.class_of(self.chain_id, facts.workflow, facts.version).answer(name, args, published)
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> Result_co:
         """The result. Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself."""
         del timeout
         row = self._row
         facts = row.facts
-        return result_of(
+        found = result_of(
             row.status, row.closing, workflow=facts.workflow, workflow_id=facts.workflow_id, blocked=self.blocked
         )
+        return cast("Result_co", found)
 
     def cancel(self) -> None:
         """Ask the run to cancel; a graph is cancelled at once. Raises ``WorkflowClosed``."""

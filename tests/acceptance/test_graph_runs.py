@@ -63,7 +63,12 @@ def test_context_and_execution_history_are_read_from_the_history(env):
     """HE-007 HE-013 HE-015 HE-018 HE-019 HE-097 HE-125 D-21."""
     h = env.start(OrderGraph, {"total": 12}, value="1")
     instance = h.instance()
-    assert (instance.id, instance.workflow, instance.version, instance.status) == ("orderid::1", OrderGraph, 1, "waiting")
+    assert (instance.id, instance.workflow, instance.version, instance.status) == (
+        "orderid::1",
+        OrderGraph,
+        1,
+        "waiting",
+    )
     assert instance.context.initial.total == 12
     assert instance.context.steps.charge_payment.amount == 12
     assert instance.waiting_steps == {webhook}
@@ -294,9 +299,7 @@ def failing(result):
                 raise result
             return result
 
-    cls = graph(
-        start, {(start, "ok"): [Breaks, other], (Breaks, "ok"): join, (other, "ok"): join, (join, "ok"): Done}
-    )
+    cls = graph(start, {(start, "ok"): [Breaks, other], (Breaks, "ok"): join, (other, "ok"): join, (join, "ok"): Done})
     return cls, other, join
 
 
@@ -306,7 +309,12 @@ def failing(result):
         (Err("declined"), "declined", None, "step breaks: 'declined'"),
         (Err({"code": 7}), {"code": 7}, None, "step breaks: {'code': 7}"),
         (ValueError("no funds"), None, "ValueError", "step breaks: ValueError: no funds"),
-        (Event("nope"), None, "TypeError", "step breaks: TypeError: step Breaks emitted 'nope', which it does not declare"),
+        (
+            Event("nope"),
+            None,
+            "TypeError",
+            "step breaks: TypeError: step Breaks emitted 'nope', which it does not declare",
+        ),
         (None, None, "TypeError", "step breaks: TypeError: step Breaks returned None: it must return Event"),
         ({"event": "ok"}, None, "TypeError", "returned {'event': 'ok'}: it must return"),
         ("ok", None, "TypeError", "returned 'ok': it must return"),
@@ -519,7 +527,9 @@ def test_a_context_that_grows_too_large_fails_the_step_that_makes_it_so(env):
 
     one, two, three = step("One"), step("Two"), step("Three")
     h = env.start(graph(one, {(one, "ok"): two, (two, "ok"): three, (three, "ok"): Done}), {}, value="1")
-    with pytest.raises(errors.WorkflowFailed, match=r"step three: .*the context is 2,700,00\d bytes, more than the 2,000,000"):
+    with pytest.raises(
+        errors.WorkflowFailed, match=r"step three: .*the context is 2,700,00\d bytes, more than the 2,000,000"
+    ):
         h.result()
 
 

@@ -124,6 +124,7 @@ def test_a_run_without_its_class_is_blocked_and_goes_on_when_a_worker_has_it(mon
         blocked = instance(started).blocked
         assert blocked is not None
         assert blocked["code"] == "unknown_workflow"
+        assert "version 1 of 'Doubling'" in blocked["error"]
         assert Chain.objects.get(pk=started.chain_id).due_at is None
     finally:
         workflow.registry["Doubling"] = cls

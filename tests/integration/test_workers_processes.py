@@ -38,6 +38,35 @@ def test_a_worker_takes_its_queues_and_no_others(subprocess_env: dict[str, str],
         assert Instance.objects.get(pk=elsewhere.run_id).status == "pending"
 
 
+def test_a_run_whose_class_was_renamed_waits_for_a_worker_that_has_it(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    """Blocked with the cause and the way out, and healed by taking it (D-32)."""
+    env = {**subprocess_env, "DJANGO_SETTINGS_MODULE": "tests.settings_of_processes"}
+    started = start("Former", 20, version=3)
+    with worker(env, tmp_path, name="without"):
+        blocked = wait_for(lambda: Instance.objects.get(pk=started.run_id).blocked)
+        assert blocked["code"] == "unknown_workflow"
+        assert "version 3 of 'Former'" in blocked["error"]
+        assert "give the one that follows it `name = 'Former'`" in blocked["error"]
+
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "__init__.py").touch()
+    (tmp_path / "later" / "workflows.py").write_text(
+        "from temporalex_django import Ok, Workflow\n\n\n"
+        "class Later(Workflow):\n"
+        "    name = 'Former'\n\n"
+        "    async def run(self, args):\n"
+        "        return Ok(args + 1)\n",
+        encoding="utf-8",
+    )
+    paths = [str(tmp_path), *filter(None, [env.get("PYTHONPATH")])]
+    with worker({**env, "TX_TEST_APPS": "later", "PYTHONPATH": os.pathsep.join(paths)}, tmp_path, name="with"):
+        wait_for(lambda: closed(started))
+    row = Instance.objects.get(pk=started.run_id)
+    assert (row.status, row.closing_value, row.blocked) == ("completed", {"result": 21}, None)
+
+
 def test_burst_fails_when_it_does_not_come_to_an_end_in_time(subprocess_env: dict[str, str], tmp_path: Path) -> None:
     log, hold = tmp_path / "log", tmp_path / "hold"
     log.touch()

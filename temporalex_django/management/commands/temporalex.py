@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import export, replay, worker
+from temporalex_django.management import export, graph, migrate, replay, versions, worker
 
 
 class Subcommand(Protocol):
@@ -25,7 +25,14 @@ class Command(BaseCommand):
     help = "Run and look after durable workflows."
     # a worker needs neither the URLs nor the templates of the project
     requires_system_checks = ["temporalex"]
-    subcommands: ClassVar[dict[str, Any]] = {"export": export, "replay": replay, "worker": worker}
+    subcommands: ClassVar[dict[str, Any]] = {
+        "export": export,
+        "graph": graph,
+        "migrate": migrate,
+        "replay": replay,
+        "versions": versions,
+        "worker": worker,
+    }
 
     def add_arguments(self, parser: CommandParser) -> None:
         parsers = parser.add_subparsers(dest="subcommand", required=True, title="subcommands")

@@ -1,0 +1,148 @@
+"""Move an open run to another version of its class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django.db import transaction
+
+from temporalex_django.actions import inline
+from temporalex_django.actions.base import CODE, Action, Actor
+from temporalex_django.actions.targets import Target
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.conf import codec
+from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.replaying import replay
+from temporalex_django.errors import TemporalexError
+from temporalex_django.graph.projection import Projection
+from temporalex_django.graph.snapshot import moved
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.models import ActivityTask, Chain, Instance
+from temporalex_django.runtime.ids import token, uuid7
+from temporalex_django.runtime.inserting import ring_on_commit
+from temporalex_django.runtime.step import handed_on
+from temporalex_django.runtime.storage import RunState, live_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether the run was moved (in a rehearsal: could be), and why not."""
+
+    workflow_id: str
+    run_id: str
+    moves: bool
+    why: str = ""
+
+
+class Move(Action[Verdict]):
+    """A graph closes as continued as new, and its next run begins with the snapshot of this one, under the steps' names in ``names``.
+
+    A function workflow goes on as it is with the other class, if its history replays clean there. One transaction; it locks the chain
+    if that is free now. Nothing is moved while a step or an activity is being tried: it would be done twice. Always audited.
+    """
+
+    name: ClassVar[str] = "move"
+    permission: ClassVar[str] = "terminate_instance"
+    forced: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        version: int,
+        names: Mapping[str, str] | None = None,
+        rehearse: bool = False,
+        by: Actor = CODE,
+    ) -> None:
+        super().__init__(by=by)
+        self.target = target
+        self.to = workflows.code_of(target.workflow, version)
+        self.names = names or {}
+        self.rehearse = rehearse
+
+    def perform(self) -> Verdict:
+        """Raises ``UnknownWorkflow`` when the class of the run is not here."""
+        target = self.target
+        with self.storage.transaction():
+            why = self._move()
+            if why is None and self.rehearse:
+                transaction.set_rollback(True, using=self.storage.alias)
+            elif why is None:
+                self.tell(target.subject, reason=f"version {target.version} to {self.to.version}")
+        return Verdict(workflow_id=target.workflow_id, run_id=str(target.run_id), moves=why is None, why=why or "")
+
+    def _move(self) -> str | None:
+        """Do it; or why not, with nothing done."""
+        target = self.target
+        run = inline.locked(target, storage=self.storage, wait=0)
+        if run is None:
+            return "it is being advanced: try again"
+        if run.closed or run.run_id != target.run_id:
+            return "it has ended, or gone on as new, meanwhile"
+        tried = ActivityTask.objects.using(self.storage.alias).filter(run_id=run.run_id, attempt__gt=0).first()
+        if tried is not None:
+            return f"{tried.activity} is being tried (attempt {tried.attempt}): wait for its end"
+        if key_taken := self._key_taken(run):
+            return key_taken
+        events = self.storage.histories({run.run_id: 0}).get(run.run_id, [])
+        try:
+            if issubclass(self.to, GraphWorkflow):
+                self._move_graph(run, events)
+            else:
+                self._move_function(run, events)
+        except TemporalexError as exc:
+            return str(exc)
+        return None
+
+    def _key_taken(self, run: RunState) -> str | None:
+        """With scope ``version`` the id must be free in the other version."""
+        unique = self.to.unique
+        if unique is None or unique.scope != "version":
+            return None
+        target = self.target
+        key = live_key("version", workflow=target.workflow, version=self.to.version, workflow_id=target.workflow_id)
+        chains = Chain.objects.using(self.storage.alias)
+        if chains.filter(live_key=key).exists():
+            return f"version {self.to.version} has an open run of this id"
+        chains.filter(pk=run.chain_id).update(live_key=key)
+        return None
+
+    def _move_graph(self, run: RunState, events: list[HistoryEvent]) -> None:
+        target = self.target
+        snapshot: dict[str, Any] | None = None
+        if events:
+            code: Any = workflows.code_of(target.workflow, target.version)
+            projection = Projection(code)
+            projection.feed(events)
+            snapshot = {**moved(projection.instance, self.to, self.names), "due": projection.due(self.names)}
+        facts = self.storage.facts([run.run_id])[run.run_id]
+        write = handed_on(run, run_id=uuid7(), args=facts.args, seed=token() >> 2, now=self.storage.now())
+        self.storage.write([write])
+        assert write.next_run is not None
+        Instance.objects.using(self.storage.alias).filter(pk=write.next_run.run_id).update(
+            version=self.to.version,
+            snapshot=None if snapshot is None else codec().encode(snapshot),
+            **_of(self.to),
+        )
+        inline.closed_from_outside(write, target, storage=self.storage)
+        self._ring(run)
+
+    def _move_function(self, run: RunState, events: list[HistoryEvent]) -> None:
+        replay(self.to.definition, events)
+        Instance.objects.using(self.storage.alias).filter(pk=run.run_id).update(version=self.to.version, **_of(self.to))
+        if run.attempt:  # it may have been blocked for want of its class
+            Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(due_at=self.storage.now())
+        inline.forget(run.run_id, storage=self.storage)
+        self._ring(run)
+
+    def _ring(self, run: RunState) -> None:
+        Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(queue=self.to.task_queue)
+        ring_on_commit(alias=self.storage.alias, queues=[self.to.task_queue])
+
+
+def _of(cls: type[Workflow]) -> dict[str, Any]:
+    """What a run's row has of its class."""
+    return {"queue": cls.task_queue, "tags": list(cls.tags) or None, "metadata": dict(cls.metadata) or None}

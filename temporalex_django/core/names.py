@@ -1,0 +1,48 @@
+"""Names: of messages, patches, activities. What every database column, log line and URL can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalex_django.errors import InvalidId, PayloadError, WorkflowDefinitionError
+
+LONGEST = 200
+_SHOWN = 60
+
+
+def is_name(value: object) -> bool:
+    """Whether it is a string of 1 to 200 printable characters."""
+    return isinstance(value, str) and 1 <= len(value) <= LONGEST and value.isprintable()
+
+
+def shown(value: Any) -> str:
+    """``repr(value)``, cut short: a name that is wrong may be of any size."""
+    text = repr(value[: LONGEST + 1] if isinstance(value, (str, bytes)) else value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def check_name(name: object, *, what: str) -> str:
+    """The name of a message that comes from outside. Raises ``PayloadError``: those with two underscores in front are reserved."""
+    if not isinstance(name, str) or not is_name(name):
+        raise PayloadError(
+            f"the name of a {what} is a string of 1 to {LONGEST} printable characters, not {shown(name)}"
+        )
+    if name.startswith("__"):
+        raise PayloadError(f"{what} {shown(name)}: names that begin with two underscores are reserved")
+    return name
+
+
+def check_update_id(value: object) -> str:
+    """Raises ``InvalidId`` unless it is a string of 1 to 200 printable characters."""
+    if not isinstance(value, str) or not is_name(value):
+        raise InvalidId(f"{shown(value)} is no update id: 1 to {LONGEST} printable characters")
+    return value
+
+
+def check_code_name(name: object, *, what: str, reserved: bool = True) -> str:
+    """A name that workflow code gives. Raises ``WorkflowDefinitionError``; ``reserved``: also for two underscores in front."""
+    if not isinstance(name, str) or not is_name(name) or (reserved and name.startswith("__")):
+        raise WorkflowDefinitionError(
+            f"{what}: {shown(name)} is no name: 1 to {LONGEST} printable characters, not beginning with '__'"
+        )
+    return name

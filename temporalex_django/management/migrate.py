@@ -1,0 +1,110 @@
+"""Move open runs to another version of their class: `temporalex migrate FLOW --from 1 --to 2 [--map OldStep=NewStep] [--dry-run]`.
+
+Says for every run whether it moves, and why not. Steps are named by their classes or by their keys; `--map Old=` leaves the data of a
+step that has ended behind.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from temporalex_django.actions.base import Actor, storage
+from temporalex_django.actions.move import Move, Verdict
+from temporalex_django.actions.targets import find_chain
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.errors import TemporalexError, UnknownWorkflow
+from temporalex_django.graph.steps import key_of, name_of
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.models import Instance
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Say which arguments the subcommand takes."""
+    parser.add_argument("flow", metavar="FLOW", help="name of the workflow")
+    parser.add_argument("--from", dest="old", type=int, required=True, metavar="VERSION")
+    parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION")
+    parser.add_argument("--map", dest="names", action="append", default=[], metavar="OLD=NEW", help="a renamed step")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
+    parser.add_argument("--batch", type=int, default=500, metavar="N", help="runs read at a time (default: 500)")
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    flow: str,
+    old: int,
+    new: int,
+    names: Sequence[str],
+    dry_run: bool,
+    batch: int,
+    json: bool,
+    **_: Any,
+) -> None:
+    """One transaction a run. Raises ``CommandError`` when a version is not in the code, and when runs stay behind."""
+    try:
+        before, after = _version(flow, old), _version(flow, new)
+    except TemporalexError as exc:
+        raise CommandError(str(exc)) from exc
+    mapping = _mapping(names, before, after)
+    verdicts: list[Verdict] = []
+    last = None
+    alias = get_settings().DATABASE
+    while True:
+        runs = Instance.objects.using(alias).open().filter(workflow=flow, version=old).order_by("pk")
+        page = list((runs if last is None else runs.filter(pk__gt=last)).values_list("pk", "chain_id")[:batch])
+        if not page:
+            break
+        last = page[-1][0]
+        for _run, chain_id in page:
+            target = find_chain(chain_id, storage=storage())
+            if target.version != old or target.closed:
+                continue
+            by = Actor(source="command")
+            verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=by).execute()
+            verdicts.append(verdict)
+            if not json:
+                done = ("would move" if dry_run else "moved") if verdict.moves else f"stays: {verdict.why}"
+                command.stdout.write(f"{verdict.workflow_id}  {done}")
+    stay = [verdict for verdict in verdicts if not verdict.moves]
+    if json:
+        found = [{name: getattr(v, name) for name in ("workflow_id", "run_id", "moves", "why")} for v in verdicts]
+        command.stdout.write(json_module.dumps({"dry_run": dry_run, "runs": found}, indent=2))
+    else:
+        command.stdout.write(
+            f"{len(verdicts) - len(stay)} of {len(verdicts)} runs {'would move' if dry_run else 'moved'}"
+        )
+    if stay:
+        raise CommandError(f"{len(stay)} runs stay at version {old}", returncode=1)
+
+
+def _version(flow: str, version: int) -> type[Workflow]:
+    found = workflows.find(flow)
+    if not found.is_versioned():
+        raise UnknownWorkflow(f"{flow} is no versioned workflow: it has one class for all its runs")
+    return found.resolve_version(version)[1]
+
+
+def _mapping(given: Sequence[str], before: type[Workflow], after: type[Workflow]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        old, sign, new = text.partition("=")
+        if not sign or not old:
+            raise CommandError(f"--map {text}: write OldStep=NewStep")
+        found[_key(old, before)] = _key(new, after) if new else ""
+    return found
+
+
+def _key(name: str, cls: type[Workflow]) -> str:
+    """The key of a step that is named by its class or by its key."""
+    steps = cls.graph() if issubclass(cls, GraphWorkflow) else {}
+    for step in steps:
+        if name in (key_of(step), name_of(step)):
+            return key_of(step)
+    raise CommandError(f"--map: {cls.__name__} has no step {name!r}")

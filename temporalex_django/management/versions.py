@@ -1,0 +1,54 @@
+"""List the versions of workflows that open runs use, and who has their code."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db.models import Count, Min
+
+from temporalex_django.actions.describe import live_workers
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import get_settings
+from temporalex_django.models import Instance
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Say which arguments the subcommand takes."""
+    parser.add_argument("flows", nargs="*", metavar="FLOW", help="only these workflows")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def handle(command: BaseCommand, *, flows: list[str], json: bool, **_: Any) -> None:
+    """Counts open runs; one query, and one for the workers."""
+    alias = get_settings().DATABASE
+    runs = Instance.objects.using(alias).open().order_by()
+    if flows:
+        runs = runs.filter(workflow__in=flows)
+    rows = runs.values("workflow", "version", "queue").annotate(open=Count("pk"), oldest=Min("created_at"))
+    workers = live_workers(alias=alias)
+    here = workflows.versions_here()
+    found = [
+        {
+            "workflow": row["workflow"],
+            "version": row["version"],
+            "queue": row["queue"],
+            "open": row["open"],
+            "oldest": row["oldest"].isoformat(),
+            "here": row["version"] in here.get(row["workflow"], ()),
+            "missing": workers.missing(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
+        }
+        for row in sorted(rows, key=lambda row: (row["workflow"], row["version"], row["queue"]))
+    ]
+    if json:
+        command.stdout.write(json_module.dumps(found, indent=2))
+        return
+    for one in found:
+        code = "code here" if one["here"] else "no code here"
+        more = f"; waits for {one['missing']}" if one["missing"] else ""
+        command.stdout.write(
+            f"{one['workflow']} version {one['version']}: {one['open']} open, oldest {one['oldest']}, {code}{more}"
+        )
+    if not found:
+        command.stdout.write("no open runs")

@@ -1,0 +1,311 @@
+"""Graphs through the facade, REST and workers: by business value, with people, on committed data."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group, Permission
+from django.db import connection, transaction
+from django.test import Client
+from django.urls import reverse
+
+from temporalex_django import Approval, Done, Event, GraphWorkflow, Step, Unique, WaitForEvent, Workflow, api, errors
+from temporalex_django.actions import inline
+from temporalex_django.actions.base import Actor, storage
+from temporalex_django.actions.resume import Resume
+from temporalex_django.actions.targets import find
+from temporalex_django.models import ActivityTask, HistoryEvent, Instance, Message, OperatorAction
+from tests.integration.client_flows import Basket, drain, rolled_back
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Prepare(Step):
+    events = ("ready",)
+
+    def execute(self, instance, config, context):
+        return Event("ready", {"of": context.initial.get("order")})
+
+
+class Record(Step):
+    """Writes a row and the end of the step in one transaction."""
+
+    events = ("recorded",)
+    atomic = True
+
+    def execute(self, instance, config, context):
+        Group.objects.create(name=f"{instance.id} {context.steps.prepare.of}")
+        return Event("recorded")
+
+
+decision = Approval(role="deciders", due=timedelta(days=1))
+hook = WaitForEvent("delivered")
+
+
+class Delivery(GraphWorkflow):
+    name = "test.Delivery"
+    unique = Unique(key="delivery")
+    tags = ["fast"]
+    metadata = {"team": "shop"}
+    initial = Prepare
+    transitions = {
+        (Prepare, "ready"): Record,
+        (Record, "recorded"): decision,
+        (decision, "approved"): hook,
+        (decision, "rejected"): Done,
+        (decision, "overdue"): Done,
+        (hook, "delivered"): Done,
+    }
+
+
+def clerk(name: str = "ann", *, group: str | None = "deciders"):
+    user = get_user_model().objects.create_user(name)
+    if group is not None:
+        user.groups.add(Group.objects.get_or_create(name=group)[0])
+    return user
+
+
+def test_from_start_to_end_by_value():
+    """HE-006 HE-142 HE-143 HE-144 HE-110 HE-113."""
+    handle = Delivery.start("42", {"order": 7})
+    assert (handle.id, handle.status) == ("delivery::42", "pending")
+    drain()
+    assert Group.objects.filter(name="delivery::42 7").count() == 1
+    assert Delivery.get("42").describe().waiting_for == ["step approval: approved or rejected or overdue"]
+    Delivery.resume("42", "approved", by=clerk(), data={"why": "fine"})
+    Delivery.resume("42", "delivered")
+    assert handle.result(timeout=0)["approval"] == {"why": "fine", "by": "ann"}
+    assert handle.instance().status == "completed"
+
+
+def test_a_decision_takes_the_role():
+    """The group, a permission, or being a superuser; nobody else, and no code. Nothing changes when it is refused."""
+    Delivery.start("1", {})
+    drain()
+    length = HistoryEvent.objects.count()
+    for by in (None, "ann", clerk("bob", group=None), clerk("cleo", group="others")):
+        with pytest.raises(errors.ActionNotPermitted, match=r"may not decide Approval: it takes the role 'deciders'"):
+            Delivery.resume("1", "approved", by=by)
+    inactive = clerk("dan")
+    inactive.is_active = False
+    inactive.save()
+    with pytest.raises(errors.ActionNotPermitted):
+        Delivery.resume("1", "approved", by=inactive)
+    assert HistoryEvent.objects.count() == length
+    assert not Message.objects.filter(kind="resume").exists()
+    Delivery.resume("1", "rejected", by=get_user_model().objects.create_superuser("root"))
+    assert Delivery.get("1").instance().context.steps.approval.by == "root"
+    assert OperatorAction.objects.get().action == "resume"
+
+
+def test_a_role_may_be_a_permission():
+    class Flow(GraphWorkflow):
+        name = "test.ByPermission"
+        unique = Unique(key="bypermission")
+        initial = Approval(role="auth.view_group")
+        transitions = {(initial, "approved"): Done, (initial, "rejected"): Done}
+
+    Flow.start("1", {})
+    drain()
+    user = clerk(group=None)
+    user.user_permissions.add(Permission.objects.get(codename="view_group"))
+    Flow.resume("1", "approved", by=get_user_model().objects.get(pk=user.pk))
+    assert Flow.get("1").status == "completed"
+
+
+def test_a_person_from_a_face_needs_the_permission_to_signal_where_no_role_is_asked_for():
+    Delivery.start("1", {})
+    drain()
+    Delivery.resume("1", "approved", by=clerk())
+    target = find("delivery::1", storage=storage())
+    with pytest.raises(errors.ActionNotPermitted, match="signal_instance"):
+        Resume(target, event="delivered", by=Actor(user=clerk("bob"), source="rest")).execute()
+
+
+def test_a_resume_lives_and_dies_with_the_callers_transaction():
+    """HE-103: judged inside of it, undone with it."""
+    Delivery.start("1", {})
+    drain()
+    ann = clerk()
+    with rolled_back():
+        Delivery.resume("1", "approved", by=ann)
+        assert [s.name for s in Delivery.get("1").instance().waiting_steps] == ["delivered"]
+    assert Delivery.get("1").instance().waiting_steps == {decision}
+    with transaction.atomic():
+        Delivery.resume("1", "approved", by=ann)
+    assert Delivery.get("1").instance().waiting_steps == {hook}
+
+
+def test_a_refused_resume_leaves_nothing():
+    """HE-104 D-19."""
+    Delivery.start("1", {})
+    drain()
+    length = HistoryEvent.objects.count()
+    with pytest.raises(errors.ResumeRefused, match="no step waits for the event 'delivered'"):
+        Delivery.resume("1", "delivered")
+    assert (HistoryEvent.objects.count(), Message.objects.count()) == (length, 0)
+    with pytest.raises(errors.WorkflowNotFound):
+        Delivery.resume("2", "delivered")
+    with pytest.raises(errors.ResumeRefused, match="no graph"):
+        Basket.start(id="b").resume("delivered")
+
+
+def test_cancel_by_value_is_immediate():
+    """HE-146 HE-149 HE-153 D-18."""
+    Delivery.start("1", {})
+    drain()
+    Delivery.cancel("1")
+    assert Delivery.get("1").status == "cancelled"
+    with pytest.raises(errors.NotCancellable):
+        Delivery.cancel("1")
+    with pytest.raises(errors.WorkflowNotFound):
+        Delivery.cancel("2")
+    with pytest.raises(errors.WorkflowCancelled):
+        Delivery.get("1").result(timeout=0)
+    with pytest.raises(errors.WorkflowClosed):
+        Delivery.resume("1", "approved", by=clerk())
+
+
+def test_a_closed_run_leaves_its_value_free():
+    """HE-138."""
+    first = Delivery.start("1", {})
+    with pytest.raises(errors.AlreadyRunning):
+        Delivery.start("1", {})
+    Delivery.cancel("1")
+    second = Delivery.start("1", {})
+    assert second.run_id != first.run_id
+    assert Delivery.get("1").run_id == second.run_id
+
+
+def test_list_gives_handles_of_this_class_alone():
+    """HE-145 HE-122 HE-123."""
+    Basket.start(id="b")
+    for value in ("1", "2", "3"):
+        Delivery.start(value, {})
+    Delivery.cancel("2")
+    assert [handle.id for handle in Delivery.list()] == ["delivery::3", "delivery::2", "delivery::1"]
+    assert [handle.id for handle in Delivery.list(status="cancelled")] == ["delivery::2"]
+    assert [handle.id for handle in Delivery.list(status=["pending"], value="1")] == ["delivery::1"]
+    assert list(Delivery.list(version=2)) == []
+    with pytest.raises(TypeError, match="no such filter: colour"):
+        Delivery.list(colour="red")
+
+
+def test_tags_and_metadata_reach_the_rows_of_activities():
+    """HE-117 HE-166 HE-167."""
+    Delivery.start("1", {})
+    with transaction.atomic():
+        target = find("delivery::1", storage=storage())
+        inline.locked(target, storage=storage(), wait=1)
+        inline.advance(target, storage=storage())
+    task = ActivityTask.objects.get()
+    assert (task.tags, task.metadata) == (["fast"], {"team": "shop"})
+
+
+@pytest.mark.parametrize("scope", ["workflow", "version", "global"])
+@pytest.mark.parametrize("nested", [False, True], ids=["autocommit", "in a transaction"])
+def test_of_thirty_threads_that_start_one_value_exactly_one_wins(scope, nested):
+    """HE-127 HE-133 HE-134 HE-135 HE-136 HE-140 HE-148."""
+
+    class Raced(Workflow):
+        name = f"test.Raced.{scope}"
+        unique = Unique(key="raced", scope=scope)
+
+        async def run(self, args):
+            return await api.wait_for_signal("end")
+
+    won, lost, odd = [], [], []
+    barrier = threading.Barrier(30, timeout=30)
+
+    def start(number):
+        try:
+            barrier.wait()
+            if nested:
+                with transaction.atomic():
+                    won.append(Raced.start("1", {"by": number}).run_id)
+            else:
+                won.append(Raced.start("1", {"by": number}).run_id)
+        except errors.AlreadyRunning:
+            lost.append(number)
+        except Exception as exc:
+            odd.append(exc)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert (len(won), len(lost), odd) == (1, 29, [])
+    assert Instance.objects.filter(workflow_id="raced::1").count() == 1
+
+
+def test_with_scope_none_all_thirty_start():
+    """HE-128 HE-137 HE-147."""
+
+    class Many(Workflow):
+        name = "test.Many"
+        unique = Unique(key="many", scope="none")
+
+        async def run(self, args):
+            return await api.wait_for_signal("end")
+
+    handles = [Many.start("1", number) for number in range(30)]
+    assert len({handle.id for handle in handles}) == 30
+    assert all(handle.id.startswith("many::1::") and len(handle.id) == 17 for handle in handles)
+    assert len(list(Many.list())) == 30
+    for name in ("resume", "get", "cancel", "aget"):
+        assert not hasattr(Many, name)
+
+
+def test_rest_resume_and_start():
+    """HE-105 and page 1.9: the event comes as text, 409 when it matches nothing, 403 without the role."""
+    Delivery.start("1", {})
+    drain()
+    client = Client()
+    user = get_user_model().objects.create_user("rita")
+    user.user_permissions.add(*Permission.objects.filter(codename__in=["view_instance", "start_instance"]))
+    client.force_login(user)
+
+    def post(**body):
+        address = reverse("temporalex_rest:resume", kwargs={"id": "delivery::1"})
+        return client.post(address, json.dumps(body), content_type="application/json")
+
+    assert post(event="approved").status_code == 403
+    user.groups.add(Group.objects.get_or_create(name="deciders")[0])
+    answer = post(event="approved", data={"why": "ok"})
+    assert (answer.status_code, answer.json()["status"]) == (200, "waiting")
+    refused = post(event="approved")
+    assert (refused.status_code, refused.json()["code"]) == (409, "resume_refused")
+    assert post(event="delivered").status_code == 403
+    user.user_permissions.add(Permission.objects.get(codename="signal_instance"))
+    assert post(event="delivered", step="nowhere").status_code == 409
+    assert post(step="x").status_code == 400
+    assert post(event="delivered", step="wait_for_event").json()["status"] == "completed"
+    assert post(event="delivered").status_code == 409
+    address = reverse("temporalex_rest:instances")
+    body = {"workflow": "test.Delivery", "value": "9", "args": {"order": 1}}
+    created = client.post(address, json.dumps(body), content_type="application/json")
+    assert (created.status_code, created.json()["id"]) == (201, "delivery::9")
+
+
+def test_the_facade_has_async_twins():
+    """HE-142 HE-143 HE-144 HE-145 HE-146."""
+    async_to_sync(_all_of_it)()
+
+
+async def _all_of_it():
+    await Delivery.astart("1", {"order": 1})
+    await sync_to_async(drain)()
+    await Delivery.aresume("1", "approved", by=await sync_to_async(clerk)())
+    handle = await Delivery.aget("1")
+    assert (await handle.ainstance()).waiting_steps == {hook}
+    assert [found.id for found in await Delivery.alist()] == ["delivery::1"]
+    await Delivery.acancel("1")
+    assert (await handle.adescribe()).status == "cancelled"

@@ -1,50 +1,92 @@
-"""``python -m benchmarks run [--only one,update,guard] [--peers dbos,django-q2] [--json FILE]``: measures, prints JSON and ratios.
+"""``python -m benchmarks run [--only one,update,...] [--peers dbos,django-q2] [--json FILE]``: measures, prints JSON and ratios.
 
-PostgreSQL is the server of DATABASE_URL, or an embedded one that ends with this command. Ours and the peers run in turn in
-the same call, on the same server. A peer that cannot start is reported as absent, never as zero.
+``one``, ``graph`` and ``update`` need PostgreSQL: the server of DATABASE_URL, or an embedded one that ends with this command. Ours and the peers
+run in turn in the same call, on the same server. A peer that cannot start is reported as absent, never as zero. All others run in
+this process, without a database and without Django.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What each benchmark is compared by.
 FIGURES = {"one": "workflows_per_s"}
+ON_DATABASE: Final = ("one", "graph", "update")
+IN_PROCESS: Final = ("replay", "steps", "fan", "long", "memory", "guard")
+#: Thresholds of the garbage collector that ``manage.py temporalex worker`` sets.
+WORKER_GC: Final = (50_000, 20, 100)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("command", choices=["run"])
-    parser.add_argument("--only", default="one,update,guard", help="names of benchmarks")
+    parser.add_argument("--only", default=",".join(ON_DATABASE + IN_PROCESS), help="names of benchmarks")
     parser.add_argument("--peers", default="dbos,django-q2", help="names of peers; empty for none")
-    parser.add_argument("--count", type=int, default=10_000, help="workflows of `one`")
+    parser.add_argument("--count", type=int, default=10_000, help="workflows of `one`, steps and events of the others")
+    parser.add_argument("--sizes", default="10,100,1000,10000", help="branches of `fan`, signals of `long`")
+    parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts, without a database")
+    parser.add_argument("--gc", choices=["default", "worker"], default="default", help="thresholds, without a database")
     parser.add_argument("--updates", type=int, default=500)
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     options = parser.parse_args()
     wanted = [name for name in options.only.split(",") if name]
-    peers = [name for name in options.peers.split(",") if name]
-    with tempfile.TemporaryDirectory(prefix="tx-bench-") as folder:
-        Path(folder).chmod(0o755)
-        server = _server(folder)
-        try:
-            figures = _measure(wanted, peers, options)
-        finally:
-            if server is not None:
-                server.stop()
+    if unknown := [name for name in wanted if name not in ON_DATABASE + IN_PROCESS]:
+        parser.error(f"no such benchmark: {', '.join(unknown)} (there are {', '.join(ON_DATABASE + IN_PROCESS)})")
+    figures: dict[str, Any] = {"machine": {"cpus": os.cpu_count(), "python": platform.python_version()}}
+    figures |= _in_process(wanted, options)
+    if set(wanted) & set(ON_DATABASE):
+        _with_server(wanted, options, figures)
     text = json.dumps(figures, indent=2)
     print(text)
     if options.json:
         options.json.write_text(text + "\n", encoding="utf-8")
     return 0
+
+
+def _in_process(wanted: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    from benchmarks import core, guard
+
+    sizes = [int(size) for size in options.sizes.split(",")]
+    measures = {
+        "replay": lambda: core.replay(options.count, options.rounds),
+        "steps": lambda: core.steps(options.count, options.rounds),
+        "fan": lambda: core.fan(sizes, options.rounds),
+        "long": lambda: core.long(sizes, options.rounds),
+        "memory": lambda: core.memory(max(options.count // 10, 1)),
+        "guard": lambda: guard.run(options.count, options.rounds),
+    }
+    figures: dict[str, Any] = {}
+    before = gc.get_threshold()
+    if options.gc == "worker":
+        gc.set_threshold(*WORKER_GC)
+    for name, measure in measures.items():
+        if name in wanted:
+            say(f"{name} …")
+            figures[name] = {"ours": measure()}
+    gc.set_threshold(*before)
+    return figures
+
+
+def _with_server(wanted: list[str], options: argparse.Namespace, figures: dict[str, Any]) -> None:
+    peers = [name for name in options.peers.split(",") if name]
+    with tempfile.TemporaryDirectory(prefix="tx-bench-") as folder:
+        Path(folder).chmod(0o755)
+        server = _server(folder)
+        try:
+            _measure(wanted, peers, options, figures)
+        finally:
+            if server is not None:
+                server.stop()
 
 
 def _server(folder: str) -> Any:
@@ -77,7 +119,7 @@ def _for_sqlalchemy(parts: SplitResult) -> str:
     return parts._replace(netloc=user + at, query=f"host={unquote(host)}").geturl()
 
 
-def _measure(wanted: list[str], peers: list[str], options: argparse.Namespace) -> dict[str, Any]:
+def _measure(wanted: list[str], peers: list[str], options: argparse.Namespace, figures: dict[str, Any]) -> None:
     import django
     from django.core.management import call_command
     from django.db import connection
@@ -86,32 +128,23 @@ def _measure(wanted: list[str], peers: list[str], options: argparse.Namespace) -
     call_command("migrate", verbosity=0)
     with connection.cursor() as cursor:
         cursor.execute("show server_version")
-        version = cursor.fetchone()[0]
-    figures: dict[str, Any] = {
-        "machine": {
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "django": django.get_version(),
-            "postgresql": version,
-        }
-    }
+        figures["machine"] |= {"django": django.get_version(), "postgresql": cursor.fetchone()[0]}
     if "one" in wanted:
         from benchmarks import one
 
         say("one …")
         figures["one"] = {"ours": one.run(options.count), **_peers("one", peers, options)}
         _ratios("one", figures["one"])
+    if "graph" in wanted:
+        from benchmarks import graph
+
+        say("graph …")
+        figures["graph"] = {"ours": graph.run(options.count, options.rounds)}
     if "update" in wanted:
         from benchmarks import update
 
         say("update …")
         figures["update"] = {"ours": update.run(options.updates)}
-    if "guard" in wanted:
-        from benchmarks import guard
-
-        say("guard …")
-        figures["guard"] = {"ours": guard.run(options.count)}
-    return figures
 
 
 def _peers(name: str, peers: list[str], options: argparse.Namespace) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Busy(Workflow):
 """
 
 
-def run(count: int, rounds: int = 7) -> dict[str, Any]:
+def run(count: int, rounds: int) -> dict[str, Any]:
     """``steps``: activity steps/s of one run; ``suspects``: the same, with a variable called in each; ``calls``: nothing but calls.
 
     Python 3.11 looks at calls only in runs whose code is suspect, for which a variable that is called is enough.

@@ -7,5 +7,6 @@ import os
 
 from tests.settings import *  # noqa: F403
 
+INSTALLED_APPS += [app for app in os.environ.get("TX_TEST_APPS", "").split(",") if app]  # noqa: F405
 DEBUG = bool(os.environ.get("TX_TEST_DEBUG"))
 TEMPORALEX = json.loads(os.environ.get("TX_TEST_TEMPORALEX", "{}"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from temporalex_django import Ok, Reply, Stop, Workflow, activity, api
+from temporalex_django import Done, Event, GraphWorkflow, Ok, Reply, Step, Stop, Unique, Workflow, activity, api
+from temporalex_django.authoring.activity import Activity
 
 
 @activity
@@ -28,3 +29,66 @@ class Parked(Workflow):
 
     async def run(self, args: Any) -> Any:
         return Ok(await api.phase(0, update={"count": _count}, signal={"stop": lambda _, state: Stop(state)}))
+
+
+def _step(name: str, *, reads: bool = False) -> type[Step]:
+    """A step that does next to nothing; one that ``reads`` looks at its context, which is in the history."""
+
+    def execute(self: Any, instance: Any, config: Any, context: Any) -> Event:
+        return Event("ok", {"n": len(context.steps)} if reads else {"n": 1})
+
+    return type(name, (Step,), {"events": ("ok",), "execute": execute, "__module__": __name__})
+
+
+def _graph(name: str, initial: Any, transitions: dict[Any, Any]) -> type[GraphWorkflow]:
+    body = {"unique": Unique(key=name.lower()), "initial": initial, "transitions": transitions, "__module__": __name__}
+    return type(name, (GraphWorkflow,), body)
+
+
+def _ten(name: str, *, reads: bool) -> type[GraphWorkflow]:
+    """Ten steps with a fan-out of three, as page 7 has it."""
+    s = [_step(f"{name}{n}", reads=reads) for n in range(10)]
+    line = {(s[n], "ok"): s[n + 1] for n in (0, 1, 2, 6, 7, 8)}
+    fan: dict[Any, Any] = {(s[2], "ok"): [s[3], s[4], s[5]], **{(s[n], "ok"): s[6] for n in (3, 4, 5)}}
+    return _graph(name, s[0], {**line, **fan, (s[9], "ok"): Done})
+
+
+def _chain(name: str, length: int) -> type[GraphWorkflow]:
+    s = [_step(f"{name}x{n}") for n in range(length)]
+    return _graph(name, s[0], {**{(s[n], "ok"): s[n + 1] for n in range(length - 1)}, (s[-1], "ok"): Done})
+
+
+def _fan(name: str, width: int) -> type[GraphWorkflow]:
+    first, last = _step(f"{name}First"), _step(f"{name}Last")
+    s = [_step(f"{name}x{n}") for n in range(width)]
+    return _graph(name, first, {(first, "ok"): s, **{(step, "ok"): last for step in s}, (last, "ok"): Done})
+
+
+Ten, TenReading = _ten("Ten", reads=False), _ten("TenReading", reads=True)
+CHAINS = {length: _chain(f"Chain{length}", length) for length in (10, 100, 1000)}
+FANS = {width: _fan(f"Fan{width}", width) for width in (10, 100, 1000)}
+
+
+def _call(name: str) -> Activity[[], dict[str, int]]:
+    def call() -> dict[str, int]:
+        return {"n": 1}
+
+    call.__qualname__ = call.__name__ = name
+    return activity(call)
+
+
+CALLS = [_call(f"call{n}") for n in range(10)]
+
+
+class TenCalls(Workflow):
+    """The same ten steps as a function."""
+
+    unique = Unique(key="tencalls")
+
+    async def run(self, args: Any) -> Any:
+        for call in CALLS[:3]:
+            await call()
+        await api.parallel(CALLS[3:6])
+        for call in CALLS[6:]:
+            await call()
+        return Ok(None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from temporalex_django.actions.base import CODE, Action, Actor, plain
-from temporalex_django.core.names import check_name
 from temporalex_django.actions.targets import Target
+from temporalex_django.core.names import check_name
 from temporalex_django.runtime.inserting import insert_message, ring_on_commit
 
 

@@ -11,11 +11,11 @@ from django.db import DatabaseError, connections, transaction
 
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Action, Actor, plain
-from temporalex_django.core.names import check_name, check_update_id
 from temporalex_django.actions.targets import Target
 from temporalex_django.actions.waiting import Deadline, await_for, wait_for
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.names import check_name, check_update_id
 from temporalex_django.errors import NestingError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
 from temporalex_django.runtime.django import DjangoStorage

@@ -13,6 +13,7 @@ from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import payloads, places
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.ivar import Call
+from temporalex_django.core.names import check_code_name
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 
 P = ParamSpec("P")
@@ -240,6 +241,8 @@ def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> A
     """
     if fn is not None and (options or name is not None):
         raise WorkflowDefinitionError("activity: give options as @activity(...), without the function")
+    if name is not None:
+        check_code_name(name, what="activity", reserved=False)
 
     def decorate(target: Callable[..., Any]) -> Activity[Any, Any]:
         if isinstance(target, Activity) or not callable(target) or not hasattr(target, "__qualname__"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.facade import FACADE
 from temporalex_django.authoring.unique import Unique
+from temporalex_django.core import names
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.phase import takes
 
@@ -32,8 +33,8 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
         yield "run must be an `async def` method"
     elif len(inspect.signature(run).parameters) != 2:
         yield "run must take (self, args)"
-    if not isinstance(cls.name, str) or not 1 <= len(cls.name) <= 200 or cls.name.startswith("__"):
-        yield f"name {cls.name!r} must be a string of 1 to 200 characters that does not begin with '__'"
+    if not names.is_name(cls.name) or cls.name.startswith("__"):
+        yield f"name {names.shown(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
     if type(cls.version) is not int or cls.version < 1:
         yield f"version {cls.version!r} must be a whole number from 1"
     if not isinstance(cls.task_queue, str) or not cls.task_queue:

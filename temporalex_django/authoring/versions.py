@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core import names
 from temporalex_django.errors import UnknownVersion, WorkflowDefinitionError
 
 
@@ -65,8 +66,8 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     given = cls.versions
     if "version" in cls.__dict__:
         found.append("it has `versions`, so it has no `version` of its own")
-    if not isinstance(cls.name, str) or not 1 <= len(cls.name) <= 200 or cls.name.startswith("__"):
-        found.append(f"name {cls.name!r} must be a string of 1 to 200 characters that does not begin with '__'")
+    if not names.is_name(cls.name) or cls.name.startswith("__"):
+        found.append(f"name {names.shown(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'")
     if not isinstance(given, Mapping) or not given:
         return [*found, f"versions must be a mapping of version numbers to workflow classes, not {given!r}"]
     for number, version in given.items():

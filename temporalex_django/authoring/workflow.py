@@ -134,7 +134,7 @@ class Workflow(Startable):
     def answer(cls, name: str, args: Any, state: Any) -> Any:
         """The answer to a query, from the published state; plain data. Raises ``UnknownQuery``, ``QueryFailed``, ``PayloadError``."""
         own = cls.handle_query is not Workflow.handle_query
-        fn = None if own else cls._queries.get(name)
+        fn = cls._queries.get(name) if isinstance(name, str) and not own else None
         if not own and fn is None:
             known = ", ".join(sorted(cls._queries)) or "none"
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r} (it answers: {known})")

@@ -86,8 +86,7 @@ class Parallel(_Branches):
         except Cancelled:
             self.drop(self._next)
             self._next = len(self.branches)
-            if self.running:
-                await self._done
+            await self._done
             raise
         if self._control is not None:
             raise self._control

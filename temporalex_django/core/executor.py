@@ -399,13 +399,9 @@ class Executor:
     @property
     def waiting_for(self) -> list[str]:
         """What the units wait for, in order of their creation; the first twenty."""
-        waits: list[str] = []
-        for unit in islice(self.scheduler.units.values(), _UNITS_ASKED):
-            if unit.waiting is not None:
-                waits += [label for label in unit.waiting.labels if label not in waits]
-                if len(waits) >= _WAITS_SHOWN:
-                    break
-        return waits[:_WAITS_SHOWN]
+        units = islice(self.scheduler.units.values(), _UNITS_ASKED)
+        waits = dict.fromkeys(label for unit in units if unit.waiting is not None for label in unit.waiting.labels)
+        return list(islice(waits, _WAITS_SHOWN))
 
     def evict(self) -> None:
         """Drop the run from memory without running any more of its code."""

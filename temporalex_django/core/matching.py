@@ -58,11 +58,9 @@ def _same(event: HistoryEvent, command: Command) -> bool:
 def _parted(run: str, event: HistoryEvent | None, command: Command | None, place: str | None) -> NondeterminismError:
     recorded = None if event is None else _words(event.kind, event.attributes)
     produced = None if command is None else _words(command.event_kind, command.event_attributes())
-    seq: int | None = None
+    seq = command.seq if command is not None else None
     if event is not None:
         seq = event.attributes.get("seq") if event.attributes.get("seq") is not None else event.seq
-    elif command is not None:
-        seq = command.seq
     at = f" at history event {event.seq}" if event is not None else ""
     at += f" ({place})" if place is not None else ""
     return NondeterminismError(

@@ -152,19 +152,22 @@ def _keys(steps: Iterable[StepRef]) -> Iterator[str]:
 
 
 def _events(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iterator[str]:
-    used = {(clause.step, clause.event) for clause in clauses}
+    used: dict[StepRef, dict[str, None]] = {}
+    for clause in clauses:
+        used.setdefault(clause.step, {})[clause.event] = None
     for step in steps:
+        followed = used.get(step, {})
         if step is Done:
-            for _, event in [pair for pair in used if pair[0] is Done]:
+            for event in followed:
                 yield f"events: Done is the end: nothing can follow on ({name_of(step)}, {event!r})"
             continue
         events = step.events
         if not isinstance(events, (list, tuple)):
             continue  # said already
         for event in dict.fromkeys(events):
-            if isinstance(event, str) and (step, event) not in used:
+            if isinstance(event, str) and event not in followed:
                 yield f"events: step {name_of(step)} declares {event!r}, and no transition follows on it"
-        for _, event in sorted((pair for pair in used if pair[0] == step), key=lambda pair: pair[1]):
+        for event in followed:
             if event not in events:
                 yield f"events: a transition follows on {event!r} of step {name_of(step)}, which does not declare it"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from django.dispatch import receiver
 
 _thread = threading.local()
 
+#: Seconds that a thread of a worker keeps a connection; an idle one lets go of it after as many.
+KEPT_FOR = 60.0
 #: The server ends the session of a worker that froze inside a transaction; its locks go with it.
 IDLE_IN_TRANSACTION = "15s"
 #: About 100 ms, and different in every session: of two workers that wait for each other's rows one gives up first.
@@ -36,8 +39,19 @@ def worker_session(alias: str) -> Iterator[None]:
             connections[alias].close()
 
 
+def keep_open(seconds: float = KEPT_FOR) -> None:
+    """Connections that this thread opens from now on stay so long, whatever ``CONN_MAX_AGE`` says, unless they break.
+
+    For threads that run one short activity after the other: opening a connection for each costs more than most of them.
+    """
+    _thread.kept_for = seconds
+
+
 @receiver(connection_created)
 def _set_up(sender: Any, connection: Any, **_: Any) -> None:
+    kept_for = getattr(_thread, "kept_for", None)
+    if kept_for is not None and connection.close_at is not None:
+        connection.close_at = max(connection.close_at, time.monotonic() + kept_for)
     if getattr(_thread, "alias", None) == connection.alias:
         _prepare(connection)
 

@@ -23,6 +23,7 @@ from temporalex_django.core import payloads, places
 from temporalex_django.core.commands import Command
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.names import check_name
 from temporalex_django.core.replaying import replay
 from temporalex_django.errors import InvalidId, TemporalexError, WorkflowNotFound
 from temporalex_django.graph.activities import activity_of

@@ -13,6 +13,7 @@ from typing import Any
 from django.db import close_old_connections, connections
 
 from temporalex_django.authoring import activity
+from temporalex_django.runtime.connections import KEPT_FOR, keep_open
 from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.workers.attempts import Attempt
 
@@ -151,8 +152,9 @@ class Pool:
         threading.Thread(target=self._work, name=f"temporalex-{self._name}", daemon=True).start()
 
     def _work(self) -> None:
+        keep_open()
         try:
-            while (attempt := self._queue.get()) is not None:
+            while (attempt := self._next()) is not None:
                 if not self._begins(attempt):
                     continue
                 close_old_connections()
@@ -162,6 +164,14 @@ class Pool:
                     return  # somebody else took this thread's place
         finally:
             connections.close_all()
+
+    def _next(self) -> Attempt | None:
+        """The next attempt for this thread; None ends it. One that has nothing to do holds no connection for long."""
+        try:
+            return self._queue.get(timeout=KEPT_FOR)
+        except queue.Empty:
+            connections.close_all()
+            return self._queue.get()
 
     def _begins(self, attempt: Attempt) -> bool:
         """Whether it may begin; from then on it has. One step: nobody can give back in between what runs."""

@@ -55,6 +55,8 @@ from temporalex_django import (
     update,
 )
 from temporalex_django.core import guard, places
+from temporalex_django.core.activation import Activation, RunInfo
+from temporalex_django.core.executor import Executor
 from temporalex_django.testing import WorkflowEnvironment
 from tests.unit import guarded_helpers as helpers
 from tests.unit.guarded_helpers import Clock, Starts, call, decorated, stamp
@@ -685,6 +687,29 @@ def test_another_profiler_is_left_alone() -> None:
         sys.setprofile(None)
     assert heard
     assert caught(stamp).startswith("time.time")
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.setprofile")
+def test_comprehensions_make_no_run_suspect() -> None:
+    """Python 3.11 calls them like functions; a run that is suspect takes four times as long."""
+
+    async def plain(self: Any, args: Any) -> Ok[Any]:
+        return Ok(
+            [[n + 1 for n in args], {n + 1 for n in args}, {n: n + 1 for n in args}, sum(n + 1 for n in range(3))]
+        )
+
+    async def variable(self: Any, args: Any) -> Ok[Any]:
+        called = max if args else min
+        return Ok(called(args))
+
+    seen = []
+    for run in (plain, variable):
+        cls = flow(run)
+        executor = Executor(cls.definition, RunInfo(workflow=cls.name, id="1", run_id="1", version=1))
+        executor.activate(Activation(now=datetime(2026, 1, 1, tzinfo=dt.UTC), start={"args": [1, 2], "seed": 1}))
+        assert executor.closed == "CompleteWorkflow"
+        seen.append(executor.suspect)
+    assert seen == [False, True]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.setprofile")

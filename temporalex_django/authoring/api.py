@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, timeouts
@@ -165,38 +166,40 @@ def child(
     id: str | None = None,
     value: str | None = None,
     parent_close: ParentClose = "terminate",
+    version: int | None = None,
 ) -> Awaitable[R]:
     """Start another workflow and wait for its result, through all its continue-as-new.
 
-    Without ``id`` it gets one from this run's. ``parent_close`` says what becomes of a child that is open when this run closes.
-    Raises ``ChildWorkflowFailure``, also when the id is taken; here, at the call, ``InvalidId``, ``PayloadError`` and
-    ``WorkflowDefinitionError``.
+    Without ``id`` it gets one from this run's. ``version`` is for a dispatcher. ``parent_close`` says what becomes of a child that is open when this run closes.
+    Raises ``ChildWorkflowFailure``, also when the id is taken; here, at the call, ``InvalidId``, ``PayloadError``,
+    ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
     executor = places.executor_for("child")
-    if not (isinstance(workflow, type) and issubclass(workflow, Workflow) and hasattr(workflow, "definition")):
+    if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
+    concrete = cast("type[Startable]", workflow).choose(version, {})
     if parent_close not in get_args(ParentClose):
         raise WorkflowDefinitionError(
             f"child: parent_close must be one of {', '.join(get_args(ParentClose))}, not {parent_close!r}"
         )
     places.unit_for("child")
-    what = f"the input of {workflow.name}"
+    what = f"the input of {concrete.name}"
     plain = executor.plain(args, what)
-    payloads.fit(plain, workflow.definition.args_type, what=what)
+    payloads.fit(plain, concrete.definition.args_type, what=what)
     attributes: dict[str, Any] = {
-        "workflow": workflow.name,
-        "id": _child_id(workflow, id, value),
+        "workflow": concrete.name,
+        "id": _child_id(concrete, id, value),
         "args": plain,
         "parent_close": parent_close,
-        "version": workflow.version,
-        "queue": workflow.task_queue,
-        "scope": "global" if workflow.unique is None else workflow.unique.scope,
+        "version": concrete.version,
+        "queue": concrete.task_queue,
+        "scope": "global" if concrete.unique is None else concrete.unique.scope,
     }
-    attributes.update(timeouts(workflow))
-    if workflow.tags:
-        attributes["tags"] = list(workflow.tags)
-    if workflow.metadata:
-        attributes["metadata"] = dict(workflow.metadata)
+    attributes.update(timeouts(concrete))
+    if concrete.tags:
+        attributes["tags"] = list(concrete.tags)
+    if concrete.metadata:
+        attributes["metadata"] = dict(concrete.metadata)
     return cast("Awaitable[R]", Call("child", lambda: relations.child(executor, attributes)))
 
 

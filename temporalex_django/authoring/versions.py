@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from temporalex_django.authoring import binding
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core import names
 from temporalex_django.errors import UnknownVersion, WorkflowDefinitionError
+
+if TYPE_CHECKING:
+    from temporalex_django.core.results import Ok
 
 
 class VersionedWorkflow(Startable):
@@ -23,6 +27,11 @@ class VersionedWorkflow(Startable):
     versions: ClassVar[Mapping[int, type[Workflow]]] = {}
     current: ClassVar[int]
     defined_as: ClassVar[int] = 0
+
+    if TYPE_CHECKING:
+
+        async def run(self, args: Any, /) -> Ok[Any]:
+            """For type checkers: what a run takes and gives depends on its version."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -47,6 +56,43 @@ class VersionedWorkflow(Startable):
         return None
 
     @classmethod
+    def signal_with_start(
+        cls,
+        signal: str,
+        payload: Any = None,
+        args: Any = None,
+        *,
+        id: str,
+        subject: Any = None,
+        version: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Send a signal to the open run of that id, of whatever version; start it first when there is none. Gives its handle."""
+        concrete = cls.choose(version, options)
+        return binding.backend().signal_with_start(concrete, signal, payload, args, id=id, subject=subject)
+
+    @classmethod
+    async def asignal_with_start(
+        cls,
+        signal: str,
+        payload: Any = None,
+        args: Any = None,
+        *,
+        id: str,
+        subject: Any = None,
+        version: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """``signal_with_start`` for async code."""
+        concrete = cls.choose(version, options)
+        return await binding.backend().asignal_with_start(concrete, signal, payload, args, id=id, subject=subject)
+
+    @classmethod
+    def handle(cls, id: str) -> Any:
+        """The handle of the newest chain of that id, of whatever version."""
+        return binding.backend().handle(id, workflow=cls)
+
+    @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
         """The version asked for, else that of ``version_for``, else ``current``. Raises ``UnknownVersion``."""
         if version is None:
@@ -67,7 +113,9 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     if "version" in cls.__dict__:
         found.append("it has `versions`, so it has no `version` of its own")
     if not names.is_name(cls.name) or cls.name.startswith("__"):
-        found.append(f"name {names.shown(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'")
+        found.append(
+            f"name {names.shown(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
+        )
     if not isinstance(given, Mapping) or not given:
         return [*found, f"versions must be a mapping of version numbers to workflow classes, not {given!r}"]
     for number, version in given.items():

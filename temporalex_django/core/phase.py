@@ -104,10 +104,6 @@ class Phase:
         accepts = [*(f"signal {n}" for n in self.signals), *(f"update {n}" for n in self.updates)]
         self.done = IVar(f"phase: {', '.join(accepts)}" if accepts else "phase")
 
-    @property
-    def idle(self) -> bool:
-        return self.leaving is None and self.busy is None
-
     def settle(self) -> None:
         """Fill ``done`` if the phase is over."""
         if self.leaving is not None and self.busy is None and not self.running:

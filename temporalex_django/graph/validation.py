@@ -33,7 +33,7 @@ def build(cls: type) -> tuple[Graph | None, list[str]]:
     try:
         graph = Graph(initial, clauses)
     except CycleError as exc:
-        names = " → ".join(name_of(step) for step in reversed(exc.args[1]))
+        names = " → ".join(name_of(step) for step in exc.args[1])
         return None, [*problems, f"acyclic: {names} is a cycle"]
     problems += _reachable(graph)
     problems += _leaves(graph)

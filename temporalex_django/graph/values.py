@@ -1,7 +1,8 @@
 """Read-only data: what steps are handed, and what an instance keeps (HE-012, HE-014).
 
 JSON data in, the same data out, deep and frozen: ``data["sku"]`` and ``data.sku`` both read. A key wins over a method of the same
-name (``context.initial.items`` is the order's items).
+name: ``context.initial.items`` is the order's items. Libraries that walk a mapping call ``items()``, ``keys()`` or ``values()`` all the
+same, so an array or an object under such a key can be called, too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class Data(dict[str, Any]):
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("__") and dict.__contains__(self, name):
-            return dict.__getitem__(self, name)
+            value = dict.__getitem__(self, name)
+            both = _BOTH.get(type(value)) if name in _WALKED else None
+            return value if both is None else both(value, dict.__getattribute__(self, name))
         return dict.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:
@@ -50,6 +53,31 @@ class Items(list[Any]):
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+
+class _Both:
+    """An array or object that stands where a mapping has a method, and is that method when it is called."""
+
+    _method: Any
+
+    def __init__(self, value: Any, method: Any) -> None:
+        super().__init__(value)  # type: ignore[call-arg] # that of the other base
+        object.__setattr__(self, "_method", method)
+
+    def __call__(self) -> Any:
+        return object.__getattribute__(self, "_method")()
+
+
+class _BothItems(_Both, Items):
+    pass
+
+
+class _BothData(_Both, Data):
+    pass
+
+
+_WALKED = frozenset({"items", "keys", "values"})
+_BOTH: dict[type, Any] = {Items: _BothItems, Data: _BothData}
 
 
 def frozen(value: Any) -> Any:

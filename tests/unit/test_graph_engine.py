@@ -315,7 +315,7 @@ def test_the_context_is_read_by_attribute_or_key_and_never_written():
         with pytest.raises((TypeError, AttributeError)):
             change()
     assert context.initial == data
-    with pytest.raises(AttributeError, match="there is no 'nothing' here, only: items, get, keys"):
+    with pytest.raises(AttributeError, match="there is no 'nothing' here, only: get, items, keys"):
         _ = context.initial.nothing
     with pytest.raises(AttributeError, match="no step with the key 'nothing' has ended yet, only: none"):
         _ = context.steps.nothing

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from temporalex_django.core.results import Err, Event, Pending
-    from temporalex_django.graph import engine
+    from temporalex_django.graph import connectors, engine
+    from temporalex_django.graph.connectors import Connector
     from temporalex_django.graph.context import Context, ExecutionEntry
     from temporalex_django.graph.instance import Instance
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
@@ -17,21 +18,24 @@ if TYPE_CHECKING:
 _HOME = {
     **dict.fromkeys(("Err", "Event", "Pending"), "temporalex_django.core.results"),
     **dict.fromkeys(("Context", "ExecutionEntry"), "temporalex_django.graph.context"),
+    "Connector": "temporalex_django.graph.connectors",
     "Instance": "temporalex_django.graph.instance",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
     "transit": "temporalex_django.graph.transitions",
     "GraphWorkflow": "temporalex_django.graph.workflow",
 }
 
+_MODULES = frozenset({"connectors", "engine"})
+
 __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
     "GraphWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
-    "Event", "Pending", "Err", "engine", "Instance", "Context", "ExecutionEntry",
+    "Event", "Pending", "Err", "engine", "Instance", "Context", "ExecutionEntry", "Connector", "connectors",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name == "engine":
-        return import_module("temporalex_django.graph.engine")
+    if name in _MODULES:
+        return import_module(f"temporalex_django.graph.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'temporalex_django.graph' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOME[name]), name)

@@ -6,7 +6,7 @@ Django's thread for it and holds no thread while it waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, cast, overload
 from uuid import UUID
 
@@ -254,8 +254,9 @@ class DatabaseBackend:
         id: str | None = None,
         value: str | None = None,
         subject: Any = None,
+        telemetry: Mapping[str, Any] | None = None,
     ) -> WorkflowHandle:
-        target = Start(workflow, args=args, id=id, value=value, subject=subject).execute()
+        target = Start(workflow, args=args, id=id, value=value, subject=subject, telemetry=telemetry).execute()
         return WorkflowHandle(target.workflow_id, workflow=workflow, chain_id=target.chain_id)
 
     async def astart(
@@ -266,8 +267,9 @@ class DatabaseBackend:
         id: str | None = None,
         value: str | None = None,
         subject: Any = None,
+        telemetry: Mapping[str, Any] | None = None,
     ) -> WorkflowHandle:
-        return await sync_to_async(self.start)(workflow, args, id=id, value=value, subject=subject)
+        return await sync_to_async(self.start)(workflow, args, id=id, value=value, subject=subject, telemetry=telemetry)
 
     def signal_with_start(
         self,

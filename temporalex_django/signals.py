@@ -37,6 +37,32 @@ timer_fired = Signal()
 #: A person acted on a run, or somebody forced it. ``action``, ``actor``, ``reason``.
 operator_acted = Signal()
 
+# -- graphs: each also has ``workflow_version`` and, merged, the ``telemetry`` that the run was started with; steps are keys, durations
+# seconds between stamps, None where the beginning is not known
+
+#: A process has a run in hand. ``recovered``: rebuilt from its history.
+runner_initialized = Signal()
+#: A graph began.
+workflow_started = Signal()
+#: A graph completed, or was ended from outside. ``status``, ``duration``.
+workflow_stopped = Signal()
+#: A graph failed. ``step``, ``type``, ``reason``, ``duration``.
+workflow_failed = Signal()
+#: An event led on. ``step``, ``event``, ``targets``, ``count``, ``fan_out``.
+workflow_transition = Signal()
+#: A step became active. ``step``, ``concurrent``, ``active_count``.
+step_started = Signal()
+#: A step emitted its event. ``step``, ``event``, ``duration``.
+step_stopped = Signal()
+#: A step failed for good. ``step``, ``type``, ``message``, ``duration``.
+step_failed = Signal()
+#: A step waits for its event. ``step``, ``events``.
+step_waiting = Signal()
+#: The event of a waiting step came. ``step``, ``event``, ``source`` (external, timeout), ``wait_duration``.
+step_resumed = Signal()
+#: The engine has taken in what ended. ``status``, ``active_count``, ``completed_count``.
+engine_advanced = Signal()
+
 ALL = {
     name: value for name, value in list(globals().items()) if isinstance(value, Signal)
 }  #: by name, for whoever sends them from records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.db import models
@@ -13,6 +14,7 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.core import payloads
 from temporalex_django.errors import InvalidId, PayloadError
+from temporalex_django.graph.snapshot import first
 from temporalex_django.runtime.ids import uuid7
 from temporalex_django.runtime.inserting import NewStart, insert_start, ring_on_commit
 
@@ -36,6 +38,7 @@ class Start(Action[Target]):
         id: str | None = None,
         value: str | None = None,
         subject: models.Model | None = None,
+        telemetry: Mapping[str, Any] | None = None,
         by: Actor = CODE,
     ) -> None:
         super().__init__(by=by)
@@ -46,6 +49,7 @@ class Start(Action[Target]):
         self.id = id
         self.value = value
         self.subject = subject
+        self.telemetry = telemetry
 
     def perform(self) -> Target:
         cls = self.workflow
@@ -86,6 +90,7 @@ class Start(Action[Target]):
             subject=self.subject,
             tags=list(cls.tags) or None,
             metadata=dict(cls.metadata) or None,
+            snapshot=None if self.telemetry is None else first(cls, plain(self.telemetry, what="telemetry")),
         )
 
     def _id(self) -> str:

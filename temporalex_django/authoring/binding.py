@@ -6,7 +6,7 @@ have the methods of ``client.WorkflowHandle``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,6 +64,7 @@ class Backend(Protocol):
         id: str | None = None,
         value: str | None = None,
         subject: Any = None,
+        telemetry: Mapping[str, Any] | None = None,
     ) -> Any: ...
 
     async def astart(
@@ -74,6 +75,7 @@ class Backend(Protocol):
         id: str | None = None,
         value: str | None = None,
         subject: Any = None,
+        telemetry: Mapping[str, Any] | None = None,
     ) -> Any: ...
 
     def signal_with_start(

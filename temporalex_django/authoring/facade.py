@@ -7,7 +7,7 @@ is really absent: the attribute is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -96,17 +96,18 @@ class Startable:
         value: str | None = None,
         subject: Any = None,
         version: int | None = None,
+        telemetry: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Any:
         """Start a run on the caller's connection: inside his transaction it commits or vanishes with it. Gives its handle.
 
         ``start(args, id=...)``; without ``id`` one is made up. With ``unique``: ``start(value, args)``, the id is ``key::value``. ``subject``
-        links the run to a model instance. A dispatcher takes ``version`` and further options for its ``version_for``. Locks nothing that
-        exists. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``; nothing is written then.
+        links the run to a model instance. A dispatcher takes ``version`` and further options for its ``version_for``; ``telemetry`` (JSON) is
+        merged into every signal about the steps of a graph. Locks nothing that exists. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``; nothing is written then.
         """
         concrete = cls.choose(version, options)
         value, args = business(concrete, given, args=args, id=id, value=value)
-        return binding.backend().start(concrete, args, id=id, value=value, subject=subject)
+        return binding.backend().start(concrete, args, id=id, value=value, subject=subject, telemetry=telemetry)
 
     async def _astart(
         cls: Any,  # noqa: N805 - as above
@@ -116,12 +117,13 @@ class Startable:
         value: str | None = None,
         subject: Any = None,
         version: int | None = None,
+        telemetry: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Any:
         """``start`` for async code."""
         concrete = cls.choose(version, options)
         value, args = business(concrete, given, args=args, id=id, value=value)
-        return await binding.backend().astart(concrete, args, id=id, value=value, subject=subject)
+        return await binding.backend().astart(concrete, args, id=id, value=value, subject=subject, telemetry=telemetry)
 
     start: ClassVar[Any] = _Start(_start)
     astart: ClassVar[Any] = _Start(_astart)

@@ -65,7 +65,7 @@ class Completion:
     """The answer to an activation.
 
     ``jobs`` are the inputs that took effect and belong into the history (a late result of a cancelled wait does not). ``rejected``
-    holds ``(update id, error)``: nothing of those is written. ``resumed`` holds the ids of resumes that were let through. ``pending`` holds ``(update id, after)`` of updates that wait behind a busy handler: the host delivers them again, with
+    holds ``(update id, error)``: nothing of those is written. ``resumed`` holds the ids of resumes that were let through, ``notes`` what a graph tells whoever listens: name and facts. ``pending`` holds ``(update id, after)`` of updates that wait behind a busy handler: the host delivers them again, with
     that ``after``, in each later activation until they are judged. ``changed`` is False when nothing needs writing.
     ``unapplied`` counts the messages at the end of the jobs that came after the run had closed: nothing was done with them.
     ``carried`` are the signals that a continue-as-new takes along.
@@ -75,6 +75,7 @@ class Completion:
     jobs: list[Job] = field(default_factory=list)
     rejected: list[tuple[str, TemporalexError]] = field(default_factory=list)
     resumed: list[str] = field(default_factory=list)
+    notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     pending: list[tuple[str, int]] = field(default_factory=list)
     carried: list[dict[str, Any]] = field(default_factory=list)
     unapplied: int = 0

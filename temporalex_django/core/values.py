@@ -21,8 +21,6 @@ def copied(value: Any) -> Any:
 
 def _copied(value: Any, depth: int) -> Any:
     kind = type(value)
-    if kind in _ATOMS:
-        return value
     if depth < _DEPTH:  # deeper may be a cycle: deepcopy keeps account of what it has seen
         if kind is dict:
             return {k: v if type(v) in _ATOMS else _copied(v, depth + 1) for k, v in value.items()}

@@ -6,7 +6,7 @@ knows no clock and begins nothing itself: what is to be begun is its answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -28,20 +28,34 @@ class Failure:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Fired(Event):
+    """The event of a waiting step that its own timer brought."""
+
+
 Result = Event | Pending | Err[Any] | Failure
+Tell = Callable[[str, dict[str, Any]], None]
 
 
 class Course:
-    """``instance`` is where it stands; ``failed`` says what closed it, for the history."""
+    """``instance`` is where it stands; ``failed`` says what closed it, for the history.
 
-    def __init__(self, instance: Instance, *, limit: int = payloads.MAX_BYTES) -> None:
+    ``tell(name, facts)`` hears what happens (HE-191); None: nobody listens.
+    """
+
+    def __init__(self, instance: Instance, *, limit: int = payloads.MAX_BYTES, tell: Tell | None = None) -> None:
         self.instance = instance
-        self._limit = limit
+        self.tell = tell
         self.failed: dict[str, Any] | None = None
+        self._limit = limit
+        self._since: dict[int, datetime | None] = {}  # when each step became active, or began to wait
 
     def begin(self, now: datetime | None) -> list[int]:
         """Numbers of the steps to begin: to be executed, or (``Step.waits``) to be waited for."""
+        fresh = self.instance.status == "pending"
         instance = engine.advance(self.instance, now=now)
+        if fresh:
+            self._say("workflow_started")
         # a snapshot may hold steps that wait already: those begin to wait anew
         again = [i for i in bits(instance.waiting) if instance.graph.steps[i].waits]
         return again + self._entered(instance, [*bits(instance.active)], now)
@@ -57,15 +71,14 @@ class Course:
             step = instance.graph.steps[number]
             try:
                 match result:
-                    case Event(event, data, metadata):
-                        instance = engine.complete_step(
-                            instance, step, event, data, now=now, metadata=metadata, limit=self._limit
-                        )
+                    case Event():
+                        instance = self._completed(instance, number, result, now)
                         if failed is None:
-                            instance, more = engine.follow(instance, step, event)
+                            instance, more = self._followed(instance, number, result.name)
                             begun += more
                     case Pending():
                         instance = engine.wait_step(instance, step)
+                        self._say("step_waiting", step=key_of(step), events=list(step.events))
                     case _:
                         failed = failed or (number, result)
             except (MemoryError, RecursionError):
@@ -76,11 +89,37 @@ class Course:
             return self._fail(instance, *failed, now)
         return self._entered(instance, begun, now)
 
+    def _completed(self, instance: Instance, number: int, result: Event, now: datetime | None) -> Instance:
+        step, waited = instance.graph.steps[number], instance.waiting >> number & 1
+        instance = engine.complete_step(
+            instance, step, result.name, result.data, now=now, metadata=result.metadata, limit=self._limit
+        )
+        lasted = seconds_between(self._since.pop(number, None), now)
+        if self.tell is not None:
+            if waited:
+                source = "timeout" if isinstance(result, Fired) else "external"
+                self._say("step_resumed", step=key_of(step), event=result.name, source=source, wait_duration=lasted)
+            self._say("step_stopped", step=key_of(step), event=result.name, duration=lasted)
+        return instance
+
+    def _followed(self, instance: Instance, number: int, event: str) -> tuple[Instance, list[int]]:
+        step = instance.graph.steps[number]
+        instance, begun, targets = engine.follow(instance, step, event)
+        if self.tell is not None and targets:
+            keys = [key_of(target.step) for target in targets]
+            facts = {"targets": keys, "count": len(keys), "fan_out": len(keys) > 1}
+            self._say("workflow_transition", step=key_of(step), event=event, **facts)
+        return instance, begun
+
     def _entered(self, instance: Instance, begun: list[int], now: datetime | None) -> list[int]:
         """Let those end that end by themselves; the others are the caller's to begin."""
         left: list[int] = []
         for number in begun:  # grows while it is walked
             step = instance.graph.steps[number]
+            self._since[number] = now
+            if self.tell is not None:
+                count = instance.active.bit_count()
+                self._say("step_started", step=key_of(step), concurrent=count > 1, active_count=count)
             event = step.instant
             if event is None and step.waits:
                 timer = timer_of(step)
@@ -88,18 +127,24 @@ class Course:
                     event = timer[1]
                 else:
                     instance = engine.wait_step(instance, step)
+                    self._say("step_waiting", step=key_of(step), events=list(step.events))
             if event is None:
                 left.append(number)
                 continue
-            instance = engine.complete_step(instance, step, event, now=now)
             try:
-                instance, more = engine.follow(instance, step, event)
+                instance = self._completed(instance, number, Event(event), now)
+                instance, more = self._followed(instance, number, event)
             except (MemoryError, RecursionError):
                 raise
             except Exception as exc:  # noqa: BLE001 - as in fold
                 return self._fail(instance, number, Failure(**describe(exc)), now)
             begun += more
-        self.instance = engine.advance(instance, now=now)
+        self.instance = instance = engine.advance(instance, now=now)
+        if self.tell is not None:
+            counts = {"active_count": instance.active.bit_count(), "completed_count": instance.completed.bit_count()}
+            self._say("engine_advanced", status=instance.status, **counts)
+            if instance.closed:
+                self._say("workflow_stopped", status=instance.status, duration=self._lasted(now))
         return left
 
     def _fail(self, instance: Instance, number: int, result: Failure | Err[Any], now: datetime | None) -> list[int]:
@@ -112,7 +157,23 @@ class Course:
             facts.update(type=result.type, message=result.message)
         self.failed = facts
         self.instance = engine.fail_step(instance, step, facts["reason"] or facts["message"], now=now)
+        lasted = seconds_between(self._since.pop(number, None), now)
+        self._say("step_failed", step=facts["step"], type=facts["type"], message=facts["message"], duration=lasted)
+        ended = {name: facts[name] for name in ("step", "type", "reason")}
+        self._say("workflow_failed", **ended, duration=self._lasted(now))
         return []
+
+    def _lasted(self, now: datetime | None) -> float | None:
+        return seconds_between(self.instance.telemetry_start_time, now)
+
+    def _say(self, name: str, **facts: Any) -> None:
+        if self.tell is not None:
+            self.tell(name, facts)
+
+
+def seconds_between(begun: datetime | None, ended: datetime | None) -> float | None:
+    """None when one of them is not known (HE-190)."""
+    return None if begun is None or ended is None else (ended - begun).total_seconds()
 
 
 def as_result(value: Any) -> Result:

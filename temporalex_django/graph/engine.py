@@ -12,7 +12,7 @@ step that has begun has ended for good, since a step becomes live only through o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -103,23 +103,24 @@ def activate_transitions(instance: Instance, step: StepRef, event: str) -> Insta
     return follow(instance, step, event)[0]
 
 
-def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, list[int]]:
-    """``activate_transitions``, with the numbers of the steps that became active, in the order in which they start."""
+def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, list[int], Sequence[Target]]:
+    """``activate_transitions``, with the numbers of the steps that became active, in the order in which they start, and the targets."""
     number = _number(instance, step)
     if instance.closed:
-        return instance, []
+        return instance, [], ()
     if not instance.completed >> number & 1:
         raise TemporalexError(f"{instance.id}: step {name_of(step)} has not completed, so nothing follows on it yet")
-    instance, begun = request(instance, chosen(instance, step, event))
+    targets = chosen(instance, step, event)
+    instance, begun = request(instance, targets)
     # those that waited for this step; what does not depend on it is as ready as it was before
     for i in bits(instance.requested & instance.graph.after[number]):
         if not instance.graph.before[i] & instance.live:
             instance = instance.changed(requested=instance.requested & ~(1 << i), active=instance.active | 1 << i)
             begun.append(i)
-    return _settled(instance), begun
+    return _settled(instance), begun, targets
 
 
-def request(instance: Instance, targets: list[Target] | tuple[Target, ...]) -> tuple[Instance, list[int]]:
+def request(instance: Instance, targets: Sequence[Target]) -> tuple[Instance, list[int]]:
     """Request targets; those that nothing holds up become active at once, in that order."""
     graph, log = instance.graph, instance.log
     fresh = []

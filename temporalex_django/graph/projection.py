@@ -9,10 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.events import CLOSING, RESOLUTIONS, RESUME, HistoryEvent, Job
-from temporalex_django.core.results import Event
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import engine, snapshot
-from temporalex_django.graph.course import Course, Result
+from temporalex_django.graph.course import Course, Fired, Result
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.run import result_of, resumption
 from temporalex_django.graph.steps import timer_of
@@ -88,7 +87,7 @@ class Projection:
             timer = timer_of(self.course.instance.graph.steps[number])
             if timer is None:
                 raise TemporalexError(f"step {self.course.instance.graph.keys[number]!r} has no timer any more")
-            return number, Event(timer[1])
+            return number, Fired(timer[1])
         return number, result_of(job)
 
     def _command(self, event: HistoryEvent, course: Course) -> None:
@@ -120,10 +119,12 @@ class Projection:
 
 def started(workflow: Any, attributes: Mapping[str, Any]) -> Instance:
     """The instance with which a run begins, from the attributes of ``WorkflowStarted``."""
-    if attributes.get("snapshot") is not None:
-        return snapshot.load(workflow, attributes["snapshot"])
-    return Instance.new(
-        id=attributes["id"], workflow=workflow, version=attributes["version"], initial=attributes.get("args")
+    return snapshot.begun(
+        workflow,
+        id=attributes["id"],
+        version=attributes["version"],
+        args=attributes.get("args"),
+        data=attributes.get("snapshot"),
     )
 
 

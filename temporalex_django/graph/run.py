@@ -14,12 +14,14 @@ from temporalex_django.core.ivar import IVar
 from temporalex_django.core.results import Event
 from temporalex_django.errors import ActionNotPermitted, ResumeRefused
 from temporalex_django.graph import engine
-from temporalex_django.graph.course import Course, Failure, Result, as_result
+from temporalex_django.graph.course import Course, Failure, Fired, Result, as_result
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, is_event, key_of, name_of, role_of, timer_of
 from temporalex_django.graph.structure import bits
 
 _SHOWN = 20
+#: Arguments of Django's own signals: no name for what a caller gives.
+_TAKEN = frozenset({"sender", "signal"})
 
 
 class Calls(Protocol):
@@ -49,6 +51,7 @@ class GraphRun:
     def __init__(self, executor: Executor, instance: Instance, calls: Calls) -> None:
         self.executor = executor
         self.course = Course(instance, limit=executor.payload_limit)
+        self._in_hand = False
         self._calls = calls
         self._ended: list[tuple[int, Result]] = []
         self._timers: dict[int, int] = {}  # command number by step
@@ -58,6 +61,7 @@ class GraphRun:
         """Until the instance is closed; gives it. Raises what fails the run."""
         executor = self.executor
         executor.resumes = self
+        self._listen()
         with executor.pure("transition"):
             begun = self.course.begin(executor.now)
         while True:
@@ -70,11 +74,24 @@ class GraphRun:
             self._wake = _Waiting(self)
             await self._wake
             ended, self._ended = self._ended, []
+            self._listen()
             with executor.pure("transition"):
                 begun = self.course.fold(ended, executor.now)
         if self.course.failed is not None:
             raise RunFailure(self.course.failed)
         return self.course.instance
+
+    def _listen(self) -> None:
+        """What the course tells goes out with the activation, and nothing while a history is replayed."""
+        executor = self.executor
+        self.course.tell = None if executor.replaying else self._tell
+        if not self._in_hand and not executor.replaying:
+            self._in_hand = True
+            self._tell("runner_initialized", {"recovered": executor.history_length > 0})
+
+    def _tell(self, name: str, facts: dict[str, Any]) -> None:
+        metadata = {key: value for key, value in self.course.instance.telemetry_metadata.items() if key not in _TAKEN}
+        self.executor.note(name, {**metadata, **facts})
 
     def _begin(self, number: int) -> None:
         executor, instance = self.executor, self.course.instance
@@ -84,7 +101,7 @@ class GraphRun:
             if timer is not None:
                 self._timers[number] = executor.start_timer(
                     self._remaining(key_of(step), timer[0]),
-                    lambda: self._end(number, Event(timer[1])),
+                    lambda: self._end(number, Fired(timer[1])),
                     step=key_of(step),
                 )
             return

@@ -43,6 +43,23 @@ def dump(instance: Instance) -> dict[str, Any]:
     }
 
 
+def first(workflow: Any, telemetry: Any) -> dict[str, Any]:
+    """What a new run begins with beside its input. Raises ``PayloadError`` for what is no graph, or no mapping."""
+    if not isinstance(getattr(workflow, "_graph", None), Graph):
+        raise PayloadError(f"{workflow.name} is no graph: its start takes no telemetry")
+    if not isinstance(telemetry, Mapping):
+        raise PayloadError(f"the telemetry metadata of {workflow.name} must be a mapping, not {telemetry!r}")
+    return {"telemetry_metadata": dict(telemetry)}
+
+
+def begun(workflow: Any, *, id: str, version: int, args: Any, data: Mapping[str, Any] | None) -> Instance:
+    """The instance with which a run begins; ``data``: see ``first`` and ``moved``."""
+    if data is not None and "status" in data:
+        return load(workflow, data)
+    telemetry = None if data is None else data["telemetry_metadata"]
+    return Instance.new(id=id, workflow=workflow, version=version, initial=args, telemetry_metadata=telemetry)
+
+
 def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
     """The instance that ``dump`` was given, of that class. Raises ``PayloadError`` for a step or a status that there is not."""
     graph: Graph = workflow._graph  # noqa: SLF001 - the class is one of ours

@@ -71,10 +71,7 @@ class GraphWorkflow(Workflow, abstract=True):
         cls = type(self)
         executor = places.executor_for("run")
         info = executor.info
-        if executor.snapshot is not None:
-            instance = snapshot.load(cls, executor.snapshot)
-        else:
-            instance = Instance.new(id=info.id, workflow=cls, version=info.version, initial=args)
+        instance = snapshot.begun(cls, id=info.id, version=info.version, args=args, data=executor.snapshot)
         for clause in instance.graph.clauses.values():
             guard.watch(clause.route)
         ended = await GraphRun(executor, instance, cls).drive()

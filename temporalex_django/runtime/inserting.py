@@ -29,7 +29,7 @@ CHANNEL = "temporalex"
 class NewStart:
     """A run to start. ``scope`` says among which open runs the id is unique: global, workflow, version, or none.
 
-    ``args``, ``carried``, ``tags``, ``metadata`` and ``search_attributes`` are plain JSON data. ``timeout`` (seconds) is for
+    ``args``, ``carried``, ``tags``, ``metadata``, ``search_attributes`` and ``snapshot`` are plain JSON data. ``timeout`` (seconds) is for
     the whole chain, ``run_timeout`` for each run of it. ``generated`` means that the id was drawn just now: nobody else can have it, so nothing is checked.
     """
 
@@ -52,6 +52,7 @@ class NewStart:
     metadata: Mapping[str, Any] | None = None
     search_attributes: Mapping[str, Any] | None = None
     carried: Sequence[dict[str, Any]] = field(default=())
+    snapshot: Mapping[str, Any] | None = None
 
     @property
     def first_timeout(self) -> float | None:
@@ -122,7 +123,7 @@ def _wider_scope(start: NewStart) -> tuple[str, list[Any]]:
 
 _RUN_COLUMNS = (
     "id, chain_id, workflow_id, workflow, version, queue, args, seed, carried, parent, parent_chain_id, parent_run_id,"
-    " parent_seq, subject_type_id, subject_id, tags, metadata, search_attributes, run_timeout"
+    " parent_seq, subject_type_id, subject_id, tags, metadata, search_attributes, run_timeout, snapshot"
 )
 
 
@@ -137,7 +138,7 @@ def _run_values(start: NewStart, chain: UUID, run: UUID, alias: str) -> list[Any
         *(start.seed if start.seed is not None else token(), encode(list(start.carried)) if start.carried else None),
         *(start.parent, start.parent_chain, start.parent_run, start.parent_seq, subject_type, subject_id),
         *(None if v is None else json.dumps(v) for v in (start.tags, start.metadata, start.search_attributes)),
-        start.run_timeout,
+        *(start.run_timeout, None if start.snapshot is None else encode(dict(start.snapshot))),
     ]
 
 
@@ -159,7 +160,7 @@ _RUN_KINDS = (
         "int4",
         "text",
     ),
-    *("jsonb", "jsonb", "jsonb", "float8"),
+    *("jsonb", "jsonb", "jsonb", "float8", "bytea"),
 )
 
 

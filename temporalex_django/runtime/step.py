@@ -119,6 +119,7 @@ class Step:
         if completion.changed:
             self._record(completion, entry, start, {"head": token, **limits})
             self.write.commands = completion.commands
+            self.write.notes = completion.notes
         self._settle(completion)
         self._commands(completion, entry)
         if run.attempt:

@@ -272,6 +272,7 @@ class RunWrite:
     close_children: bool = False  # the run closed: open children of it get what their ``parent_close`` says
     instance: dict[str, Any] = field(default_factory=dict)
     next_run: NewRun | None = None
+    notes: Sequence[tuple[str, dict[str, Any]]] = ()  # what a graph tells whoever listens
     commands: Sequence[Command] | None = (
         None  # of a recorded activation, for whoever watches; the storage has its events
     )
@@ -280,7 +281,10 @@ class RunWrite:
     @property
     def cut_off(self) -> bool:
         """Whether somebody outside closed the run, whatever its code was doing."""
-        return bool(self.events) and self.events[-1].kind in CLOSED_FROM_OUTSIDE
+        if not self.events:
+            return False
+        last = self.events[-1]
+        return last.kind in CLOSED_FROM_OUTSIDE or bool(last.attributes.get("outside"))
 
     def warn_of_unfinished(self, updates: Collection[str]) -> None:
         """Say that handlers of these updates (names) were still at work when the run was closed from outside (ST-104)."""

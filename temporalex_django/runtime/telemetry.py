@@ -13,6 +13,9 @@ from django.db import DatabaseError, connections
 from temporalex_django import signals
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
+from temporalex_django.core.events import CLOSING
+from temporalex_django.graph.course import seconds_between
+from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.runtime.inserting import CHANNEL
 from temporalex_django.runtime.storage import RunFacts, RunWrite
 from temporalex_django.runtime.turn import TurnReport
@@ -58,6 +61,18 @@ def _announce_run(write: RunWrite, facts: RunFacts) -> None:
             if name == "instance_failed":
                 more["failure"] = event.attributes
             signals.send(name, sender, **who, **fixed, **more)
+    for name, facts_of in write.notes:
+        signals.send(name, sender, **{**facts_of, **who, "workflow_version": facts.version})
+    if write.cut_off and isinstance(sender, type) and issubclass(sender, GraphWorkflow):
+        ended = write.events[-1]
+        signals.send(
+            "workflow_stopped",
+            sender,
+            **who,
+            workflow_version=facts.version,
+            status=CLOSING[ended.kind],
+            duration=seconds_between(facts.started_at, ended.at),
+        )
     if "published" in write.instance:
         signals.send("state_published", sender, **who, state=write.instance["published"])
     if blocked := write.instance.get("blocked"):

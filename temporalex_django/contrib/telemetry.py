@@ -1,0 +1,85 @@
+"""What the signals of runs and graphs say, in the log: attach a handler, and take it away again.
+
+    handler = LogHandler(levels={"step_started": logging.INFO}, events=["step_started", "workflow_failed"])
+    handler.attach()          # in AppConfig.ready, say
+
+One line an event: its name and the facts that identify it. Results, states, reasons and messages stay out of the log: they are payloads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.dispatch import Signal
+
+from temporalex_django import signals
+
+#: What is told at another level than INFO.
+LEVELS: Mapping[str, int] = {
+    "engine_advanced": logging.DEBUG,
+    "runner_initialized": logging.DEBUG,
+    "state_published": logging.DEBUG,
+    "step_failed": logging.ERROR,
+    "workflow_failed": logging.ERROR,
+    "instance_failed": logging.ERROR,
+    "instance_blocked": logging.ERROR,
+    "activity_failed": logging.WARNING,
+}
+#: Facts that may hold what users put in.
+_PAYLOADS = frozenset({"result", "failure", "state", "reason", "message", "error"})
+_OURS = frozenset({
+    "workflow", "workflow_id", "run_id", "workflow_version", "version", "status", "step", "event", "events", "type", "duration",
+    "wait_duration", "source", "targets", "count", "fan_out", "concurrent", "active_count", "completed_count", "recovered", "kind",
+    "name", "update_id", "activity", "seq", "attempt", "attempts", "code", "action",
+})  # fmt: skip
+
+
+class LogHandler:
+    """Writes the events ``events`` (default: all) to ``logger``, each at its level; ``levels`` overrides ``LEVELS``.
+
+    Raises ``ValueError`` for a name that is no signal.
+    """
+
+    def __init__(
+        self,
+        *,
+        levels: Mapping[str, int] | None = None,
+        events: Iterable[str] | None = None,
+        logger: str = "temporalex_django.telemetry",
+    ) -> None:
+        self.events = list(signals.ALL if events is None else events)
+        self.levels = {**LEVELS, **(levels or {})}
+        if unknown := sorted({*self.events, *(levels or {})} - signals.ALL.keys()):
+            raise ValueError(f"no such event: {', '.join(unknown)} (there are: {', '.join(sorted(signals.ALL))})")
+        self._logger = logging.getLogger(logger)
+        self._attached: dict[str, Any] = {}
+
+    def attach(self) -> None:
+        """Raises ``RuntimeError`` when it is attached already."""
+        if self._attached:
+            raise RuntimeError("the log handler is attached already: detach it first, or make another one")
+        for name in self.events:
+            self._attached[name] = self._receiver(name)
+            signals.ALL[name].connect(self._attached[name], weak=False)
+
+    def detach(self) -> None:
+        """Raises ``RuntimeError`` when it is not attached."""
+        if not self._attached:
+            raise RuntimeError("the log handler is not attached")
+        for name, receiver in self._attached.items():
+            signals.ALL[name].disconnect(receiver)
+        self._attached = {}
+
+    def _receiver(self, name: str) -> Any:
+        level = self.levels.get(name, logging.INFO)
+
+        def receive(signal: Signal, sender: Any, **facts: Any) -> None:
+            if not self._logger.isEnabledFor(level):
+                return
+            shown = {key: value for key, value in facts.items() if key in _OURS - _PAYLOADS}
+            text = " ".join(f"{key}={value}" for key, value in shown.items())
+            self._logger.log(level, "%s %s", name, text, extra={"event": name, "facts": shown})
+
+        return receive

@@ -1,0 +1,148 @@
+"""What programs and schedules are generated from.
+
+Weights are chosen so that each construct is run by at least one program in twenty (``counts.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+NAMES = ("a", "b", "c")
+
+
+def step(kind: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.tuples(st.just(kind), *arguments)
+
+
+def one(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """As one alternative among others: ``one_of`` would count each of its own as such."""
+    return strategy.map(lambda drawn: drawn)
+
+
+name = st.sampled_from(NAMES)
+seconds = st.integers(1, 6)
+limit = st.sampled_from([None, None, 1, 2])
+simple = one(
+    st.one_of(
+        step("activity", st.sampled_from(["work", "work", "other"])),
+        step("activity", st.sampled_from(["work", "other"])),
+        step("local"),
+        *[step("failing")] * 2,
+        *[step("hasty", st.integers(1, 2))] * 2,
+        step("sleep", st.integers(0, 5)),
+        step("wait", st.sampled_from([*NAMES, *NAMES, "told"])),
+        step("draw"),
+        step("patch", name),
+        step("deprecate", name),
+        step("publish"),
+        step("condition", st.integers(0, 8), st.one_of(st.none(), seconds)),
+        step("until cancelled", seconds),
+        step("tell", st.sampled_from(["kid", "nobody"]), st.sampled_from([*NAMES, "cancel", "cancel"])),
+        # no signal that starts this over again: a run that keeps itself busy never comes to a wait
+        step("tell", st.just("program"), st.sampled_from(["told", "cancel"])),
+    )
+)
+#: Where a primitive is refused, or raises, it is the unit's affair: so these may stand in branches, handlers and children.
+inner = one(
+    st.one_of(
+        *[simple] * 6, step("update_state"), step("condition of state", st.integers(0, 3), seconds), step("raise")
+    )
+)
+
+
+def blocks(body: st.SearchStrategy[Any]) -> list[st.SearchStrategy[Any]]:
+    return [
+        step("parallel", st.lists(body, max_size=3), limit),
+        step("race", st.lists(body, min_size=1, max_size=3)),
+        step("shield", body),
+        step("saga", body, st.booleans()),
+    ]
+
+
+short = st.lists(inner, min_size=1, max_size=3)
+nested = st.lists(st.one_of(*[inner] * 4, *blocks(short)), min_size=1, max_size=3)
+child = step(
+    "child",
+    st.lists(st.one_of(*[simple] * 6, *blocks(short)), min_size=1, max_size=3),
+    st.sampled_from(["terminate", "abandon", "request_cancel"]),
+    st.sampled_from([None, "kid", "kid", "kid"]),
+    st.sampled_from(["ok", "obey", "raise", "raise", "again"]),
+)
+body = st.one_of(short, nested, st.lists(st.one_of(child, inner), min_size=1, max_size=2))
+handler = st.fixed_dictionaries(
+    {
+        "how": st.sampled_from(["plain", "sync", "async", "raising", "shapeless"]),
+        "body": body,
+        "stop": st.booleans(),
+        "picky": st.sampled_from([True, True, False]),
+    }
+)
+phase = step("phase", st.dictionaries(name, handler, min_size=3), st.one_of(st.none(), st.integers(1, 8), seconds))
+first = st.one_of(*blocks(body), *[child] * 8)
+outer = one(st.one_of(*blocks(body), *[child] * 2, *[simple] * 2))
+program = st.fixed_dictionaries(
+    {
+        "steps": st.builds(
+            lambda block, opened, swap, after: [*([opened, block] if swap else [block, opened]), *after],
+            first,
+            phase,
+            st.booleans(),
+            st.lists(st.one_of(outer, outer, phase), min_size=1, max_size=5),
+        ),
+        "end": st.sampled_from(["ok", "ok", "again", "again", "obey", "obey", "obey", "err", "raise"]),
+    }
+)
+
+#: Which of the calls that are open, counted round.
+which = st.integers(0, 3)
+event = one(
+    st.one_of(
+        step("signal", st.sampled_from([*NAMES, *NAMES, "stop"])),
+        *[step("update", st.sampled_from([f"u{n}" for n in NAMES]))] * 4,
+        *[step("complete", which)] * 3,
+        step("fail", which),
+        step("advance", seconds),
+        step("kid", name),
+    )
+)
+batch = step("batch", st.lists(event, min_size=2, max_size=5))
+#: Brings most programs to their end: whatever they wait for comes.
+FINISH = [
+    *[("complete", 0)] * 4,
+    *[("signal", n) for n in NAMES],
+    *[("update", f"u{n}") for n in NAMES],
+    *[("kid", n) for n in NAMES],
+    *[("complete", 0)] * 4,
+    *[("update", f"u{n}") for n in NAMES],
+    ("signal", "stop"),
+    ("advance", 9),
+]
+
+
+def _with(events: list[Any], ending: str, at: int, times: int) -> list[Any]:
+    whole = [*events, *FINISH * times]
+    return whole if ending == "none" else [*whole[: at % len(whole)], (ending,), *whole[at % len(whole) :]]
+
+
+schedule = st.builds(
+    _with,
+    st.lists(st.one_of(event, event, event, batch), min_size=6, max_size=24),
+    st.sampled_from([*["none"] * 9, *["cancel"] * 9, *["terminate"] * 5]),
+    st.integers(0, 60),
+    st.sampled_from([0, 1, 3, 3, 3]),
+)
+
+#: Limits of hosts (1.9) that a run may be driven under.
+limits = st.sampled_from(
+    [{}, {}, {"admit_updates": True}, {"max_pending": 2}, {"admit_updates": True, "max_pending": 1}]
+)
+
+#: Branches whose steps only wait for activities of their own, and an order in which these end: ``(branch, fails)``.
+SLOTS = 5
+independent = st.lists(
+    st.lists(st.sampled_from(["slot", "slot", "local", "shield", "race"]), min_size=1, max_size=3),
+    min_size=2,
+    max_size=SLOTS,
+)

@@ -1,0 +1,157 @@
+"""Programs on a host: a schedule is delivered, and what came of it is read off as plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalex_django import errors
+from temporalex_django.core.events import HistoryEvent
+from temporalex_django.testing import WorkflowEnvironment
+from temporalex_django.testing.environment import Environment
+from tests.property.program import HELD, Kid, Program
+
+#: Drawn anew for each run, or worded by the interpreter of the day.
+_NOT_COMPARED = ("run_id", "head", "traceback")
+
+
+@dataclass
+class Played:
+    """An environment after a schedule."""
+
+    env: Environment
+    handle: Any = None
+    updates: list[Any] = field(default_factory=list)
+
+    def deliver(self, kind: str, *args: Any) -> None:
+        """One event of a schedule. Schedules are blind: what finds nothing to act on does nothing."""
+        if kind == "batch":
+            with self.env.batch():
+                for inner in args[0]:
+                    self.deliver(*inner)
+            return
+        try:
+            match kind:
+                case "signal":
+                    self.handle.signal(args[0], len(self.updates))
+                case "update":
+                    number = len(self.updates)
+                    self.updates.append(self.handle.update_async(args[0], number, id=f"update-{number}"))
+                case "advance":
+                    self.env.advance(args[0])
+                case "complete":
+                    self.env.complete(self.open_call(args[0]), "result")
+                case "fail":
+                    self.env.fail(self.open_call(args[0]), ValueError("failed"))
+                case "kid":
+                    self.env.handle("kid").signal(args[0], "for the kid")
+                case "cancel":
+                    self.handle.cancel()
+                case "terminate":
+                    self.handle.terminate("asked for")
+        except (LookupError, errors.WorkflowClosed, errors.WorkflowNotFound):
+            pass  # nothing is held, the run is closed, there is no kid
+
+    def open_call(self, which: int) -> Any:
+        """The activity of one of the calls that are held. Raises ``LookupError`` when there is none."""
+        names = list(dict.fromkeys(task.activity for task in self.env._held))
+        if not names:
+            raise LookupError("nothing is held")
+        return next(act for act in HELD.values() if act.name == names[which % len(names)])
+
+    def histories(self) -> list[tuple[str, list[HistoryEvent]]]:
+        """The workflow's name and the history of every run, oldest first."""
+        rows = [self.env.row(run_id) for chain_id in self.env.chain_ids() for run_id in self.env.run_ids(chain_id)]
+        return [(row.facts.workflow, row.events) for row in rows]
+
+    def facts(self) -> list[Any]:
+        """All that a host keeps of the runs, as plain data."""
+        found: list[Any] = []
+        for chain_id in self.env.chain_ids():
+            for run_id in self.env.run_ids(chain_id):
+                row = self.env.row(run_id)
+                events = [[e.seq, e.activation, e.kind, e.at.isoformat(), plain(e.attributes)] for e in row.events]
+                found.append(
+                    [
+                        row.facts.workflow_id,
+                        row.status,
+                        row.published,
+                        row.waiting_for,
+                        row.accepts if row.closed_at is None else None,
+                        events,
+                    ]
+                )
+        return found
+
+    def commands(self) -> list[Any]:
+        return [[[c.kind, c.seq, plain(c.attributes)] for c in commands] for commands in self.env.commands]
+
+    def outcomes(self) -> list[Any]:
+        return [outcome(update) for update in self.updates]
+
+
+def play(program: Any, schedule: list[Any], env: Environment | None = None, **options: Any) -> Played:
+    """A program through a schedule, in memory unless ``env`` says where. No run may be blocked at the end."""
+    played = begin(program, env or WorkflowEnvironment(**options))
+    for event in schedule:
+        played.deliver(*event)
+    assert not played.env.errors, played.env.errors
+    return played
+
+
+def play_at_once(program: Any, schedule: list[Any], **options: Any) -> Played:
+    """The same with everything that needs no answer delivered in the first activation."""
+    env = WorkflowEnvironment(**options)
+    with env.batch():
+        played = begin(program, env)
+        for event in flat(schedule):
+            played.deliver(*event)
+    assert not played.env.errors, played.env.errors
+    return played
+
+
+def begin(program: Any, env: Environment) -> Played:
+    for act in HELD.values():
+        env.hold(act)
+    return Played(env, env.start(Program, program, id="program"))
+
+
+def flat(schedule: list[Any]) -> list[Any]:
+    """The schedule without its batches."""
+    return [event for one in schedule for event in (one[1] if one[0] == "batch" else [one])]
+
+
+def replay_everything(played: Played) -> int:
+    """Replay every run, and every prefix of its history that ends with an activation; the number of replays."""
+    before = len(played.env.commands)
+    count = 0
+    for name, history in played.histories():
+        cls = Kid if name == Kid.name else Program
+        for activation in range(1, history[-1].activation + 1 if history else 0):
+            played.env.replay_history(cls, [event for event in history if event.activation <= activation])
+            count += 1
+    assert len(played.env.commands) == before, "a replay produced commands"
+    return count
+
+
+def outcome(update: Any) -> Any:
+    try:
+        return update.result()
+    except errors.TemporalexError as exc:
+        return [type(exc).__name__, str(exc)]
+
+
+def plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    drawn = {
+        *_NOT_COMPARED,
+        *(["seed"] if attributes.get("parent") else []),
+    }  # a child's is made of its parent's run id
+    return {key: value for key, value in attributes.items() if key not in drawn}
+
+
+def digest(played: Played) -> str:
+    """Sixteen hexadecimal digits over commands, histories and outcomes."""
+    text = json.dumps([played.commands(), played.facts(), played.outcomes()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,262 @@
+"""Programs as data, and the workflow that interprets them: every run has the same code, and what it does is its input.
+
+A program is ``{"steps": [[kind, *arguments], ...], "end": how}``. Every step notes what it saw, so that a difference shows in the
+result. ``REACHED`` collects the constructs that were run, for the counts.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from temporalex_django import (
+    Async,
+    ContinueAsNew,
+    Err,
+    NoReply,
+    Ok,
+    Reply,
+    RetryPolicy,
+    Stop,
+    TimedOut,
+    Workflow,
+    activity,
+    api,
+    errors,
+    update,
+)
+from tests.unit.support import other, work
+
+
+@activity(local=True)
+def quick(value: Any = None) -> Any:
+    return value
+
+
+@activity
+def slow(value: Any = None) -> Any:
+    return value
+
+
+@activity(retry=RetryPolicy(max_attempts=1))
+def failing(value: Any = None) -> Any:
+    raise LookupError(f"failing: {value}")
+
+
+def make_slot(number: int) -> Any:
+    @activity(name=f"slot{number}")
+    def slot(value: Any = None) -> Any:
+        return value
+
+    return slot
+
+
+SLOTS = [make_slot(number) for number in range(5)]
+#: Calls of these stay open until the schedule ends them.
+HELD = {"work": work, "other": other, "slow": slow}
+#: What the interpreter ran since somebody cleared it.
+REACHED: set[str] = set()
+
+
+class Boom(Exception):
+    """What a program raises on purpose."""
+
+
+class Program(Workflow):
+    """The interpreter."""
+
+    async def run(self, args: Any) -> Any:
+        self.log: list[Any] = []
+        end = args["end"]
+        try:
+            await self.steps("run", args["steps"])
+        except errors.Cancelled:
+            self.log.append("cancelled")
+            if end == "obey":
+                raise
+            await api.sleep(1)
+        match end:
+            case "again":
+                REACHED.add("continue-as-new")
+                return ContinueAsNew({**args, "end": "ok"})
+            case "err":
+                return Err("asked for")
+            case "raise":
+                raise Boom("asked for")
+        return Ok(self.log)
+
+    async def steps(self, who: str, steps: list[Any]) -> None:
+        for index, step in enumerate(steps):
+            place = f"{who}.{index}"
+            REACHED.add(step[0])
+            try:
+                self.log.append([place, step[0], await self.step(place, *step)])
+            except (errors.TemporalexError, TypeError) as exc:
+                self.log.append([place, type(exc).__name__, str(exc)])
+
+    async def step(self, who: str, kind: str, *args: Any) -> Any:
+        match kind:
+            case "activity":
+                return await HELD[args[0]](who)
+            case "local":
+                return await quick(who)
+            case "failing":
+                return await failing(who)
+            case "hasty":
+                return await slow.options(schedule_to_close=args[0])(who)
+            case "sleep":
+                return await api.sleep(args[0])
+            case "wait":
+                return await api.wait_for_signal(args[0])
+            case "draw":
+                return self.draw()
+            case "patch":
+                return api.patched(args[0])
+            case "deprecate":
+                return api.deprecate_patch(args[0])
+            case "publish":
+                return api.publish_state(list(self.log))
+            case "condition":
+                return await api.wait_condition(lambda: len(self.log) > args[0], timeout=args[1])
+            case "condition of state":
+                return await api.wait_condition(lambda state: len(state) > args[0], timeout=args[1])
+            case "update_state":
+                return await api.update_state(lambda state: (len(state), [*state, who]))
+            case "until cancelled":
+                return await api.race(api.wait_cancelled, partial(api.sleep, args[0])), api.cancel_requested()
+            case "tell":
+                return await self.tell(*args)
+            case "raise":
+                raise Boom(who)
+        return await self.block(who, kind, *args)
+
+    def draw(self) -> Any:
+        return [api.random(), str(api.uuid4()), str(api.now()), api.info().history_length]
+
+    async def block(self, who: str, kind: str, *args: Any) -> Any:
+        match kind:
+            case "parallel":
+                if args[1] is not None:
+                    REACHED.add("parallel with a limit")
+                results = await api.parallel(self.branches(who, args[0]), limit=args[1])
+                return [str(result) for result in results]
+            case "race":
+                try:
+                    return await api.race(*self.branches(who, args[0]))
+                except Boom as exc:
+                    return f"raised {exc}"
+            case "shield":
+                async with api.shield():
+                    await self.steps(who, args[0])
+                return None
+            case "saga":
+                return await self.saga(who, *args)
+            case "child":
+                body, policy, child_id, end = args
+                REACHED.add(f"child to {policy}")
+                return await api.child(Kid, {"steps": body, "end": end}, id=child_id, parent_close=policy)
+            case "phase":
+                return await self.phase(who, *args)
+        raise AssertionError(kind)
+
+    def branches(self, who: str, bodies: list[Any]) -> list[Any]:
+        return [partial(self.steps, f"{who}[{n}]", body) for n, body in enumerate(bodies)]
+
+    async def tell(self, target: str, what: str) -> None:
+        if what == "cancel":
+            REACHED.add("cancel_external")
+            await api.cancel_external(target)
+        else:
+            REACHED.add("signal_external")
+            await api.signal_external(target, what, "told")
+
+    async def saga(self, who: str, body: list[Any], raises: bool) -> Any:
+        try:
+            async with api.saga() as saga:
+                saga.add(self.log.append, [who, "undone at last"])
+                saga.add(work, [who, "undo"])
+                await self.steps(who, body)
+                saga.add(failing, [who, "undo"])
+                if raises:
+                    raise Boom(who)
+        except Boom as exc:
+            REACHED.add("compensation")
+            return f"undone after {exc}"
+
+    async def phase(self, who: str, handlers: dict[str, Any], timeout: int | None) -> Any:
+        signals = {name: partial(self.handler, who, "signal", spec) for name, spec in handlers.items()}
+        updates = {
+            f"u{name}": update(partial(self.handler, who, "update", spec), validator=partial(self.judge, spec))
+            for name, spec in handlers.items()
+        }
+        ended = await api.phase([], signal={**signals, "stop": lambda _, s: Stop(s)}, update=updates, timeout=timeout)
+        if isinstance(ended, TimedOut):
+            REACHED.add("phase timeout")
+            return ["timed out", ended.state]
+        REACHED.add("phase stop")
+        return ended
+
+    @staticmethod
+    def judge(spec: dict[str, Any], args: Any, state: Any) -> Any:
+        if spec["picky"] and len(state) % 2:
+            REACHED.add("validator refuses")
+            return Err("odd")
+        return None
+
+    def handler(self, who: str, kind: str, spec: dict[str, Any], args: Any, state: Any) -> Any:
+        me = f"{who}/{spec['how']}"
+        REACHED.add(f"{spec['how']} {kind} handler")
+        answer = (lambda s: Reply(len(s), s)) if kind == "update" else NoReply
+        match spec["how"]:
+            case "plain":
+                return Stop([*state, me], len(state)) if spec["stop"] else answer([*state, me])
+            case "raising":
+                raise Boom(me)
+            case "shapeless":
+                return me
+            case "sync":
+
+                async def sync() -> Any:
+                    await self.steps(me, spec["body"])
+                    return Stop([*state, me], "bye") if spec["stop"] else answer([*state, me])
+
+                return sync()
+
+        async def background() -> Any:
+            await self.steps(me, spec["body"])
+            return await api.update_state(lambda s: (len(s), [*s, me]))
+
+        return Async(background, [*state, "begun"])
+
+
+class Kid(Program):
+    """What programs start as their children. Its seed comes of its parent's run id, so it keeps to itself what it draws."""
+
+    name = "PropertyKid"  # of its own: children are found by name, and other tests have kids
+
+    def draw(self) -> Any:
+        return super().draw()[2:]
+
+
+class Fan(Workflow):
+    """Branches that have nothing to do with each other, each with an activity of its own."""
+
+    async def run(self, args: Any) -> Any:
+        return Ok([str(result) for result in await api.parallel([partial(self.branch, *b) for b in enumerate(args)])])
+
+    async def branch(self, number: int, steps: list[str]) -> list[Any]:
+        seen: list[Any] = []
+        for index, kind in enumerate(steps):
+            seen.append(await self.step(SLOTS[number], f"{number}.{index}", kind))
+        return seen
+
+    async def step(self, slot: Any, what: str, kind: str) -> Any:
+        match kind:
+            case "local":
+                return await quick(what)
+            case "shield":
+                async with api.shield():
+                    return await slot(what)
+            case "race":
+                return await api.race(slot(what), partial(api.wait_for_signal, "never"))
+        return await slot(what)

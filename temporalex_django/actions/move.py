@@ -119,7 +119,7 @@ class Move(Action[Verdict]):
             projection.feed(events)
             snapshot = {**moved(projection.instance, self.to, self.names), "due": projection.due(self.names)}
         facts = self.storage.facts([run.run_id])[run.run_id]
-        write = handed_on(run, run_id=uuid7(), args=facts.args, seed=token() >> 2, now=self.storage.now())
+        write = handed_on(run, run_id=uuid7(), seed=token() >> 2, now=self.storage.now(), facts=facts)
         self.storage.write([write])
         assert write.next_run is not None
         Instance.objects.using(self.storage.alias).filter(pk=write.next_run.run_id).update(

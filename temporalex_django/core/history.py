@@ -28,7 +28,8 @@ def activations(events: Sequence[HistoryEvent]) -> Iterator[Recorded]:
             yield _recorded(group)
             group = []
         group.append(event)
-    if group:
+    # one that was closed before it had a turn has a beginning, and no activation
+    if group and not (len(group) == 1 and group[0].kind == "WorkflowStarted"):
         yield _recorded(group)
 
 

@@ -60,8 +60,9 @@ class Projection:
             match event.kind:
                 case "WorkflowStarted":
                     self.course = Course(started(self.workflow, attributes))
-                    self.course.begin(now)
                 case "ActivationStarted":
+                    if self.course is not None and not self.head_at:
+                        self.course.begin(now)
                     self.head, self.head_at = attributes.get("head"), event.seq
                 case "SignalReceived" if attributes["name"] == RESUME:
                     resumes.append(attributes["payload"])

@@ -414,28 +414,20 @@ def cancelled(run: RunState, *, reason: str, now: datetime, facts: RunFacts) -> 
 ENDINGS = {"terminated": terminated, "cancelled": cancelled}
 
 
-def handed_on(run: RunState, *, run_id: UUID, args: Any, seed: int, now: datetime) -> RunWrite:
+def handed_on(run: RunState, *, run_id: UUID, seed: int, now: datetime, facts: RunFacts) -> RunWrite:
     """Close a locked run as continued as new, from outside: its chain goes on with another class, its messages stay."""
     stamp = max(now, run.stamp) if run.stamp is not None else now
-    run.length += 1
     run.stamp = run.due_at = stamp
     run.atomic_due = None
     run.attempt = 0
-    attributes = {"args": args, "outside": True}
-    event = NewEvent(
-        seq=run.length,
-        activation=max(run.activations, 1),
-        kind="WorkflowContinuedAsNew",
-        at=stamp,
-        attributes=attributes,
-    )
+    kind, attributes = "WorkflowContinuedAsNew", {"args": facts.args, "outside": True}
     return RunWrite(
         run=run,
-        events=[event],
+        events=_last_events(run, kind, attributes, stamp, facts),
         drop_tasks=True,
-        next_run=NewRun(run_id=run_id, args=args, seed=seed),
+        next_run=NewRun(run_id=run_id, args=facts.args, seed=seed),
         instance={
-            "status": CLOSING[event.kind],
+            "status": CLOSING[kind],
             "waiting_for": [],
             "accepts": {"signals": [], "updates": []},
             "closed_at": stamp,
@@ -453,24 +445,34 @@ def timed_out(run: RunState, *, now: datetime, facts: RunFacts) -> RunWrite:
     return _closed_from_outside(run, "WorkflowTimedOut", {"timeout": which}, why, now=now, facts=facts)
 
 
+def _last_events(run: RunState, kind: str, attributes: dict[str, Any], at: datetime, facts: RunFacts) -> list[NewEvent]:
+    """The closing event; behind ``WorkflowStarted`` in the history of a run that never had a turn."""
+    found = [(kind, attributes)] if run.length else [("WorkflowStarted", started_attributes(facts)), (kind, attributes)]
+    events = []
+    for name, facts_of in found:
+        run.length += 1
+        event = NewEvent(seq=run.length, activation=max(run.activations, 1), kind=name, at=at, attributes=facts_of)
+        events.append(event)
+    return events
+
+
 def _closed_from_outside(
     run: RunState, kind: str, attributes: dict[str, Any], why: str, *, now: datetime, facts: RunFacts
 ) -> RunWrite:
     stamp = max(now, run.stamp) if run.stamp is not None else now
-    run.length += 1
     run.stamp = stamp
     run.closed = True
     run.due_at = run.deadline = run.atomic_due = None
-    event = NewEvent(seq=run.length, activation=max(run.activations, 1), kind=kind, at=stamp, attributes=attributes)
+    events = _last_events(run, kind, attributes, stamp, facts)
     error = WorkflowClosed(why)
     return RunWrite(
         run=run,
-        events=[event],
+        events=events,
         drop_tasks=True,
         close_children=True,
-        messages=ending(facts, CLOSING[event.kind], attributes),
+        messages=ending(facts, CLOSING[kind], attributes),
         instance={
-            "status": CLOSING[event.kind],
+            "status": CLOSING[kind],
             "waiting_for": [],
             "accepts": {"signals": [], "updates": []},
             "closed_at": stamp,

@@ -15,9 +15,13 @@ import pytest
 
 from example_project.provider.ledger import KeyConflict, Ledger, Request
 from example_project.provider.server import Provider, Weather
-from example_project.replay.customer import Visit
+from example_project.replay.buyer import Buyer, order_number, sale
+from example_project.replay.clock import Clock
 from example_project.replay.day import Day, Problem, read_day
-from example_project.replay.report import Check, Report
+from example_project.replay.person import Stuck, Visit
+from example_project.replay.report import CartReport, Check, OrderReport, Report, worst
+from example_project.replay.rest import Answer, LostAnswer
+from example_project.shop.orders import ORDER, REVIEW_ABOVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +52,7 @@ def test_the_real_day_is_valid_to_the_last_line() -> None:
     assert sum(basket.units for basket in day.baskets) == sum(day.units().values()) == 336_074
     assert sum(basket.cents for basket in day.baskets) == 1_102_498
     assert [basket.id for basket in day.baskets if basket.cents == 0] == ["33656946313"]
+    assert sum(1 for basket in day.baskets if basket.cents > REVIEW_ABOVE) == 83
 
 
 def test_lines_arrive_twenty_seconds_apart_and_the_last_one_at_the_stamp(tmp_path: Path) -> None:
@@ -242,7 +247,7 @@ def report_of(tmp_path: Path, *lines: str, seen: int = 1, kills_wanted: int = 0)
     day = day_of(tmp_path, GOOD, *lines)
     result = {"total": "9.99", "lines": 1, "units": 1, "confirmed_by": "customer", "charge": {"attempt": 2}}
     visit = Visit(basket=day.baskets[0], confirms=True, added=1, waits=[0.004], result=result)
-    return Report(
+    return CartReport(
         day=day,
         visits=[visit],
         checks=[Check(name="baskets completed", expected=1, seen=seen)],
@@ -289,6 +294,111 @@ def test_customer_in_trouble_gives_one_and_is_named(tmp_path: Path) -> None:
 
     assert report.code == 1
     assert "TROUBLE: basket b1: start: 503" in report.text()
+
+
+STEPS = {
+    "validate_order": {"total": "45.00", "cents": 4500, "lines": 1, "units": 1},
+    "charge_payment": {"id": "charge-1", "cents": 4500, "attempt": 1},
+    "send_invoice": {"number": 7, "total": "45.00"},
+}
+
+
+@pytest.mark.parametrize(
+    ("review", "figures"),
+    [
+        ({}, {"reviewed": 0, "approved": 0, "overdue": 0}),
+        ({"review": {"by": "cleo"}}, {"reviewed": 1, "approved": 1, "overdue": 0}),
+        ({"review": {}}, {"reviewed": 1, "approved": 0, "overdue": 1}),
+    ],
+)
+def test_report_of_orders_counts_reviews(tmp_path: Path, review: dict[str, Any], figures: dict[str, int]) -> None:
+    day = day_of(tmp_path, GOOD)
+    visit = Visit(basket=day.baskets[0], result=sale({**STEPS, **review}))
+
+    report = OrderReport(day=day, visits=[visit], seconds=1, reported=1, repeated=0)
+
+    facts = report.as_dict()
+    assert facts["flow"] == "graph"
+    assert facts["review"] == figures
+    assert (facts["invoices"], facts["webhooks"]) == (1, {"delivered": 1, "repeated": 0})
+    assert f"{figures['approved']} approved, {figures['overdue']} overdue" in report.text()
+
+
+def test_staff_in_trouble_gives_one_and_is_named(tmp_path: Path) -> None:
+    report = OrderReport(day=day_of(tmp_path, GOOD), staff_problems=["carrier: RuntimeError: 403"])
+
+    assert report.code == 1
+    assert "TROUBLE: carrier: RuntimeError: 403" in report.text()
+
+
+def test_of_several_reports_a_difference_outranks_malformed_lines() -> None:
+    assert [worst(codes) for codes in ([0, 0], [0, 2], [2, 1], [1, 0], [])] == [0, 2, 1, 1, 0]
+
+
+# --- the buyer --------------------------------------------------------------------------------------------------------
+
+
+def test_every_basket_gets_a_number_of_its_own(tmp_path: Path) -> None:
+    ids = ["33656471770", "b1", "B1", "x4231", "B-1", "b_1", "x1"]
+    baskets = [day_of(tmp_path, GOOD.replace("b1", basket_id)).baskets[0] for basket_id in ids]
+
+    numbers = [order_number(basket) for basket in baskets]
+
+    assert numbers[:3] == ["33656471770", "b1", "x4231"]
+    assert len({*numbers}) == len(ids)
+    assert all(ORDER.id_for(number) for number in numbers)
+
+
+class Desk:
+    """A shop that loses the answer to the first order: ``heard`` says whether the order itself arrived."""
+
+    def __init__(self, *, heard: bool, created_at: str = "9999-01-01T00:00:00Z") -> None:
+        self.orders = 0
+        self._heard = heard
+        self._run = {"run_id": "run-1", "created_at": created_at}
+
+    def start_by_value(self, value: str, **_: Any) -> Answer:
+        self.orders += 1
+        if self.orders == 1:
+            raise LostAnswer("no answer")
+        return Answer(status=201, body={"run_id": "run-2"})
+
+    def describe(self, run: str) -> Answer:
+        assert run == "order::b1"
+        return Answer(status=200, body=self._run) if self._heard else Answer(status=404, body={})
+
+
+@pytest.mark.parametrize(
+    ("desk", "orders", "run"),
+    [
+        (Desk(heard=True), 1, "run-1"),
+        (Desk(heard=False), 2, "run-2"),
+        (Desk(heard=True, created_at="2017-06-14T00:00:00Z"), 2, "run-2"),
+    ],
+    ids=["heard", "not heard", "an order of an earlier play"],
+)
+def test_a_lost_answer_is_not_a_second_order(tmp_path: Path, desk: Any, orders: int, run: str) -> None:
+    day = day_of(tmp_path, GOOD)
+    visit = Visit(basket=day.baskets[0])
+
+    Buyer(desk, clock=Clock(begins=day.begins, speed=1), patience=5).fill(visit)
+
+    assert (desk.orders, visit.run_id, visit.resent) == (orders, run, 1)
+
+
+def test_an_order_that_was_cancelled_is_a_complaint(tmp_path: Path) -> None:
+    class Cancelled:
+        def describe(self, run: str) -> Answer:
+            return Answer(status=200, body={"status": "completed"})
+
+        def result(self, run: str) -> Answer:
+            return Answer(status=200, body={"result": {"cancel_order": {"reason": "nobody looked"}}})
+
+    day = day_of(tmp_path, GOOD)
+    buyer = Buyer(Cancelled(), clock=Clock(begins=day.begins, speed=1), patience=5)  # type: ignore[arg-type]
+
+    with pytest.raises(Stuck, match="nobody looked"):
+        buyer.finish(Visit(basket=day.baskets[0]))
 
 
 # --- the play, with real processes ------------------------------------------------------------------------------------
@@ -340,6 +450,29 @@ def test_some_baskets_reconcile_and_a_second_play_on_the_same_database_too(tmp_p
 
 
 @pytest.mark.slow
+def test_both_flows_sell_the_same_and_large_orders_are_reviewed(tmp_path: Path) -> None:
+    file = first_baskets(tmp_path, 25)
+    large = [basket for basket in read_day(file).baskets if basket.cents > 4000]
+    assert large
+
+    for _ in range(2):
+        code, report, said = play(tmp_path, file, "--flow", "both", "--speed", "2000")
+
+        assert code == report["code"] == 0, said
+        cart, graph = report["flows"]["cart"], report["flows"]["graph"]
+        for name in ("completed", "charged", "lines", "units", "sales"):
+            assert cart[name] == graph[name], name
+        assert graph["review"] == {
+            "reviewed": len(large),
+            "approved": len(large),
+            "overdue": 0,
+        }
+        assert graph["webhooks"] == {"delivered": 25, "repeated": 2}
+        assert graph["invoices"] == 25
+        assert cart["provider"]["charges"] == graph["provider"]["charges"] == cart["charged"]
+
+
+@pytest.mark.slow
 def test_malformed_line_gives_two_and_names_file_and_line(tmp_path: Path) -> None:
     file = first_baskets(tmp_path, 5)
     lines = file.read_text().splitlines()
@@ -354,8 +487,9 @@ def test_malformed_line_gives_two_and_names_file_and_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
-    code, report, said = play(tmp_path, first_baskets(tmp_path, 40), "--chaos", "1", "--speed", "700")
+@pytest.mark.parametrize("flow", ["cart", "graph"])
+def test_killed_workers_lose_nothing(tmp_path: Path, flow: str) -> None:
+    code, report, said = play(tmp_path, first_baskets(tmp_path, 40), "--flow", flow, "--chaos", "1", "--speed", "700")
 
     assert code == 0, said
     (kill,) = report["kills"]

@@ -614,3 +614,25 @@ def test_run_does_not_see_what_the_starter_does_to_the_arguments_later(env):
     assert h.result() == [{"items": [1, "run"]}, ["sent", "run", "later"], {"mine": ["sent", "run", "changed"]}]
     assert (given, sent, kept) == ({"items": [1]}, ["sent"], [{"mine": ["sent", "run"]}])
     assert events(h, "SignalReceived")[0]["payload"] == ["sent"]
+
+
+@pytest.mark.parametrize("how", ["terminate", "timeout"])
+def test_a_run_that_is_closed_before_its_first_turn_has_a_beginning(env, how):
+    """Page 1.10: WorkflowStarted is seq 1, whatever comes after it."""
+
+    async def run(self, args):
+        return Ok(await api.wait_for_signal("x"))
+
+    cls = flow(run, run_timeout=5)
+    with env.batch():
+        h = env.start(cls, {"a": 1}, id="early")
+        if how == "terminate":
+            h.terminate("why")
+        else:
+            env.advance(10)
+    assert [(e.seq, e.activation, e.kind) for e in h.history()] == [
+        (1, 1, "WorkflowStarted"),
+        (2, 1, "WorkflowTerminated" if how == "terminate" else "WorkflowTimedOut"),
+    ]
+    assert h.history()[0].attributes["args"] == {"a": 1}
+    env.replay(h)

@@ -1,17 +1,18 @@
 """How classes reach whatever runs them, without importing it.
 
 ``AppConfig.ready`` puts the database backend here (``client.backend``); a ``WorkflowEnvironment`` brings handles of its own, which
-have the methods of ``client.WorkflowHandle``.
+have the methods of ``client.WorkflowHandle``. Engines of graphs (``graph.engines``) are known here while they run.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from temporalex_django.errors import NotConfigured
+from temporalex_django.errors import EngineNotFound, NotConfigured
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.facade import Startable
@@ -120,11 +121,68 @@ def bind(backend: Callable[[], Backend]) -> None:
     _backend = backend
 
 
-def backend() -> Backend:
-    """Raises ``NotConfigured`` when nothing is bound."""
-    if _backend is None:
-        raise NotConfigured(
-            "workflows have nowhere to run: add 'temporalex_django' to INSTALLED_APPS (and call django.setup() in scripts), "
-            "or use WorkflowEnvironment().start(...) in a test"
+def backend(cls: Any = None) -> Backend:
+    """Where the runs of a class are: the engine that it names (HE-177), else what is bound, else the only engine that runs.
+
+    Raises ``EngineNotFound``, and ``NotConfigured`` when there is nothing at all.
+    """
+    named = getattr(cls, "engine", None) or getattr(getattr(cls, "dispatched_by", None), "engine", None)
+    if named is not None:
+        return engine(named).backend
+    if _backend is not None:
+        return _backend()
+    if _engines:
+        return engine().backend
+    raise NotConfigured(
+        "workflows have nowhere to run: add 'temporalex_django' to INSTALLED_APPS (and call django.setup() in scripts), "
+        "use WorkflowEnvironment().start(...) in a test, or run graphs inside `with Engine(name):`"
+    )
+
+
+# -- engines of graphs --------------------------------------------------------------------------------------------------
+
+
+class Running(Protocol):
+    """An engine of graphs, as far as is to be known here."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+
+_engines: dict[str, Running] = {}
+_lock = threading.Lock()
+
+
+def register(name: str, running: Running) -> None:
+    """Make an engine known. Raises ``NotConfigured`` for a name that is taken."""
+    with _lock:
+        if name in _engines:
+            raise NotConfigured(f"an engine {name!r} is running already: stop it, or take another name")
+        _engines[name] = running
+
+
+def deregister(name: str, running: Running) -> None:
+    """It has stopped (HE-178)."""
+    with _lock:
+        if _engines.get(name) is running:
+            del _engines[name]
+
+
+def engine(name: str | None = None) -> Running:
+    """The engine of that name; without one the only one there is (HE-174). Raises ``EngineNotFound``, with advice (HE-175, HE-176)."""
+    with _lock:
+        running = dict(_engines)
+    if name is not None and name in running:
+        return running[name]
+    names = ", ".join(repr(one) for one in sorted(running)) or "none"
+    if name is not None:
+        raise EngineNotFound(
+            f"no engine {name!r} is running (running: {names}): start it with Engine({name!r}).start()"
         )
-    return _backend()
+    if len(running) == 1:
+        return next(iter(running.values()))
+    if running:
+        raise EngineNotFound(
+            f"several engines are running ({names}): name the one that is meant, as lookup(name) or engine = name in the workflow"
+        )
+    raise EngineNotFound("no engine is running: start one, with Engine(name).start() or inside `with Engine(name):`")

@@ -68,6 +68,8 @@ class Startable:
 
     name: ClassVar[str]
     unique: ClassVar[Unique | None] = None
+    #: Of graphs: the engine that runs them, wherever Django's backend is bound, too.
+    engine: ClassVar[str | None] = None
     #: The dispatcher of which the class is a version.
     dispatched_by: ClassVar[type[Startable] | None] = None
 
@@ -107,7 +109,7 @@ class Startable:
         """
         concrete = cls.choose(version, options)
         value, args = business(concrete, given, args=args, id=id, value=value)
-        return binding.backend().start(concrete, args, id=id, value=value, subject=subject, telemetry=telemetry)
+        return binding.backend(concrete).start(concrete, args, id=id, value=value, subject=subject, telemetry=telemetry)
 
     async def _astart(
         cls: Any,  # noqa: N805 - as above
@@ -123,7 +125,9 @@ class Startable:
         """``start`` for async code."""
         concrete = cls.choose(version, options)
         value, args = business(concrete, given, args=args, id=id, value=value)
-        return await binding.backend().astart(concrete, args, id=id, value=value, subject=subject, telemetry=telemetry)
+        return await binding.backend(concrete).astart(
+            concrete, args, id=id, value=value, subject=subject, telemetry=telemetry
+        )
 
     start: ClassVar[Any] = _Start(_start)
     astart: ClassVar[Any] = _Start(_astart)
@@ -160,22 +164,22 @@ class Startable:
 
         With scope ``version`` several may be open: then ``version`` says which (``UnknownVersion`` without it).
         """
-        return binding.backend().get(cls, _id(cls, value), version=version)
+        return binding.backend(cls).get(cls, _id(cls, value), version=version)
 
     async def _aget(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
         """``get`` for async code."""
-        return await binding.backend().aget(cls, _id(cls, value), version=version)
+        return await binding.backend(cls).aget(cls, _id(cls, value), version=version)
 
     def _list(cls: Any, **filters: Any) -> Iterator[Any]:  # noqa: N805
         """Handles of the runs of this class, of all versions, newest first.
 
         Filters, all of which must hold: ``status`` (one or a list), ``version``, ``value``, ``id``. Raises ``TypeError`` for others.
         """
-        return binding.backend().list(cls, _filters(cls, filters))
+        return binding.backend(cls).list(cls, _filters(cls, filters))
 
     async def _alist(cls: Any, **filters: Any) -> Sequence[Any]:  # noqa: N805
         """``list`` for async code; a list."""
-        return await binding.backend().alist(cls, _filters(cls, filters))
+        return await binding.backend(cls).alist(cls, _filters(cls, filters))
 
     def _cancel(cls: Any, value: str, *, version: int | None = None) -> None:  # noqa: N805
         """Cancel the run of that value: a graph at once, a function workflow is asked to.

@@ -69,7 +69,7 @@ class VersionedWorkflow(Startable):
     ) -> Any:
         """Send a signal to the open run of that id, of whatever version; start it first when there is none. Gives its handle."""
         concrete = cls.choose(version, options)
-        return binding.backend().signal_with_start(concrete, signal, payload, args, id=id, subject=subject)
+        return binding.backend(cls).signal_with_start(concrete, signal, payload, args, id=id, subject=subject)
 
     @classmethod
     async def asignal_with_start(
@@ -85,12 +85,12 @@ class VersionedWorkflow(Startable):
     ) -> Any:
         """``signal_with_start`` for async code."""
         concrete = cls.choose(version, options)
-        return await binding.backend().asignal_with_start(concrete, signal, payload, args, id=id, subject=subject)
+        return await binding.backend(cls).asignal_with_start(concrete, signal, payload, args, id=id, subject=subject)
 
     @classmethod
     def handle(cls, id: str) -> Any:
         """The handle of the newest chain of that id, of whatever version."""
-        return binding.backend().handle(id, workflow=cls)
+        return binding.backend(cls).handle(id, workflow=cls)
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:

@@ -245,7 +245,7 @@ class Workflow(Startable):
         Both in the caller's transaction, like ``start`` and ``signal``.
         """
         workflow = cast("type[Workflow]", cls)
-        made = binding.backend().signal_with_start(workflow, signal, payload, args, id=id, subject=subject)
+        made = binding.backend(cls).signal_with_start(workflow, signal, payload, args, id=id, subject=subject)
         return cast("WorkflowHandle[R]", made)
 
     @classmethod
@@ -260,13 +260,13 @@ class Workflow(Startable):
     ) -> WorkflowHandle[R]:
         """``signal_with_start`` for async code."""
         workflow = cast("type[Workflow]", cls)
-        made = await binding.backend().asignal_with_start(workflow, signal, payload, args, id=id, subject=subject)
+        made = await binding.backend(cls).asignal_with_start(workflow, signal, payload, args, id=id, subject=subject)
         return cast("WorkflowHandle[R]", made)
 
     @classmethod
     def handle(cls: type[Runs[Any, R]], id: str) -> WorkflowHandle[R]:
         """The handle of the newest chain of that id and class. Asks nobody: what does not exist says so when it is used."""
-        return cast("WorkflowHandle[R]", binding.backend().handle(id, workflow=cast("type[Workflow]", cls)))
+        return cast("WorkflowHandle[R]", binding.backend(cls).handle(id, workflow=cast("type[Workflow]", cls)))
 
 
 def register(cls: type[Workflow | VersionedWorkflow]) -> None:

@@ -56,10 +56,9 @@ def _probe() -> bool:
             return iter((None,))
 
     async def probe() -> None:
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(ran.append, 1)
             await Trap()
-        finally:
-            ran.append(1)
 
     coroutine = probe()
     coroutine.send(None)

@@ -253,9 +253,8 @@ class Executor:
         return payload
 
     def note(self, name: str, facts: dict[str, Any]) -> None:
-        """Tell whoever listens, when the activation is committed; a replay tells nobody."""
-        if not self.replaying:
-            self._completion.notes.append((name, facts))
+        """Tell whoever listens, when the activation is committed; not to be called while a history is replayed."""
+        self._completion.notes.append((name, facts))
 
     def reject(self, update_id: str, error: TemporalexError) -> None:
         self._completion.rejected.append((update_id, error))

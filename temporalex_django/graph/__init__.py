@@ -10,14 +10,20 @@ if TYPE_CHECKING:
     from temporalex_django.graph import connectors, engine
     from temporalex_django.graph.connectors import Connector
     from temporalex_django.graph.context import Context, ExecutionEntry
+    from temporalex_django.graph.engines import Engine, lookup
     from temporalex_django.graph.instance import Instance
+    from temporalex_django.graph.local import LocalRunner
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
+    from temporalex_django.graph.storage import MemoryStorage
     from temporalex_django.graph.transitions import transit
     from temporalex_django.graph.workflow import GraphWorkflow
 
 _HOME = {
     **dict.fromkeys(("Err", "Event", "Pending"), "temporalex_django.core.results"),
     **dict.fromkeys(("Context", "ExecutionEntry"), "temporalex_django.graph.context"),
+    **dict.fromkeys(("Engine", "lookup"), "temporalex_django.graph.engines"),
+    "LocalRunner": "temporalex_django.graph.local",
+    "MemoryStorage": "temporalex_django.graph.storage",
     "Connector": "temporalex_django.graph.connectors",
     "Instance": "temporalex_django.graph.instance",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
@@ -30,6 +36,7 @@ _MODULES = frozenset({"connectors", "engine"})
 __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
     "GraphWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
     "Event", "Pending", "Err", "engine", "Instance", "Context", "ExecutionEntry", "Connector", "connectors",
+    "Engine", "lookup", "MemoryStorage", "LocalRunner",
 ]  # fmt: skip
 
 

@@ -29,6 +29,7 @@ class Demo:
 
     url: str
     password: str
+    folder: Path
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         password = re.search(r"login +demo / (\S+)", said)
         assert url is not None
         assert password is not None
-        yield Demo(url=url[1], password=password[1])
+        yield Demo(url=url[1], password=password[1], folder=folder)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
@@ -114,6 +115,55 @@ def test_a_purchase_from_the_shelf_to_the_admin(page: Any, demo: Demo, complaint
     for kind in ("WorkflowStarted", "UpdateAccepted", "SignalReceived", "ActivityScheduled", "WorkflowCompleted"):
         assert kind in text
     picture(page, "admin")
+    assert complaints == []
+
+
+def place_order(page: Any, demo: Demo, number: str) -> None:
+    """Start an order through the REST API, with the session of the page."""
+    token = next(cookie["value"] for cookie in page.context.cookies() if cookie["name"] == "csrftoken")
+    lines = [{"product_id": "1000236", "quantity": 3, "amount": "45.00"}]
+    body = {"workflow": "OrderProcess", "value": number, "args": {"customer": "ann", "lines": lines}}
+    answer = page.request.post(
+        f"{demo.url}/api/instances/", data=body, headers={"X-CSRFToken": token, "Referer": demo.url}
+    )
+    assert answer.status == 201, answer.text()
+
+
+def draw(page: Any, demo: Demo, number: str) -> None:
+    """The picture of an order that runs: drawn by the command, photographed in the browser."""
+    svg = demo.folder / "graph.svg"
+    command = ["temporalex", "graph", "OrderProcess", "--format", "svg", "--id", number, "--output", str(svg)]
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "example_project.settings", "SHOP_VAR": str(demo.folder)}
+    subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=env, check=True)
+    paper = page.context.new_page()  # without the shop's content security policy
+    paper.set_content(svg.read_text(encoding="utf-8"))
+    paper.locator("svg").first.screenshot(path=str(PICTURES / "graph.png"))
+    paper.close()
+
+
+def test_a_large_order_is_approved_at_the_clerks_desk(page: Any, demo: Demo, complaints: list[str]) -> None:
+    sign_in(page, demo, to="/review/")
+    place_order(page, demo, "42")
+    approve = page.locator("button[aria-label='Approve order 42']")
+    deadline = time.monotonic() + DEADLINE
+    while not approve.count():
+        assert time.monotonic() < deadline, page.inner_text("main")
+        page.goto(f"{demo.url}/review/")
+    assert "$45.00" in page.inner_text("main table")
+    if os.environ.get("PICTURES"):
+        draw(page, demo, "42")
+
+    page.fill("#why42", "a regular")
+    approve.click()
+    page.wait_for_selector("text=Order 42 is approved.")
+    assert "Nothing waits" in page.inner_text("main")
+
+    page.goto(f"{demo.url}/admin/temporalex_django/instance/?q=order::42")
+    assert "OrderProcess" in page.inner_text("#result_list")
+    page.click("#result_list tbody tr th a")
+    text = page.inner_text("#content")
+    assert "a regular" in text
+    assert "demo" in text
     assert complaints == []
 
 

@@ -5,6 +5,7 @@ The interpreter calls them where no debugger or coverage tool can follow; here t
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import json
@@ -32,6 +33,10 @@ def asks():
 
 def harmless():
     return len([])
+
+
+def twice():
+    return len([]) + len([])
 
 
 class Owner:
@@ -99,6 +104,7 @@ class TestMonitor:
             (os.environ.get, "HOME", "os.environ.get"),
             ({}.get, "HOME", None),
             (types.MethodType(len, []), None, None),
+            (contextlib.contextmanager(asks), None, None),
         ],
         ids=lambda value: getattr(value, "__name__", type(value).__name__),
     )
@@ -108,6 +114,15 @@ class TestMonitor:
             seen.clear()
             self.told(monitor, callee, argument)
             assert seen == ([] if name is None else [name])
+
+    def test_a_class_is_judged_once(self, monitor):
+        assert monitor._judge(Owner) is monitor._judge(Owner) is None
+
+    def test_every_site_of_a_function_is_settled_by_itself(self, monitor):
+        monitor.watch(twice)
+        called = monitor._callback()
+        answers = [called(twice.__code__, offset, len, []) for offset in guard_sites_of(twice)]
+        assert answers.count(sys.monitoring.DISABLE) == 2
 
     def test_a_site_that_can_only_call_what_it_called_is_switched_off(self, monitor):
         monitor.watch(harmless)

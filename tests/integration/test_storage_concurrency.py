@@ -122,7 +122,7 @@ def test_a_lower_number_that_commits_later_is_still_delivered(elsewhere: Elsewhe
 
 @pytest.mark.postgres
 def test_two_workers_never_have_the_same_run(elsewhere: Elsewhere) -> None:
-    """ST-077."""
+    """ST-077 HE-111."""
     for i in range(10):
         start(f"w-{i}")
     taken: list[Any] = []

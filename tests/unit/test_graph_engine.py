@@ -25,6 +25,7 @@ from temporalex_django import (
     errors,
 )
 from temporalex_django.graph import Context, ExecutionEntry, Instance, engine, snapshot
+from temporalex_django.graph.course import Course
 from temporalex_django.graph.steps import key_of
 from temporalex_django.graph.values import frozen, thawed
 
@@ -509,3 +510,16 @@ i = engine.activate_transitions(engine.complete_step(i, A, "ok"), A, "ok")
 assert i.active_steps == {Done}
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_duration_whose_beginning_is_not_known_is_none():
+    """HE-190 HE-195: a caller without a clock gets no invented figures; the engine itself tells nobody."""
+    told = []
+    course = Course(new(), tell=lambda name, facts: told.append((name, facts)))
+    begun = course.begin(None)
+    while begun:
+        begun = [n for number in begun for n in course.fold([(number, Event("ok"))], None)]
+    assert course.instance.status == "completed"
+    durations = [facts["duration"] for _, facts in told if "duration" in facts]
+    assert len(durations) == 6
+    assert set(durations) == {None}

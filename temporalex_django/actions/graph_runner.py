@@ -1,0 +1,100 @@
+"""The durable runtime as a ``graph.contracts.Runner``: what it is told becomes rows, and workers do the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from temporalex_django.actions.cancel import cancel
+from temporalex_django.actions.resume import Resume
+from temporalex_django.actions.start import Start
+from temporalex_django.actions.targets import Target, find
+from temporalex_django.actions.waiting import Deadline, wait_for
+from temporalex_django.errors import NotConfigured, ResultTimeout
+from temporalex_django.graph.contracts import Storage, Timer
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.steps import StepRef
+from temporalex_django.runtime.django import DjangoStorage
+
+
+class DjangoRunner:
+    """``contracts.Runner`` on the actions, in the transaction of the caller; ``storage`` is a ``TableStorage``.
+
+    It executes nothing itself and recovers nothing: runs that are open are taken up by whatever worker is there.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def start_instance(
+        self,
+        workflow: Any,
+        *,
+        id: str,
+        context: Mapping[str, Any] | None = None,
+        version: int | None = None,
+        telemetry: Mapping[str, Any] | None = None,
+    ) -> str:
+        """See ``Start``."""
+        cls = workflow.resolve_version(version)[1]
+        return Start(cls, args=context, id=id, telemetry=telemetry).execute().workflow_id
+
+    def resume(
+        self,
+        id: str,
+        event: str,
+        *,
+        step: StepRef | str | None = None,
+        data: Any = None,
+        by: Any = None,
+        workflow: str | None = None,
+        version: int | None = None,
+    ) -> None:
+        """See ``Resume``; ``by`` is a name, which has no role: people resume through ``WorkflowHandle``."""
+        target = _target(id, workflow, version)
+        decided_by = None if by is None else str(by)
+        Resume(target, event=event, step=step, data=data, decided_by=decided_by).execute()
+
+    def schedule_resume(
+        self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
+    ) -> Timer:
+        """Refused: a timer that is not in the history would be lost, or fire twice (HE-116)."""
+        del step, delay
+        _target(id, workflow, version).require_open("schedule_resume")
+        raise NotConfigured(
+            f"{id}: timers of durable graphs stand in their histories, so they belong to their steps: "
+            "use Wait(duration), WaitForEvent(name, timeout=...) or Approval(due=...)"
+        )
+
+    def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
+        """See ``actions.cancel``."""
+        cancel(_target(id, workflow, version))
+
+    def wait(
+        self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
+    ) -> Instance:
+        """Looks again and again, with growing pauses. Raises ``ResultTimeout``."""
+
+        def look() -> Instance | None:
+            instance = self.storage.get(id, workflow=workflow, version=version)
+            return instance if instance.closed else None
+
+        found = wait_for(look, Deadline(timeout))
+        if found is None:
+            raise ResultTimeout(f"{id!r} has no result yet")
+        return found
+
+    def recover(self) -> int:
+        """None: workers do."""
+        return 0
+
+    def forget(self, id: str) -> None:
+        """Nothing of it is in this process."""
+
+    def stop(self) -> None:
+        """Nothing runs here."""
+
+
+def _target(id: str, workflow: str | None, version: int | None) -> Target:
+    storage = DjangoStorage()
+    return find(id, storage=storage, workflow=workflow, version=version)

@@ -1,0 +1,44 @@
+"""kill -9 in the middle of graphs. Every process here is one that the test started."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from temporalex_django.core.replaying import replay
+from tests.app.graphs import Order
+from tests.processes import worker
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+@pytest.mark.parametrize("step", ["Check", "Charge", "Ship"])
+def test_a_step_whose_worker_is_killed_runs_again_under_the_same_key_and_nothing_else_does(
+    subprocess_env: dict[str, str], tmp_path: Path, step: str
+) -> None:
+    """HE-088 HE-097 HE-107."""
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    log.touch()
+    hold.touch()
+    handle = Order.start("1", {"path": str(log), "hold": str(hold), "hold_in": step})
+    with worker(subprocess_env, tmp_path, name="first") as first:
+        wait_for(lambda: step in log.read_text())
+        first.kill()
+    hold.unlink()
+
+    with worker(subprocess_env, tmp_path, name="second"):
+        wait_for(lambda: handle.describe().waiting_for == ["step wait_for_event: delivered or timeout"])
+        Order.resume("1", "delivered", data={"at": "door"})
+
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert Counter(name for name, *_ in lines) == {"Check": 1, "Charge": 1, "Reserve": 1, "Ship": 1} | {step: 2}
+    (one, key, pid), (two, again, other) = [rest for name, *rest in lines if name == step]
+    assert (one, two, key) == ("1", "2", again)
+    assert pid != other
+    result = handle.result(timeout=10)
+    assert result["ship"] == {"saw": ["charge", "check", "reserve", "wait"]}
+    assert result["wait_for_event"] == {"at": "door"}
+    replay(Order.definition, handle.history())

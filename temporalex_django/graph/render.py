@@ -47,10 +47,10 @@ def mermaid(graph: Graph, instance: Instance | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dot(graph: Graph, instance: Instance | None = None, *, name: str = "workflow") -> str:
+def dot(graph: Graph, instance: Instance | None = None) -> str:
     """A ``digraph``."""
     standing = states(instance)
-    lines = [f"digraph {_quoted(name)} {{", "    node [shape=box style=rounded fontname=sans-serif];"]
+    lines = ["digraph {", "    node [shape=box style=rounded fontname=sans-serif];"]
     for number, step in enumerate(graph.steps):
         state = standing.get(step)
         look = ""

@@ -115,9 +115,12 @@ class Entries(Mapping[str, Any]):
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_"):
             try:
-                return object.__getattribute__(self, "_at")(name)
+                value = object.__getattribute__(self, "_at")(name)
             except KeyError:
                 pass
+            else:
+                both = _BOTH.get(type(value)) if name in _WALKED else None
+                return value if both is None else both(value, object.__getattribute__(self, name))
         return object.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:

@@ -75,7 +75,7 @@ class GraphWorkflow(Workflow, abstract=True):
         for clause in instance.graph.clauses.values():
             guard.watch(clause.route)
         ended = await GraphRun(executor, instance, cls).drive()
-        return Ok(dict(ended.context.steps))
+        return Ok(ended.context.as_dict()["steps"])
 
     # -- introspection: copies, never the live structures ---------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class GraphWorkflow(Workflow, abstract=True):
     @classmethod
     def to_dot(cls, instance: Instance | None = None) -> str:
         """The graph in the DOT language; with an instance, where that stands."""
-        return render.dot(cls._checked(), instance, name=cls.name)
+        return render.dot(cls._checked(), instance)
 
     @classmethod
     def _checked(cls) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -585,3 +586,104 @@ def test_the_same_history_gives_the_same_commands_whatever_completes_first():
         results.append(h.result())
         env.replay(h)
     assert results[0] == results[1] == results[2]
+
+
+def test_steps_may_be_called_like_methods_of_a_mapping(env):
+    """HE-085: a key is a key."""
+    made = steps("Keys", "Items", "Get")
+    first, second, third = made.values()
+    cls = graph(first, {(first, "ok"): second, (second, "ok"): third, (third, "ok"): Done})
+    h = env.start(cls, {"keys": [1], "items": {"a": 1}}, value="1")
+    assert list(h.result()) == ["done", "get", "items", "keys"]
+    instance = h.instance()
+    assert instance.context.steps.items == {"from": "Items"}
+    assert instance.context.initial.keys == [1]
+    assert set(instance.context.steps) == {"keys", "items", "get", "done"}
+
+
+def test_everything_at_once_is_taken_in_order(env):
+    """HE-109 D-03: results first, then a cancel, then messages; what is left of a run that ended is dropped."""
+    start, fails, works, join = steps("Start", "Fails", "Works", "Join").values()
+    hook = WaitForEvent("go", timeout=timedelta(minutes=1))
+    cls = graph(
+        start,
+        {
+            (start, "ok"): [fails, works, hook],
+            (fails, "ok"): join,
+            (works, "ok"): join,
+            (hook, "go"): join,
+            (hook, "timeout"): join,
+            (join, "ok"): Done,
+        },
+    )
+    env.hold(fails)
+    env.hold(works)
+    h = env.start(cls, {}, value="1")
+    with env.batch():
+        h.resume("go")
+        env.complete(works, Event("ok", {"n": 1}))
+        env.fail(fails, ValueError("broken"))
+        env.advance(timedelta(minutes=2))
+    assert h.status == "failed"
+    instance = h.instance()
+    assert (instance.context.steps.works, "wait_for_event" in instance.context.steps) == ({"n": 1}, True)
+    assert instance.failed_step is fails
+    assert join.ran == []
+    env.replay(h)
+
+
+def test_a_timer_and_a_resume_of_one_activation(env):
+    """D-08: the timer comes first, the resume finds the step ended and changes nothing."""
+    h = env.start(OrderGraph, {"total": 12}, value="1")
+    with env.batch():
+        h.resume("delivered")
+        env.advance(timedelta(days=4))
+    assert h.status == "completed"
+    assert h.instance().execution_history[-2].event == "timeout"
+    assert events(h, "SignalReceived") == []
+
+
+def test_a_resume_while_the_step_is_being_tried_is_refused(env):
+    """D-19: it does not wait, it works."""
+
+    class Tries(Step):
+        events = ("ok",)
+
+        def execute(self, instance, config, context):
+            raise OSError
+
+    h = env.start(graph(Tries, {(Tries, "ok"): Done}), {}, value="1")
+    with pytest.raises(errors.ResumeRefused, match="no step waits for the event 'ok'"):
+        h.resume("ok")
+
+
+def test_a_chain_of_hundreds_and_a_fan_of_hundreds(env):
+    """HE-040 HE-062: each step once, whatever the size."""
+    made = list(steps(*(f"N{n}" for n in range(100))).values())
+    chain = graph(
+        made[0],
+        {**{(one, "ok"): two for one, two in zip(made[:-1], made[1:], strict=True)}, (made[-1], "ok"): Done},
+        name="LongChain",
+    )
+    assert env.start(chain, {}, value="1").status == "completed"
+    first, last = steps("First", "Last").values()
+    fan = graph(first, {(first, "ok"): made, **{(one, "ok"): last for one in made}, (last, "ok"): Done}, name="WideFan")
+    assert env.start(fan, {}, value="1").status == "completed"
+    assert {len(one.ran) for one in made} == {2}
+    assert len(last.ran) == 1
+
+
+def test_a_step_may_be_an_instance_with_parameters_of_its_own(env):
+    """HE-033: instances compare by value."""
+
+    @dataclass(frozen=True)
+    class Add(Step):
+        events = ("ok",)
+        n: int
+        key: str | None = None
+
+        def execute(self, instance, config, context):
+            return Event("ok", {"sum": self.n + context.initial.base})
+
+    cls = graph(Add(1, key="one"), {(Add(1, key="one"), "ok"): Add(2, key="two"), (Add(2, key="two"), "ok"): Done})
+    assert env.start(cls, {"base": 10}, value="1").result() == {"one": {"sum": 11}, "two": {"sum": 12}, "done": {}}

@@ -241,6 +241,42 @@ def test_late_and_double_deliveries_change_nothing():
         assert engine.cancel(final) is final
 
 
+def test_a_step_that_has_begun_does_not_begin_again():
+    """HE-040: a transition that is delivered twice finds its target active."""
+    both = running(Start, Left, Right)
+    again, begun, _ = engine.follow(both, Right, "ok")
+    assert (again.active_steps, again.requested_steps, begun) == ({Join}, set(), [])
+    waiting = engine.wait_step(both, Join)
+    assert engine.follow(waiting, Right, "ok")[1] == []
+
+
+class Around(GraphWorkflow):
+    """``Right`` waits for ``Pick``, which may lead to it through ``Left`` or pass it by."""
+
+    unique = Unique(key="around")
+    initial = Start
+    Pick = step("Pick", "through", "past")
+    transitions = {
+        (Start, "ok"): [Pick, Last],
+        (Last, "ok"): Right,
+        (Pick, "through"): Left,
+        (Pick, "past"): Join,
+        (Left, "ok"): Right,
+        (Right, "ok"): Join,
+        (Join, "ok"): Done,
+    }
+
+
+def test_a_target_is_looked_at_again_when_what_led_to_it_goes_another_way():
+    """HE-035 D-16: though the one that ended has no edge to it."""
+    instance = after(engine.advance(new(Around)), Start, Last)
+    assert instance.requested_steps == {Right}
+    past = engine.complete_step(instance, Around.Pick, "past")
+    past = engine.activate_transitions(past, Around.Pick, "past")
+    assert (past.active_steps, past.requested_steps) == ({Right}, {Join})
+    assert after(past, Right, Join).active_steps == {Done}
+
+
 @pytest.mark.parametrize(
     ("act", "message"),
     [

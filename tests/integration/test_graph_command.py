@@ -1,0 +1,84 @@
+"""``manage.py temporalex graph``: pictures of graphs, with the state of a run."""
+
+from __future__ import annotations
+
+import shutil
+import xml.etree.ElementTree as ET
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from temporalex_django.management import graph as command
+from tests.app.graphs import Order
+from tests.integration.client_flows import Basket, drain
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def draw(*arguments: str) -> str:
+    out = StringIO()
+    call_command("temporalex", "graph", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "log"
+    path.touch()
+    handle = Order.start("1", {"path": str(path)})
+    drain()
+    return handle
+
+
+def test_mermaid_and_dot_need_nothing(run):
+    """HE-170."""
+    assert draw("FaultyOrder") == Order.to_mermaid()
+    assert draw("FaultyOrder", "--format", "dot") == Order.to_dot()
+
+
+@pytest.mark.parametrize("ref", ["1", "faulty::1", "run id"])
+def test_the_state_of_a_run_is_shown(run, ref):
+    """By business value, by id, by run id."""
+    text = draw("FaultyOrder", "--id", run.run_id if ref == "run id" else ref)
+    for part in ("Check (completed)", "Wait (waiting)", "Ship (requested)", '"Done"'):
+        assert part in text
+    assert text == Order.to_mermaid(run.instance())
+
+
+def test_svg_is_drawn_by_d2(run, tmp_path):
+    """A picture that a browser can read, with every step and its state in it."""
+    path = tmp_path / "order.svg"
+    draw("FaultyOrder", "--format", "svg", "--id", "1", "--output", str(path))
+    root = ET.parse(path).getroot()
+    assert root.tag.endswith("svg")
+    text = " ".join(root.itertext())
+    for part in ("Check (completed)", "Ship (requested)", "Wait (waiting)", "delivered", "Done"):
+        assert part in text
+
+
+def test_without_the_program_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    with pytest.raises(CommandError, match=r"pip install 'temporalex-django\[draw\]'.*mermaid and dot need nothing"):
+        draw("FaultyOrder", "--format", "svg")
+    assert draw("FaultyOrder").startswith("flowchart")
+
+
+def test_what_the_program_says_when_it_fails_is_passed_on():
+    with pytest.raises(CommandError, match="d2 could not draw it"):
+        command.svg("x: {")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("Nowhere",), "no workflow 'Nowhere'"),
+        ((Basket.name,), "is no graph workflow: there is nothing to draw"),
+        (("FaultyOrder", "--id", "404"), "no run of FaultyOrder has the id 'faulty::404'"),
+        (("FaultyOrder", "--version", "2"), "has no version 2"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(arguments, message):
+    with pytest.raises(CommandError, match=message):
+        draw(*arguments)

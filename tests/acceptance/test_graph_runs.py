@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -662,7 +663,7 @@ def test_a_chain_of_hundreds_and_a_fan_of_hundreds(env):
     made = list(steps(*(f"N{n}" for n in range(100))).values())
     chain = graph(
         made[0],
-        {**{(one, "ok"): two for one, two in zip(made[:-1], made[1:], strict=True)}, (made[-1], "ok"): Done},
+        {**{(one, "ok"): two for one, two in pairwise(made)}, (made[-1], "ok"): Done},
         name="LongChain",
     )
     assert env.start(chain, {}, value="1").status == "completed"
@@ -687,3 +688,15 @@ def test_a_step_may_be_an_instance_with_parameters_of_its_own(env):
 
     cls = graph(Add(1, key="one"), {(Add(1, key="one"), "ok"): Add(2, key="two"), (Add(2, key="two"), "ok"): Done})
     assert env.start(cls, {"base": 10}, value="1").result() == {"one": {"sum": 11}, "two": {"sum": 12}, "done": {}}
+
+
+def test_resumes_of_one_activation_end_their_steps_in_the_order_in_which_they_came(env):
+    """D-03 D-24: live, and for whoever reads the history."""
+    cls, one, two, _ = two_waiting()
+    h = env.start(cls, {}, value="1")
+    with env.batch():
+        h.resume("two")
+        h.resume("one")
+    ended = [entry.step for entry in h.instance().execution_history]
+    assert ended.index(two) < ended.index(one)
+    assert h.status == "completed"

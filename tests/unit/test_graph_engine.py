@@ -25,7 +25,7 @@ from temporalex_django import (
     errors,
 )
 from temporalex_django.graph import Context, ExecutionEntry, Instance, engine, snapshot
-from temporalex_django.graph.course import Course
+from temporalex_django.graph.course import Course, Failure
 from temporalex_django.graph.steps import key_of
 from temporalex_django.graph.values import frozen, thawed
 
@@ -559,3 +559,17 @@ def test_a_duration_whose_beginning_is_not_known_is_none():
     durations = [facts["duration"] for _, facts in told if "duration" in facts]
     assert len(durations) == 6
     assert set(durations) == {None}
+
+
+def test_of_several_failures_the_first_counts_and_nothing_follows_on_what_ended_beside_it():
+    """HE-109: what the others gave is kept, for whoever looks afterwards."""
+    told = []
+    course = Course(running(Start), tell=lambda name, facts: told.append(name))
+    left, right = (course.instance.graph.number[ref] for ref in (Left, Right))
+    assert course.fold([(left, Err("first")), (right, Event("ok", {"kept": 1}))], NOW) == []
+    assert (course.instance.failed_step, course.instance.reason) == (Left, "first")
+    assert course.instance.context.steps.right == {"kept": 1}
+    assert "workflow_transition" not in told
+    both = Course(running(Start))
+    both.fold([(right, Failure("ValueError", "one")), (left, Err("two"))], NOW)
+    assert (both.instance.failed_step, both.failed["type"]) == (Right, "ValueError")

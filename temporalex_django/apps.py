@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from django.apps import AppConfig, apps
 from django.conf import settings
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings
+from temporalex_django.errors import WorkflowDefinitionError
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.binding import Backend
+
+logger = logging.getLogger("temporalex_django")
 
 
 class TemporalexConfig(AppConfig):
@@ -27,14 +32,29 @@ class TemporalexConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from temporalex_django import checks  # noqa: F401, PLC0415 - importing it registers them
+        from temporalex_django import checks  # noqa: PLC0415 - importing it registers them
         from temporalex_django.authoring import binding  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.runtime import connections, guarded_orm  # noqa: F401, PLC0415 - receivers prepare sessions
 
         binding.bind(_backend)
         guarded_orm.install()
-        autodiscover_modules("activities", "workflows")
+        checks.faulty[:] = _discover()
         _run_locally()
+
+
+def _discover() -> list[tuple[str, WorkflowDefinitionError]]:
+    """Import the modules of all apps; those that define what cannot be a workflow are for ``manage.py check`` to report, all of them."""
+    faulty = []
+    for app in apps.get_app_configs():
+        for name in ("activities", "workflows"):
+            if app.module is None or not module_has_submodule(app.module, name):
+                continue
+            try:
+                import_module(f"{app.name}.{name}")
+            except WorkflowDefinitionError as exc:
+                logger.error("%s.%s is not loaded: %s", app.name, name, exc)  # noqa: TRY400 - what it says is enough
+                faulty.append((f"{app.name}.{name}", exc))
+    return faulty
 
 
 def _backend() -> Backend:

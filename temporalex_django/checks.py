@@ -18,8 +18,11 @@ from django.utils.connection import ConnectionDoesNotExist
 from temporalex_django import conf
 from temporalex_django.authoring.lint import Finding, lint
 from temporalex_django.core.guard_rules import is_project_file
+from temporalex_django.errors import WorkflowDefinitionError
 
 TAG = "temporalex"
+#: Modules of workflows that could not be loaded, and why; filled when Django starts.
+faulty: list[tuple[str, WorkflowDefinitionError]] = []
 _BROKER = "temporalex_django.workers.q2.Broker"
 _OURS = "temporalex_django.workers.q2"
 
@@ -224,6 +227,25 @@ def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
                     id="temporalex_django.E007",
                 )
             )
+    return found
+
+
+@register(TAG)
+def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Definitions that were refused when their module was imported, and graphs that were changed since."""
+    del app_configs
+    from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
+    from temporalex_django.graph import validation  # noqa: PLC0415 - only for this check
+    from temporalex_django.graph.workflow import GraphWorkflow  # noqa: PLC0415 - as above
+
+    found: list[CheckMessage] = [
+        Error(f"{module} is not loaded: {exc.message}", hint=exc.next_step, id="temporalex_django.E008")
+        for module, exc in faulty
+    ]
+    for cls in workflow.concrete():
+        if issubclass(cls, GraphWorkflow):
+            problems = validation.build(cls)[1]
+            found += [Error(f"workflow {cls.__qualname__}: {p}", id="temporalex_django.E008") for p in problems]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from hashlib import sha256
 from pathlib import Path
 
 import django
@@ -151,8 +152,11 @@ Q_CLUSTER = {
 
 TEMPORALEX: dict[str, object] = {}
 
-# The payment provider is a process of its own: `python -m example_project.provider`.
+# The payment provider is a process of its own: `python -m example_project.provider`. Carts and orders have an account each.
 SHOP_PROVIDER_URL = os.environ.get("SHOP_PROVIDER_URL", "http://127.0.0.1:8901")
+SHOP_ORDERS_PROVIDER_URL = os.environ.get("SHOP_ORDERS_PROVIDER_URL", "http://127.0.0.1:8902")
+# With which the carrier signs what it reports.
+SHOP_CARRIER_SECRET = os.environ.get("SHOP_CARRIER_SECRET") or sha256(f"carrier:{SECRET_KEY}".encode()).hexdigest()
 
 LOGGING = {
     "version": 1,

@@ -1,4 +1,4 @@
-"""What the day left behind, from three sides: results, stock, provider; and whether all of it equals the file."""
+"""What the day left behind, from all sides: results, stock, provider, invoices; and whether all of it equals the file."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from urllib.request import urlopen
 
 from django.db.models import Sum
 
+from example_project.replay.buyer import order_number
 from example_project.replay.report import Check
-from example_project.shop.models import Stock, StockMovement
+from example_project.shop.models import Invoice, Shipment, Stock, StockMovement
 from example_project.shop.money import amount, cents
+from example_project.shop.orders import ORDER, REVIEW_ABOVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from example_project.replay.customer import Visit
-    from example_project.replay.day import Day
+    from example_project.replay.day import Basket, Day
+    from example_project.replay.person import Visit
 
 WEB_CARTS = "web-"
 
@@ -41,20 +43,20 @@ class Books:
         self._movement = newest.pk if newest else 0
         self._stock = {stock.product_id: (stock.on_hand, stock.booked) for stock in Stock.objects.all()}
 
+    @staticmethod
+    def booked_as(basket: Basket) -> str:
+        """Under which id the stock of a basket is booked."""
+        return basket.id
+
     def provider(self) -> dict[str, Any]:
         """What the provider saw since."""
         return ask_provider(self._provider_url, after=self._call)
 
     def checks(self, visits: Iterable[Visit], *, provider: dict[str, Any]) -> list[Check]:
-        """Compare everything with the file."""
+        """Compare everything with the file: first what all flows have in common."""
         day, visits = self.day, list(visits)
         results = [visit.result for visit in visits if visit.result is not None]
         charged = [basket for basket in day.baskets if basket.cents]
-        silent = sum(1 for visit in visits if not visit.confirms)
-
-        def confirmed(by: str) -> int:
-            return sum(1 for result in results if result["confirmed_by"] == by)
-
         return [
             Check(name="baskets completed", expected=len(day.baskets), seen=len(results)),
             Check(name="baskets charged", expected=len(charged), seen=sum(1 for r in results if r["charge"])),
@@ -81,9 +83,12 @@ class Books:
                 seen=amount(provider["cents"]),
             ),
             Check(name="double charges", expected=0, seen=provider["doubles"]),
-            Check(name="confirmed by the customer", expected=len(day.baskets) - silent, seen=confirmed("customer")),
-            Check(name="confirmed by the timeout", expected=silent, seen=confirmed("timeout")),
+            *self._more(visits),
         ]
+
+    def _more(self, visits: list[Visit]) -> list[Check]:
+        """What only this flow has."""
+        raise NotImplementedError
 
     @staticmethod
     def _wrong_totals(visits: list[Visit]) -> list[str]:
@@ -95,7 +100,7 @@ class Books:
 
     def _stock_checks(self) -> list[Check]:
         since = StockMovement.objects.filter(pk__gt=self._movement)
-        carts = [basket.id for basket in self.day.baskets]
+        carts = [self.booked_as(basket) for basket in self.day.baskets]
         mine = since.filter(cart_id__in=carts)
         expected = self.day.units()
         bookings = {(basket.id, line.product_id) for basket in self.day.baskets for line in basket.lines}
@@ -116,4 +121,61 @@ class Books:
             Check(name="stock bookings", expected=len(bookings), seen=mine.count()),
             Check(name="units booked out of stock", expected=sum(expected.values()), seen=sum(booked.values())),
             Check(name="products with another stock than the file's", expected=[], seen=wrong),
+        ]
+
+
+class CartBooks(Books):
+    """Of carts: who confirmed."""
+
+    def _more(self, visits: list[Visit]) -> list[Check]:
+        silent = sum(1 for visit in visits if not visit.confirms)
+
+        def confirmed(by: str) -> int:
+            return sum(1 for visit in visits if visit.result is not None and visit.result["confirmed_by"] == by)
+
+        return [
+            Check(name="confirmed by the customer", expected=len(visits) - silent, seen=confirmed("customer")),
+            Check(name="confirmed by the timeout", expected=silent, seen=confirmed("timeout")),
+        ]
+
+
+class OrderBooks(Books):
+    """Of orders: who reviewed them, whether they arrived, what was invoiced."""
+
+    def __init__(self, day: Day, *, provider_url: str) -> None:
+        super().__init__(day, provider_url=provider_url)
+        newest = Invoice.objects.order_by("-pk").first()
+        self._invoice = newest.pk if newest else 0
+
+    @staticmethod
+    def booked_as(basket: Basket) -> str:
+        return ORDER.id_for(order_number(basket))
+
+    def _more(self, visits: list[Visit]) -> list[Check]:
+        results = [(visit.basket, visit.result) for visit in visits if visit.result is not None]
+        large = {basket.id for basket in self.day.baskets if basket.cents > REVIEW_ABOVE}
+        reviewed = {basket.id for basket, result in results if result["reviewed"]}
+        approved = [basket for basket, result in results if result["approved_by"]]
+        orders = {order_number(basket): basket for basket in self.day.baskets}
+        invoices = dict(Invoice.objects.filter(pk__gt=self._invoice, order__in=[*orders]).values_list("order", "cents"))
+        parcels = Shipment.objects.filter(run_id__in=[visit.run_id for visit in visits])
+        return [
+            Check(name="orders reviewed", expected=len(large), seen=len(reviewed)),
+            Check(
+                name="orders reviewed without need, or not in spite of it", expected=[], seen=sorted(large ^ reviewed)
+            ),
+            Check(name="orders approved by a clerk", expected=len(large), seen=len(approved)),
+            Check(name="reviews overdue", expected=0, seen=len(reviewed) - len(approved)),
+            Check(name="parcels shipped", expected=len(orders), seen=parcels.count()),
+            Check(
+                name="parcels reported as delivered",
+                expected=len(orders),
+                seen=sum(1 for _, result in results if result["delivered"]),
+            ),
+            Check(name="invoices", expected=len(orders), seen=len(invoices)),
+            Check(
+                name="orders invoiced with another sum",
+                expected=[],
+                seen=sorted(orders[number].id for number, cents in invoices.items() if cents != orders[number].cents),
+            ),
         ]

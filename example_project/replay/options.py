@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from django.core.management.base import CommandParser
 
-PLAY_OPTIONS = ("speed", "chaos", "json", "confirm_within", "patience")
+PLAY_OPTIONS = ("flow", "speed", "chaos", "json", "confirm_within", "patience")
 
 
 def positive(text: str) -> float:
@@ -32,11 +32,21 @@ def count(text: str) -> int:
     return value
 
 
-def add_play_options(parser: CommandParser) -> None:
-    """Add how a day is played, and on how many workers."""
+def add_play_options(parser: CommandParser, *, flow: str) -> None:
+    """Add how a day is played (as ``flow`` unless it is said otherwise), and on how many workers."""
+    flows = ("cart", "graph", "both")
+    parser.add_argument(
+        "--flow", choices=flows, default=flow, help="carts, orders that are graphs, or one after the other"
+    )
     parser.add_argument("--workers", type=count, default=2, metavar="N", help="worker processes of the cluster")
-    parser.add_argument("--speed", type=positive, help="seconds of the day in one of ours (default: about 60 s in all)")
-    parser.add_argument("--chaos", type=count, default=0, metavar="N", help="SIGKILL N workers with work in hand")
+    parser.add_argument(
+        "--speed",
+        type=positive,
+        help="seconds of the day in one of ours (default: carts come for 60 s, orders for 30 s)",
+    )
+    parser.add_argument(
+        "--chaos", type=count, default=0, metavar="N", help="SIGKILL N workers with work in hand, each flow"
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the report here as well")
     parser.add_argument("--confirm-within", type=positive, default=10.0, help="seconds until the timeout confirms")
     parser.add_argument("--patience", type=positive, default=120.0, help="seconds until a customer gives up")

@@ -9,50 +9,52 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from example_project.replay.clock import Clock, Stopped
-from example_project.replay.customer import Customer, Stuck, Visit
+from example_project.replay.clock import Stopped
+from example_project.replay.person import Stuck, Visit
 from example_project.replay.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from example_project.replay.clock import Clock
     from example_project.replay.day import Day
-    from example_project.replay.rest import Shop
+    from example_project.replay.person import Person
 
 #: The busiest moment of the day has six open carts; a slow shop makes customers queue instead of opening more.
 OPEN_CARTS = 6
 WAITING_CUSTOMERS = 16
-DAY_SECONDS = 60.0
 #: Every so many baskets, nobody confirms.
 SILENT = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How a day is played. ``speed`` None: so that it takes about 60 s, but never slower than the day itself."""
+    """How a day is played. ``speed`` None: so that it takes about ``day_seconds``, but never slower than the day itself."""
 
     speed: float | None = None
     confirm_within: float = 10.0
     patience: float = 120.0
+    day_seconds: float = 60.0
 
     def factor(self, day: Day) -> float:
         """Return how many seconds of the day are one of ours."""
         span = (day.ends - day.begins).total_seconds()
-        return self.speed or max(span / DAY_SECONDS, 1.0)
+        return self.speed or max(span / self.day_seconds, 1.0)
 
 
 class Play:
-    """One day against one shop. ``visits`` is what happened, in the order of the customers."""
+    """One day against one shop. ``visits`` is what happened, in the order in which the customers come."""
 
-    def __init__(self, day: Day, *, shop: Shop, pace: Pace) -> None:
+    def __init__(self, day: Day, *, person: Person, clock: Clock) -> None:
         self.day = day
-        self.clock = Clock(begins=day.begins, speed=pace.factor(day))
+        self.clock = clock
         self.seconds = 0.0
         # By the checkout, so that the silent ones are spread over the day.
         order = sorted(day.baskets, key=lambda basket: (basket.stamp, basket.id))
         silent = {basket.id for number, basket in enumerate(order, start=1) if number % SILENT == 0}
-        self.visits = [Visit(basket=basket, confirms=basket.id not in silent) for basket in day.baskets]
-        self._customer = Customer(shop, clock=self.clock, confirm_within=pace.confirm_within, patience=pace.patience)
+        coming = sorted(day.baskets, key=lambda basket: (person.comes(basket), basket.id))
+        self.visits = [Visit(basket=basket, confirms=basket.id not in silent) for basket in coming]
+        self._person = person
         self._lock = threading.Lock()
         self._filled = 0
         self._finished = 0
@@ -73,13 +75,13 @@ class Play:
             orders: list[Future[None]] = []
 
             def visit(one: Visit) -> None:
-                if self._guard(self._customer.fill, one):
+                if self._guard(self._person.fill, one):
                     with self._lock:
                         self._filled += 1
                         orders.append(waiting.submit(finish, one))
 
             def finish(one: Visit) -> None:
-                if self._guard(self._customer.finish, one):
+                if self._guard(self._person.finish, one):
                     with self._lock:
                         self._finished += 1
 

@@ -138,7 +138,10 @@ def descendants(pid: int) -> list[Entry]:
 
 
 class Shop:
-    """Provider, web server and cluster over one database, on free ports of 127.0.0.1."""
+    """Providers, web server and cluster over one database, on free ports of 127.0.0.1.
+
+    Carts and orders have a provider with a ledger each; ``providers`` are the addresses by flow.
+    """
 
     def __init__(
         self,
@@ -155,17 +158,17 @@ class Shop:
         self.port = port
         self.provider_options = provider_options
         self.env = {**os.environ, **(env or {}), "SHOP_WORKERS": str(workers), "DEBUG": "0", "PYTHONUNBUFFERED": "1"}
-        self.provider_url = ""
+        self.providers: dict[str, str] = {}
         self.base_url = ""
         self.cluster_pid = 0
         self._running: list[Process] = []
 
     def __enter__(self) -> Self:
         try:
-            ledger = str(private_folder(self.var) / "ledger.sqlite3")
-            provider = ("-m", "example_project.provider", "--port", "0", "--ledger", ledger)
-            self.provider_url = self._start("provider", *provider, *self.provider_options).first_line()
-            self.env["SHOP_PROVIDER_URL"] = self.provider_url
+            self._provide("cart", name="provider", ledger="ledger.sqlite3", setting="SHOP_PROVIDER_URL")
+            self._provide(
+                "graph", name="orders-provider", ledger="orders-ledger.sqlite3", setting="SHOP_ORDERS_PROVIDER_URL"
+            )
             cluster = self._start("cluster", "manage.py", "qcluster")
             self.cluster_pid = cluster.child.pid
             self.base_url = self._start("web", "manage.py", "serve", "--port", str(self.port)).first_line()
@@ -178,6 +181,11 @@ class Shop:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _provide(self, flow: str, *, name: str, ledger: str, setting: str) -> None:
+        file = private_folder(self.var) / ledger
+        command = ("-m", "example_project.provider", "--port", "0", "--ledger", str(file), *self.provider_options)
+        self.providers[flow] = self.env[setting] = self._start(name, *command).first_line()
 
     def _start(self, name: str, *command: str) -> Process:
         log = private_folder(self.var / "log", ignored=False) / f"{name}.log"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from example_project.shop.money import amount, cents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from example_project.replay.chaos import Kill
-    from example_project.replay.customer import Visit
     from example_project.replay.day import Day
+    from example_project.replay.person import Visit
 
 RECONCILED, DIFFERENT, MALFORMED = 0, 1, 2
 SHOWN = 20
@@ -37,7 +37,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One played day."""
+    """One day, played in one way (``flow``)."""
+
+    flow: ClassVar[str]
+    title: ClassVar[str]
+    answers: ClassVar[str]  # what is waited for, and timed
 
     day: Day
     visits: Sequence[Visit] = ()
@@ -48,11 +52,12 @@ class Report:
     kills: Sequence[Kill] = ()
     kills_wanted: int = 0
     chaos_problem: str = ""
+    staff_problems: Sequence[str] = ()
 
     @property
     def code(self) -> int:
         """What the command exits with: a difference outranks malformed lines."""
-        troubled = any(visit.problem for visit in self.visits)
+        troubled = any(visit.problem for visit in self.visits) or bool(self.staff_problems)
         if troubled or not all(check.ok for check in self.checks) or len(self.kills) < self.kills_wanted:
             return DIFFERENT
         return MALFORMED if self.day.problems else RECONCILED
@@ -62,6 +67,7 @@ class Report:
         results = [visit.result for visit in self.visits if visit.result is not None]
         waits = sorted(wait for visit in self.visits for wait in visit.waits)
         return {
+            "flow": self.flow,
             "file": str(self.day.file),
             "code": self.code,
             "baskets": len(self.day.baskets),
@@ -71,10 +77,7 @@ class Report:
             "units": sum(result["units"] for result in results),
             "sales": amount(sum(cents(result["total"]) for result in results)),
             "provider": self.provider,
-            "confirmed": {
-                by: sum(1 for result in results if result["confirmed_by"] == by) for by in ("customer", "timeout")
-            },
-            "update_seconds": {"p50": _quantile(waits, 0.50), "p99": _quantile(waits, 0.99)},
+            f"{self.answers}_seconds": {"p50": _quantile(waits, 0.50), "p99": _quantile(waits, 0.99)},
             "sent_again": sum(visit.resent for visit in self.visits),
             "seconds": round(self.seconds, 3),
             "speed": round(self.speed, 3),
@@ -88,7 +91,17 @@ class Report:
             "kills": [asdict(kill) for kill in self.kills],
             "kills_wanted": self.kills_wanted,
             "retried_charges": sum(1 for result in results if result["charge"] and result["charge"]["attempt"] > 1),
+            "staff_problems": list(self.staff_problems),
+            **self._own_facts(results),
         }
+
+    def _own_facts(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """What only this flow has, for machines."""
+        raise NotImplementedError
+
+    def _own_rows(self, facts: dict[str, Any]) -> list[tuple[str, str]]:
+        """The same for people."""
+        raise NotImplementedError
 
     def text(self) -> str:
         """Return the report for people."""
@@ -98,7 +111,7 @@ class Report:
         facts = self.as_dict()
         provider = facts["provider"] or {}
         outcomes = ", ".join(f"{number} {name}" for name, number in provider.get("outcomes", {}).items())
-        update = facts["update_seconds"]
+        waited = facts[f"{self.answers}_seconds"]
         rows = [
             ("baskets completed", f"{facts['completed']:,} of {facts['baskets']:,}"),
             ("baskets charged", f"{facts['charged']:,}"),
@@ -111,15 +124,15 @@ class Report:
                 f"{provider.get('repeats', 0):,}, charges that took several attempts: {facts['retried_charges']}",
             ),
             ("provider charges", f"{provider.get('charges', 0):,}, {provider.get('doubles', 0)} double"),
-            ("confirmed by", f"customer {facts['confirmed']['customer']:,}, timeout {facts['confirmed']['timeout']:,}"),
+            *self._own_rows(facts),
             ("sent again", f"{facts['sent_again']:,} requests, with the same ids"),
-            ("update", f"p50 {update['p50'] * 1000:.1f} ms, p99 {update['p99'] * 1000:.1f} ms"),
+            (self.answers, f"p50 {waited['p50'] * 1000:.1f} ms, p99 {waited['p99'] * 1000:.1f} ms"),
             (
                 "time",
                 f"{facts['seconds']:.1f} s, {facts['runs_per_second']:.1f} runs/s, the day {facts['speed']:,.0f} times as fast",
             ),
         ]
-        yield f"The day in {self.day.file}"
+        yield f"The day in {self.day.file}, {self.title}"
         yield from (f"  {name:<18} {text}" for name, text in rows)
 
     def _chaos(self) -> Iterator[str]:
@@ -136,6 +149,7 @@ class Report:
             if not check.ok:
                 yield f"DIFFERENCE: {check.name}: {_short(check.seen)}; by the file {_short(check.expected)}"
         troubled = [visit for visit in self.visits if visit.problem]
+        yield from (f"TROUBLE: {problem}" for problem in self.staff_problems)
         for visit in troubled[:SHOWN]:
             yield f"TROUBLE: basket {visit.basket.id}: {visit.problem}"
         if len(troubled) > SHOWN:
@@ -154,6 +168,65 @@ class Report:
                 return f"{len(self.day.problems)} malformed lines; all {len(self.checks)} figures equal those of the other baskets."
             case _:
                 return "The day does not reconcile."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CartReport(Report):
+    """Carts, filled line by line."""
+
+    flow = "cart"
+    title = "as carts"
+    answers = "update"
+
+    def _own_facts(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        by = [result["confirmed_by"] for result in results]
+        return {"confirmed": {name: by.count(name) for name in ("customer", "timeout")}}
+
+    def _own_rows(self, facts: dict[str, Any]) -> list[tuple[str, str]]:
+        confirmed = facts["confirmed"]
+        return [("confirmed by", f"customer {confirmed['customer']:,}, timeout {confirmed['timeout']:,}")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderReport(Report):
+    """Orders, each a graph."""
+
+    flow = "graph"
+    title = "as orders"
+    answers = "start"
+
+    reported: int = 0
+    repeated: int = 0
+
+    def _own_facts(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        reviewed = sum(1 for result in results if result["reviewed"])
+        approved = sum(1 for result in results if result["approved_by"])
+        return {
+            "review": {
+                "reviewed": reviewed,
+                "approved": approved,
+                "overdue": reviewed - approved,
+            },
+            "webhooks": {"delivered": self.reported, "repeated": self.repeated},
+            "invoices": len({result["invoice"] for result in results}),
+        }
+
+    def _own_rows(self, facts: dict[str, Any]) -> list[tuple[str, str]]:
+        review, hooks = facts["review"], facts["webhooks"]
+        return [
+            (
+                "reviewed",
+                f"{review['reviewed']:,} above the limit: {review['approved']:,} approved, {review['overdue']:,} overdue",
+            ),
+            ("webhooks", f"{hooks['delivered']:,} parcels delivered, {hooks['repeated']:,} reported twice"),
+            ("invoices", f"{facts['invoices']:,}"),
+        ]
+
+
+def worst(codes: Iterable[int]) -> int:
+    """The code of several reports: a difference outranks malformed lines."""
+    found = set(codes)
+    return next((code for code in (DIFFERENT, MALFORMED) if code in found), RECONCILED)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

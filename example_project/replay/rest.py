@@ -1,4 +1,4 @@
-"""A customer's connection to the shop's REST API: the standard library, one kept-alive connection a thread."""
+"""The replay's connections to the shop's web server: the standard library, one kept-alive connection a thread."""
 
 from __future__ import annotations
 
@@ -43,19 +43,53 @@ class Answer:
         return f"{self.status} {self.body!r}"[:300]
 
 
+class Connection:
+    """One web process."""
+
+    def __init__(self, base_url: str, *, headers: dict[str, str] | None = None) -> None:
+        parts = urlsplit(base_url)
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._root = parts.path.rstrip("/")
+        self._headers = {**(headers or {}), "Accept": "application/json"}
+        self._local = threading.local()
+
+    def send(
+        self, method: str, path: str, *, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        """Send JSON, read JSON. Raises LostAnswer."""
+        connection: HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT)
+        given = self._headers | (headers or {}) | ({} if body is None else {"Content-Type": "application/json"})
+        try:
+            connection.request(method, self._root + quote(path, safe="/?=.&-_"), body=body, headers=given)
+            response = connection.getresponse()
+            status, raw = response.status, response.read()
+        except (OSError, HTTPException) as error:
+            connection.close()  # the next request opens it again
+            message = f"{method} {path}: {type(error).__name__} {error}"
+            raise LostAnswer(message) from error
+        try:
+            decoded = json.loads(raw) if raw else None
+        except ValueError:
+            decoded = raw[:300].decode(errors="replace")
+        return Answer(status=status, body=decoded)
+
+
 class Shop:
     """The REST API of one web process."""
 
     def __init__(self, base_url: str, *, token: str) -> None:
-        parts = urlsplit(base_url)
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._root = parts.path.rstrip("/") + "/api/instances/"
-        self._headers = {"Authorization": f"Token {token}", "Accept": "application/json"}
-        self._local = threading.local()
+        self.base_url = base_url
+        self._connection = Connection(base_url, headers={"Authorization": f"Token {token}"})
 
     def start(self, run_id: str, *, workflow: str, args: dict[str, Any]) -> Answer:
         """Start a run with this id."""
         return self._send("POST", "", body={"workflow": workflow, "id": run_id, "args": args})
+
+    def start_by_value(self, value: str, *, workflow: str, args: dict[str, Any]) -> Answer:
+        """Start a run for this business value."""
+        return self._send("POST", "", body={"workflow": workflow, "value": value, "args": args})
 
     def update(self, run_id: str, name: str, *, args: Any, update_id: str, wait: float = 5) -> Answer:
         """Send an update and wait for its outcome; sending it again with the same id is safe."""
@@ -78,24 +112,8 @@ class Shop:
         return self._send("GET", f"{run_id}/result/")
 
     def _send(self, method: str, path: str, *, body: Any = None) -> Answer:
-        connection: HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = HTTPConnection(self._host, self._port, timeout=TIMEOUT)
         content = None if body is None else json.dumps(body).encode()
-        headers = self._headers if content is None else {**self._headers, "Content-Type": "application/json"}
-        try:
-            connection.request(method, self._root + quote(path, safe="/?=.&-_"), body=content, headers=headers)
-            response = connection.getresponse()
-            status, raw = response.status, response.read()
-        except (OSError, HTTPException) as error:
-            connection.close()  # the next request opens it again
-            message = f"{method} {path}: {type(error).__name__} {error}"
-            raise LostAnswer(message) from error
-        try:
-            decoded = json.loads(raw) if raw else None
-        except ValueError:
-            decoded = raw[:300].decode(errors="replace")
-        return Answer(status=status, body=decoded)
+        return self._connection.send(method, f"/api/instances/{path}", body=content)
 
 
 def value(body: Any) -> Any:

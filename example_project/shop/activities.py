@@ -38,21 +38,26 @@ class ProviderUnavailable(Exception):
 @activity(retry=PAYMENT_RETRY, start_to_close=PAYMENT_TIMEOUT)
 def charge(payment: Payment) -> PaymentMade:
     """Charge once, however often this is tried."""
-    return _ask_provider("/charges", payment=payment)
+    return ask_provider("/charges", payment=payment, url=_provider_of_carts())
 
 
 @activity(retry=PAYMENT_RETRY, start_to_close=PAYMENT_TIMEOUT)
 def refund(payment: Payment) -> PaymentMade:
     """Give the money back once."""
-    return _ask_provider("/refunds", payment=payment)
+    return ask_provider("/refunds", payment=payment, url=_provider_of_carts())
 
 
-def _ask_provider(path: str, *, payment: Payment) -> PaymentMade:
+def _provider_of_carts() -> str:
     from django.conf import settings  # noqa: PLC0415 - see the top
 
+    return str(settings.SHOP_PROVIDER_URL)
+
+
+def ask_provider(path: str, *, payment: Payment, url: str) -> PaymentMade:
+    """Call the provider at ``url`` with the key of the activity that runs. Raises PaymentRefused, ProviderUnavailable."""
     context = activity_context()
     call = request.Request(  # noqa: S310 - the address is a setting
-        settings.SHOP_PROVIDER_URL + path,
+        url + path,
         data=json.dumps({"reference": payment.reference, "cents": payment.cents}).encode(),
         headers={"Content-Type": "application/json", "Idempotency-Key": context.idempotency_key},
     )
@@ -72,16 +77,17 @@ def _ask_provider(path: str, *, payment: Payment) -> PaymentMade:
 @activity(atomic=True)
 def book_stock(booking: Booking) -> int:
     """Take the goods out of stock. One transaction with what the run does next: exactly once."""
-    return _move_stock(booking, kind="sale")
+    return move_stock(booking, kind="sale")
 
 
 @activity(atomic=True)
 def return_stock(booking: Booking) -> int:
     """Put the goods of a cancelled cart back."""
-    return _move_stock(booking, kind="return")
+    return move_stock(booking, kind="return")
 
 
-def _move_stock(booking: Booking, *, kind: str) -> int:
+def move_stock(booking: Booking, *, kind: str) -> int:
+    """Write a booking of ``kind`` sale or return; gives its units. For atomic activities and steps only."""
     from django.db.models import F  # noqa: PLC0415 - see the top
 
     from example_project.shop.models import Stock, StockMovement  # noqa: PLC0415

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 
-from example_project.shop.models import Cart, CollectedEvent, Notice, Product, Stock, StockMovement
+from example_project.shop.models import Cart, CollectedEvent, Invoice, Notice, Product, Shipment, Stock, StockMovement
 
 if TYPE_CHECKING:
     # Generic in the stubs only.
@@ -47,6 +47,22 @@ class CartAdmin(ModelAdmin):
 
     list_display = ("id", "user", "created_at", "closed_at")
     search_fields = ("id", "user__username")
+
+
+@admin.register(Shipment)
+class ShipmentAdmin(ModelAdmin):
+    """Parcels with the carrier."""
+
+    list_display = ("parcel", "order", "shipped_at", "delivered_at")
+    search_fields = ("parcel", "order")
+
+
+@admin.register(Invoice)
+class InvoiceAdmin(ModelAdmin):
+    """Invoices of orders."""
+
+    list_display = ("id", "order", "customer", "cents", "at")
+    search_fields = ("order", "customer")
 
 
 @admin.register(Notice)

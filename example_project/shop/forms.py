@@ -28,3 +28,10 @@ class AnswerForm(forms.Form):
     """Confirm or cancel."""
 
     answer = forms.ChoiceField(choices=[("confirm", "Confirm"), ("cancel", "Cancel")])
+
+
+class DecisionForm(forms.Form):
+    """A clerk's word on a large order."""
+
+    decision = forms.ChoiceField(choices=[("approve", "Approve"), ("reject", "Reject")])
+    why = forms.CharField(max_length=200, required=False)

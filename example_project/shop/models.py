@@ -88,6 +88,38 @@ class Cart(models.Model):
         return self.id
 
 
+class Shipment(models.Model):
+    """A parcel with the carrier. ``order`` is the business value of the run that waits for it."""
+
+    order = models.CharField(max_length=200, db_index=True)
+    run_id = models.CharField(max_length=64, unique=True)
+    parcel = models.CharField(max_length=64, unique=True)
+    shipped_at = models.DateTimeField(auto_now_add=True)
+    delivered_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-pk",)
+
+    def __str__(self) -> str:
+        return self.parcel
+
+
+class Invoice(models.Model):
+    """What an order costs, once by run; its number is the key."""
+
+    order = models.CharField(max_length=200, db_index=True)
+    run_id = models.CharField(max_length=64, unique=True)
+    customer = models.CharField(max_length=255)
+    cents = models.BigIntegerField()
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("-pk",)
+
+    def __str__(self) -> str:
+        return f"{self.pk} for order {self.order}"
+
+
 class Notice(models.Model):
     """A message to a customer, once by ``key``: whoever sends mail reads them here."""
 

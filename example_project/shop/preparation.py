@@ -10,17 +10,21 @@ from decimal import Decimal
 from pathlib import Path
 
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from rest_framework.authtoken.models import Token
 
+from example_project.replay.buyer import order_number
 from example_project.replay.day import Day
 from example_project.shop.models import Product, Stock
 from example_project.shop.money import cents
+from example_project.shop.orders import CLERKS, ORDER, OrderProcess
 from example_project.shop.workflows import ShoppingCart
 from temporalex_django import errors
 
 DEMO_DAY = Path(__file__).resolve().parent.parent / "data" / "2017-06-14" / "basket_lines.csv"
 DEMO_USER = "demo"
+CLERK = "clerk"
 OPENING_STOCK = 100_000
 PRODUCT_COLUMNS = {
     "department": "department",
@@ -85,15 +89,23 @@ def _usual_prices(day: Day) -> dict[str, Decimal]:
 
 
 def take_over(day: Day) -> int:
-    """End runs that an interrupted play left open under this day's basket ids; return how many."""
+    """End runs that an interrupted play left open for this day's baskets; return how many."""
     ended = 0
     for basket in day.baskets:
-        try:
-            ShoppingCart.handle(id=basket.id).terminate(reason="left open by an earlier play of the day")
-        except (errors.WorkflowNotFound, errors.WorkflowClosed):
-            continue
-        ended += 1
+        for run in (ShoppingCart.handle(id=basket.id), OrderProcess.handle(id=ORDER.id_for(order_number(basket)))):
+            try:
+                run.terminate(reason="left open by an earlier play of the day")
+            except (errors.WorkflowNotFound, errors.WorkflowClosed):
+                continue
+            ended += 1
     return ended
+
+
+def make_clerk() -> User:
+    """Make the user who reviews large orders in a play. Nobody can log in as that."""
+    user, _ = get_user_model().objects.get_or_create(username=CLERK)
+    user.groups.add(Group.objects.get_or_create(name=CLERKS)[0])
+    return user
 
 
 def make_login(*, password: str | None = None) -> Login:

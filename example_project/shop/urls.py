@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from example_project.shop import views
+from example_project.shop import carrier, clerks, views
 
 app_name = "shop"
 
@@ -18,4 +18,7 @@ urlpatterns = [
     path("orders/<str:cart_id>/", views.order, name="order"),
     path("orders/<str:cart_id>/status/", views.order_status, name="order-status"),
     path("orders/<str:cart_id>/answer/", views.answer, name="answer"),
+    path("review/", clerks.desk, name="review"),
+    path("review/<str:number>/", clerks.decision, name="decision"),
+    path("carrier/", carrier.report, name="carrier"),
 ]

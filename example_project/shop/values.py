@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -46,6 +47,14 @@ class LineState(TypedDict):
     product_id: str
     quantity: int
     amount: str
+
+
+def units_by_product(lines: Iterable[LineState]) -> dict[str, int]:
+    """Add up units, products in order: runs that book in one order do not deadlock."""
+    units: dict[str, int] = {}
+    for line in lines:
+        units[line["product_id"]] = units.get(line["product_id"], 0) + line["quantity"]
+    return dict(sorted(units.items()))
 
 
 class CartState(TypedDict):

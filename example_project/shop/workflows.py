@@ -1,4 +1,4 @@
-"""The six worked examples: a sequence, an entity, phases, a fan-out, async handlers, continue-as-new.
+"""The six worked examples: a sequence, an entity, phases, a fan-out, async handlers, continue-as-new. The graph is in orders.py.
 
 Everything here is deterministic; what touches the world is in activities.py.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from example_project.shop import activities
 from example_project.shop.money import amount, cents
+from example_project.shop.orders import OrderProcess
 from example_project.shop.values import (
     Account,
     Batch,
@@ -28,6 +29,7 @@ from example_project.shop.values import (
     Payment,
     Receipt,
     StockEntry,
+    units_by_product,
 )
 from temporalex_django import (
     Async,
@@ -44,6 +46,16 @@ from temporalex_django import (
     query,
     update,
 )
+
+__all__ = [
+    "BatchProcess",
+    "Counter",
+    "EventCollector",
+    "Inventory",
+    "Onboarding",
+    "OrderProcess",
+    "ShoppingCart",
+]
 
 COLLECT_FOR = timedelta(hours=24)
 
@@ -199,14 +211,6 @@ def remove_item(product_id: str, state: CartState) -> Reply:
     items = [line for line in state["items"] if line["product_id"] != product_id]
     publish_cart("open", items)
     return Reply({"item_count": len(items)}, CartState(items=items))
-
-
-def units_by_product(items: list[LineState]) -> dict[str, int]:
-    """Add up units, products in order: runs that book in one order do not deadlock."""
-    units: dict[str, int] = {}
-    for line in items:
-        units[line["product_id"]] = units.get(line["product_id"], 0) + line["quantity"]
-    return dict(sorted(units.items()))
 
 
 class BatchProcess(Workflow):

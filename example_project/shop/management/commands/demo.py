@@ -37,7 +37,7 @@ class Command(BaseCommand):
         """Read what and how."""
         parser.add_argument("--check", action="store_true", help="do not stay up; exit with the code of the play")
         parser.add_argument("--port", type=int, default=0, help="of the web server (default: a free one)")
-        add_play_options(parser)
+        add_play_options(parser, flow="both")
         parser.add_argument(
             "--day", type=Path, default=Path(os.environ.get("DAY") or DEMO_DAY), help="another basket_lines.csv"
         )
@@ -83,7 +83,9 @@ class Command(BaseCommand):
                 "--base-url",
                 shop.base_url,
                 "--provider-url",
-                shop.provider_url,
+                shop.providers["cart"],
+                "--orders-provider-url",
+                shop.providers["graph"],
                 "--cluster-pid",
                 str(shop.cluster_pid),
             )
@@ -142,7 +144,8 @@ class Command(BaseCommand):
             ("shop", f"{shop.base_url}/"),
             ("admin", f"{shop.base_url}/admin/"),
             ("REST", f"{shop.base_url}/api/instances/"),
-            ("provider", f"{shop.provider_url}/report"),
+            ("review", f"{shop.base_url}/review/"),
+            ("providers", f"{shop.providers['cart']}/report, {shop.providers['graph']}/report"),
             ("login", f"{DEMO_USER} / {password}"),
         ]
         return "\n".join(f"  {name:<9} {text}" for name, text in rows)

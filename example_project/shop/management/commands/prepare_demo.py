@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from example_project.replay.day import read_day
-from example_project.shop.preparation import DEMO_DAY, load_products, make_login, migrate, take_over
+from example_project.shop.preparation import DEMO_DAY, load_products, make_clerk, make_login, migrate, take_over
 
 
 class Command(BaseCommand):
@@ -28,5 +28,6 @@ class Command(BaseCommand):
         read = read_day(day)
         load_products(read)
         ended = take_over(read)
+        make_clerk()
         login = make_login(password=os.environ.get("DEMO_PASSWORD"))
         self.stdout.write(json.dumps({"user": login.user, "password": login.password, "ended": ended}))

@@ -1,0 +1,88 @@
+"""A customer who orders everything at once: the order is a graph, and goes its way without her."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from example_project.replay.person import Person, Stuck, Visit
+from example_project.shop.orders import ORDER, OrderProcess
+
+if TYPE_CHECKING:
+    from example_project.replay.day import Basket
+    from example_project.replay.rest import Answer
+
+#: Basket ids that are order numbers as they stand. Others are written in hexadecimal behind an x, so no two come to one number.
+PLAIN = re.compile(r"(?!x)[a-z0-9]+", re.ASCII)
+
+
+def order_number(basket: Basket) -> str:
+    """The number under which a basket is ordered."""
+    return basket.id if PLAIN.fullmatch(basket.id) else f"x{basket.id.encode().hex()}"
+
+
+class Buyer(Person):
+    """Orders at the moment of the basket's checkout."""
+
+    @staticmethod
+    def comes(basket: Basket) -> datetime:
+        """With the whole basket."""
+        return basket.stamp
+
+    def fill(self, visit: Visit) -> None:
+        """Send the order."""
+        basket = visit.basket
+        self.clock.wait_until(basket.stamp)
+        lines = [asdict(line) for line in basket.lines]
+        args = {"customer": f"household of {basket.id}", "lines": lines}
+        begun, sent = datetime.now(UTC), time.monotonic()
+        lost = visit.resent
+
+        def start() -> Answer:
+            if visit.resent > lost and (ours := self._started(visit, since=begun)):
+                return ours
+            answer = self.shop.start_by_value(order_number(basket), workflow=OrderProcess.name, args=args)
+            if answer.status == HTTPStatus.CONFLICT and visit.resent > lost:
+                return self._started(visit, since=begun) or answer
+            return answer
+
+        answer = self.insist(visit, start, what="order")
+        visit.waits.append(time.monotonic() - sent)
+        visit.run_id = str(answer.body["run_id"])
+        visit.added = len(lines)
+
+    def _started(self, visit: Visit, *, since: datetime) -> Answer | None:
+        """Our own order, when only the answer was lost. An order of an earlier play began before ``since``."""
+        found = self.shop.describe(_run(visit))
+        if not found.ok:
+            return None
+        return found if datetime.fromisoformat(found.body["created_at"]) >= since else None
+
+    def finish(self, visit: Visit) -> None:
+        """Wait for the invoice."""
+        steps = self.result_of(visit, _run(visit))
+        if "send_invoice" not in steps:
+            message = f"the order was cancelled: {steps['cancel_order']['reason']}"
+            raise Stuck(message)
+        visit.result = sale(steps)
+
+
+def sale(steps: dict[str, Any]) -> dict[str, Any]:
+    """The result of an order that was delivered, as the books want it."""
+    sums = steps["validate_order"]
+    return {
+        **{name: sums[name] for name in ("total", "lines", "units")},
+        "charge": steps.get("charge_payment"),
+        "reviewed": "review" in steps,
+        "approved_by": steps.get("review", {}).get("by"),
+        "delivered": "trace_parcel" not in steps,
+        "invoice": steps["send_invoice"]["number"],
+    }
+
+
+def _run(visit: Visit) -> str:
+    return ORDER.id_for(order_number(visit.basket))

@@ -1,0 +1,135 @@
+"""The two ways in which a day is played: as carts that are filled line by line, and as orders that are graphs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from example_project.replay.books import Books, CartBooks, OrderBooks
+from example_project.replay.buyer import Buyer, order_number
+from example_project.replay.chaos import Chaos
+from example_project.replay.clock import Clock
+from example_project.replay.customer import Customer
+from example_project.replay.play import Pace, Play
+from example_project.replay.report import CartReport, OrderReport, Report
+from example_project.replay.rest import Shop
+from example_project.replay.staff import Carrier, Clerk, Staff
+
+if TYPE_CHECKING:
+    from example_project.replay.day import Day
+    from example_project.replay.person import Person
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A shop that runs. ``providers`` are the addresses of the payment provider's accounts by flow, ``clerk`` a user with the role."""
+
+    base_url: str
+    token: str
+    providers: dict[str, str]
+    cluster: int
+    clerk: Any
+
+
+class Flow(ABC):
+    """One way. ``play`` may be called once."""
+
+    name: ClassVar[str]
+    report: ClassVar[type[Report]]
+    #: How long the customers take to come, unless a speed is given.
+    day_seconds: ClassVar[float]
+
+    def __init__(self, day: Day, *, scene: Scene, pace: Pace) -> None:
+        self.day = day
+        self.scene = scene
+        self.pace = replace(pace, day_seconds=self.day_seconds)
+        self.clock = Clock(begins=day.begins, speed=self.pace.factor(day))
+
+    def play(self, *, kills: int) -> Report:
+        """Play the day, killing workers on the way, and reconcile."""
+        shop = Shop(self.scene.base_url, token=self.scene.token)
+        books = self._books(self.scene.providers[self.name])
+        with ExitStack() as stack:
+            for staff in self._staff():
+                stack.enter_context(staff)
+            play = Play(self.day, person=self._person(shop), clock=self.clock)
+            chaos = Chaos(wanted=kills, clock=self.clock, seconds=play.expected_seconds, cluster=self.scene.cluster)
+            chaos.start()
+            try:
+                play.run()
+            finally:
+                chaos.finish()
+        provider = books.provider()
+        return self.report(
+            day=self.day,
+            visits=play.visits,
+            checks=books.checks(play.visits, provider=provider),
+            provider=provider,
+            seconds=play.seconds,
+            speed=self.clock.speed,
+            kills=chaos.kills,
+            kills_wanted=kills,
+            chaos_problem=chaos.problem,
+            **self._own(),
+        )
+
+    @abstractmethod
+    def _books(self, provider_url: str) -> Books: ...
+
+    @abstractmethod
+    def _person(self, shop: Shop) -> Person: ...
+
+    def _own(self) -> dict[str, Any]:
+        """What the report has of this flow alone."""
+        return {}
+
+    def _staff(self) -> list[Staff]:
+        """Who else has a part."""
+        return []
+
+
+class CartFlow(Flow):
+    """Carts."""
+
+    name = "cart"
+    report = CartReport
+    day_seconds = 60.0
+
+    def _books(self, provider_url: str) -> Books:
+        return CartBooks(self.day, provider_url=provider_url)
+
+    def _person(self, shop: Shop) -> Person:
+        return Customer(shop, clock=self.clock, confirm_within=self.pace.confirm_within, patience=self.pace.patience)
+
+
+class OrderFlow(Flow):
+    """Orders, with a clerk and a carrier."""
+
+    name = "graph"
+    report = OrderReport
+    day_seconds = 30.0
+
+    def _books(self, provider_url: str) -> Books:
+        return OrderBooks(self.day, provider_url=provider_url)
+
+    def _person(self, shop: Shop) -> Person:
+        return Buyer(shop, clock=self.clock, patience=self.pace.patience)
+
+    def _staff(self) -> list[Staff]:
+        orders = [order_number(basket) for basket in self.day.baskets]
+        self._clerk = Clerk(self.scene.clerk, orders=orders)
+        self._carrier = Carrier(self.scene.base_url, orders=orders)
+        return [self._clerk, self._carrier]
+
+    def _own(self) -> dict[str, Any]:
+        clerk, carrier = self._clerk, self._carrier
+        return {
+            "reported": carrier.reported,
+            "repeated": carrier.repeated,
+            "staff_problems": [staff.problem for staff in (clerk, carrier) if staff.problem],
+        }
+
+
+FLOWS: dict[str, type[Flow]] = {flow.name: flow for flow in (CartFlow, OrderFlow)}

@@ -1,0 +1,104 @@
+"""What everybody who deals with the shop in a play can do: ask until there is an answer, and wait for the end of a run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from example_project.replay.rest import Answer, LostAnswer, Shop, value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from example_project.replay.clock import Clock
+    from example_project.replay.day import Basket
+
+CLOSED = {"completed", "failed", "cancelled", "terminated", "timed_out"}
+
+
+class Stuck(Exception):
+    """The shop did something that a customer would complain about."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Visit:
+    """What happened to one basket. ``result`` has total, lines, units and charge, and more by the flow that sold it."""
+
+    basket: Basket
+    confirms: bool = True
+    run_id: str = ""
+    added: int = 0
+    resent: int = 0
+    waits: list[float] = field(default_factory=list)
+    result: dict[str, Any] | None = None
+    problem: str = ""
+
+
+class Person:
+    """Plays visits. ``patience``: seconds until a person gives up on an answer, or on an order."""
+
+    def __init__(self, shop: Shop, *, clock: Clock, patience: float) -> None:
+        self.shop = shop
+        self.clock = clock
+        self.patience = patience
+
+    @staticmethod
+    def comes(basket: Basket) -> datetime:
+        """When, in the time of the day, the person deals with the shop first."""
+        raise NotImplementedError
+
+    def fill(self, visit: Visit) -> None:
+        """Buy."""
+        raise NotImplementedError
+
+    def finish(self, visit: Visit) -> None:
+        """Wait for the order, and take its result."""
+        raise NotImplementedError
+
+    def result_of(self, visit: Visit, run: str) -> dict[str, Any]:
+        """Wait until the run is closed; gives its result. Raises Stuck for a run that did not complete."""
+        deadline, pause = time.monotonic() + self.patience, 0.1
+        while True:
+            answer = self.insist(visit, lambda: self.shop.describe(run), what="status of the run")
+            status = answer.body["status"]
+            if status in CLOSED:
+                break
+            self.patient(deadline, what=f"run is {status}, waits for {answer.body.get('waiting_for')}")
+            self.clock.sleep(pause)
+            pause = min(pause * 1.3, 0.5)
+        answer = self.insist(visit, lambda: self.shop.result(run), what="result")
+        result = value(answer.body)
+        if status != "completed" or not isinstance(result, dict):
+            message = f"run is {status}: {answer.reason}"
+            raise Stuck(message)
+        return result
+
+    def insist(
+        self, visit: Visit, ask: Callable[[], Answer], *, what: str, fine: frozenset[int] | set[int] = frozenset()
+    ) -> Answer:
+        """Ask until there is an answer. Everything that is sent may be sent twice, so a lost answer is no problem."""
+        deadline, pause = time.monotonic() + self.patience, 0.05
+        while True:
+            try:
+                answer = ask()
+            except LostAnswer as lost:
+                reason = str(lost)
+            else:
+                if answer.ok or answer.status in fine:
+                    return answer
+                reason = answer.reason
+                if not answer.again:
+                    message = f"{what}: {reason}"
+                    raise Stuck(message)
+            self.patient(deadline, what=f"{what}: {reason}")
+            visit.resent += 1
+            self.clock.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    def patient(self, deadline: float, *, what: str) -> None:
+        """Raise Stuck when the deadline is over."""
+        if time.monotonic() > deadline:
+            message = f"gave up after {self.patience:g} s: {what}"
+            raise Stuck(message)

@@ -1,0 +1,120 @@
+"""Who else has a part in an order: the clerk who reviews large ones, the carrier who reports on parcels."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Self
+
+from django.db import DatabaseError, connection
+
+from example_project.replay.rest import Connection, LostAnswer
+from example_project.shop.carrier import SIGNATURE, signature
+from example_project.shop.clerks import decide, undecided
+from example_project.shop.models import Shipment
+from temporalex_django import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from types import TracebackType
+
+LOOK_EVERY = 0.2
+STOP_WITHIN = 30.0
+#: Every so many reports of a carrier come twice, as they do.
+TWICE = 10
+
+
+class Staff(threading.Thread):
+    """Looks for work until the block ends. ``problem`` says why it gave up, if it did."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.problem = ""
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self.join(STOP_WITHIN)
+
+    def run(self) -> None:
+        try:
+            while not self._over.wait(LOOK_EVERY):
+                try:
+                    self.look()
+                except DatabaseError:
+                    connection.close()  # a busy moment: what was not done is found again
+        except Exception as error:  # noqa: BLE001 - the play goes on, and says what its orders wait for
+            self.problem = f"{self.name}: {type(error).__name__}: {error}"
+        finally:
+            connection.close()
+
+    def look(self) -> None:
+        """Do what there is to do."""
+        raise NotImplementedError
+
+
+class Clerk(Staff):
+    """Approves those of ``orders`` that wait for a decision, in the name of ``user``."""
+
+    def __init__(self, user: Any, *, orders: Collection[str]) -> None:
+        super().__init__("clerk")
+        self.user = user
+        self._orders = frozenset(orders)
+
+    def look(self) -> None:
+        for order in undecided():
+            if order.number not in self._orders:
+                continue
+            try:
+                decide(order.number, approve=True, why=f"{order.total} is what the file says", by=self.user)
+            except (errors.UpdateTimeout, errors.ResumeRefused, errors.WorkflowClosed):
+                continue  # busy, or just decided by somebody else: the next look tells
+
+
+class Carrier(Staff):
+    """Delivers the parcels of ``orders``, and tells the shop over HTTP."""
+
+    def __init__(self, base_url: str, *, orders: Collection[str]) -> None:
+        super().__init__("carrier")
+        self._orders = frozenset(orders)
+        newest = Shipment.objects.order_by("-pk").first()
+        self._before = newest.pk if newest else 0  # parcels of an earlier play
+        self._connection = Connection(base_url)
+        self._told: set[str] = set()
+        self.repeated = 0
+
+    @property
+    def reported(self) -> int:
+        """How many parcels the shop has confirmed to have heard of."""
+        return len(self._told)
+
+    def look(self) -> None:
+        shipped = Shipment.objects.filter(pk__gt=self._before).order_by("pk").values_list("parcel", "order")
+        for parcel, order in shipped:
+            if parcel in self._told or order not in self._orders or not self._tell(parcel):
+                continue  # one whose answer was lost is told again
+            self._told.add(parcel)
+            if self.reported % TWICE == 0 and self._tell(parcel):
+                self.repeated += 1
+
+    def _tell(self, parcel: str) -> bool:
+        """Whether the shop has heard it."""
+        body = json.dumps({"parcel": parcel, "event": "delivered", "at": datetime.now(UTC).isoformat()}).encode()
+        try:
+            answer = self._connection.send("POST", "/carrier/", body=body, headers={SIGNATURE: signature(body)})
+        except LostAnswer:
+            return False
+        if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return False
+        if not answer.ok:
+            message = f"parcel {parcel}: {answer.reason}"
+            raise RuntimeError(message)
+        return True

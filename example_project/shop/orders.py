@@ -1,0 +1,240 @@
+"""An order as a graph: the same purchase as a cart's, as a process that an analyst can read as a picture.
+
+What a step needs of an order is in the context: ``initial`` is ``{"customer", "lines"}``, ``steps.validate_order`` the sums. Models
+are imported where they are used, as in activities.py.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from example_project.shop import activities
+from example_project.shop.activities import PAYMENT_RETRY, PAYMENT_TIMEOUT, PaymentRefused
+from example_project.shop.money import amount, cents
+from example_project.shop.values import Booking, Line, Payment, PaymentMade, units_by_product
+from temporalex_django import Approval, Done, Event, GraphWorkflow, Step, Unique, WaitForEvent, activity_context
+
+if TYPE_CHECKING:
+    from temporalex_django.graph import Context, Instance
+
+ORDER = Unique(key="order")
+#: Whoever is in this group of Django's may decide about large orders.
+CLERKS = "clerks"
+#: In cents. A person looks at what costs more.
+REVIEW_ABOVE = 40_00
+DECIDED_WITHIN = timedelta(days=2)
+DELIVERED_WITHIN = timedelta(days=7)
+
+
+class ValidateOrder(Step):
+    """Checks the lines and adds them up."""
+
+    events = ("valid", "free", "invalid")
+    atomic = True  # no effect at all: it costs no trip of its own through the database
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        try:
+            lines = _lines(context)
+        except (AttributeError, TypeError, ValueError) as exc:
+            return Event("invalid", {"problem": str(exc)})
+        total = sum(cents(line.amount) for line in lines)
+        sums = {"total": amount(total), "cents": total, "lines": len(lines), "units": sum(x.quantity for x in lines)}
+        return Event("valid" if total else "free", sums)
+
+
+class _AtProvider(Step):
+    """A step that asks the payment provider, which is told the step's idempotency key."""
+
+    retry = PAYMENT_RETRY
+    timeout = PAYMENT_TIMEOUT
+
+    def ask(self, path: str, instance: Instance, context: Context) -> PaymentMade:
+        from django.conf import settings  # noqa: PLC0415 - see the top
+
+        payment = Payment(reference=number_of(instance), cents=context.steps.validate_order.cents)
+        return activities.ask_provider(path, payment=payment, url=settings.SHOP_ORDERS_PROVIDER_URL)
+
+
+class ChargePayment(_AtProvider):
+    """Takes the money, once by the step's key."""
+
+    events = ("charged", "refused")
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        try:
+            made = self.ask("/charges", instance, context)
+        except PaymentRefused as refusal:
+            return Event("refused", {"reason": str(refusal)})
+        return Event("charged", {"id": made.id, "cents": made.cents, "attempt": made.attempt})
+
+
+class RefundPayment(_AtProvider):
+    """Gives the money back, once by the step's key."""
+
+    events = ("refunded",)
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        return Event("refunded", {"id": self.ask("/refunds", instance, context).id})
+
+
+class ReserveStock(Step):
+    """Takes the goods out of stock, in the transaction of what comes next."""
+
+    events = ("reserved",)
+    atomic = True
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        return Event("reserved", {"units": activities.move_stock(_booking(instance, context), kind="sale")})
+
+
+class ReturnStock(Step):
+    """Puts the goods of a cancelled order back."""
+
+    events = ("returned",)
+    atomic = True
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        return Event("returned", {"units": activities.move_stock(_booking(instance, context), kind="return")})
+
+
+class AssessOrder(Step):
+    """Says how the order goes on, when both payment and stock are known."""
+
+    events = ("small", "large", "unpaid")
+    atomic = True
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        if "reason" in context.steps.get("charge_payment", {}):
+            return Event("unpaid")
+        return Event("large" if context.steps.validate_order.cents > REVIEW_ABOVE else "small")
+
+
+class ShipOrder(Step):
+    """Hands the parcel to the carrier. The carrier can report on it only when the order waits for that: one transaction."""
+
+    events = ("shipped",)
+    atomic = True
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        from example_project.shop.models import Shipment  # noqa: PLC0415 - see the top
+
+        run_id = activity_context().run_id
+        shipment = Shipment.objects.create(order=number_of(instance), run_id=run_id, parcel=f"P{run_id}")
+        return Event("shipped", {"parcel": shipment.parcel})
+
+
+class TraceParcel(Step):
+    """Asks the carrier where a parcel is that was not reported in time."""
+
+    events = ("asked",)
+    atomic = True
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        _notify(
+            recipient="carrier",
+            subject=f"Where is parcel {context.steps.ship_order.parcel}?",
+            body=f"Nobody has reported it as delivered for {DELIVERED_WITHIN.days} days.",
+        )
+        return Event("asked")
+
+
+class SendInvoice(Step):
+    """Writes the invoice; its number is given by the database."""
+
+    events = ("invoiced",)
+    atomic = True
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        from example_project.shop.models import Invoice  # noqa: PLC0415 - see the top
+
+        sums = context.steps.validate_order
+        invoice = Invoice.objects.create(
+            order=number_of(instance),
+            run_id=activity_context().run_id,
+            customer=context.initial.customer,
+            cents=sums.cents,
+        )
+        return Event("invoiced", {"number": invoice.pk, "total": sums.total})
+
+
+class CancelOrder(Step):
+    """Tells the customer that there will be no parcel, and why."""
+
+    events = ("cancelled",)
+    atomic = True
+
+    def execute(self, instance: Instance, config: Any, context: Context) -> Event:
+        reason = _why_cancelled(context)
+        customer = str(context.initial.get("customer", ""))
+        _notify(recipient=customer, subject=f"Order {number_of(instance)} is cancelled", body=f"{reason}.")
+        return Event("cancelled", {"reason": reason})
+
+
+review = Approval(role=CLERKS, due=DECIDED_WITHIN, key="review")
+carrier = WaitForEvent("delivered", timeout=DELIVERED_WITHIN, key="carrier")
+
+
+class OrderProcess(GraphWorkflow):
+    """From the order to the invoice; its value is the number of the order."""
+
+    unique = ORDER
+    tags = ["shop"]
+    initial = ValidateOrder
+    transitions = {
+        (ValidateOrder, "valid"): [ChargePayment, ReserveStock],
+        (ValidateOrder, "free"): ReserveStock,
+        (ValidateOrder, "invalid"): CancelOrder,
+        (ChargePayment, "charged"): AssessOrder,
+        (ChargePayment, "refused"): AssessOrder,
+        (ReserveStock, "reserved"): AssessOrder,
+        (AssessOrder, "small"): ShipOrder,
+        (AssessOrder, "large"): review,
+        (AssessOrder, "unpaid"): ReturnStock,
+        (review, "approved"): ShipOrder,
+        (review, "rejected"): [RefundPayment, ReturnStock],
+        (review, "overdue"): [RefundPayment, ReturnStock],
+        (ShipOrder, "shipped"): carrier,
+        (carrier, "delivered"): SendInvoice,
+        (carrier, "timeout"): TraceParcel,
+        (TraceParcel, "asked"): SendInvoice,
+        (SendInvoice, "invoiced"): Done,
+        (RefundPayment, "refunded"): CancelOrder,
+        (ReturnStock, "returned"): CancelOrder,
+        (CancelOrder, "cancelled"): Done,
+    }
+
+
+def number_of(instance: Instance) -> str:
+    """The number of the order: the business value in the id of its run."""
+    return ORDER.value_of(instance.id)
+
+
+def _lines(context: Context) -> list[Line]:
+    """The lines of the order. Raises ``AttributeError``, ``TypeError``, ``ValueError`` for what is none."""
+    lines = [Line(**line) for line in context.initial.lines]
+    problems = [problem for line in lines if (problem := line.problem())]
+    if problems or not lines or not context.initial.customer:
+        raise ValueError(problems[0] if problems else "an order has lines and a customer")
+    return lines
+
+
+def _booking(instance: Instance, context: Context) -> Booking:
+    return Booking(cart_id=instance.id, run_id=activity_context().run_id, units=units_by_product(context.initial.lines))
+
+
+def _why_cancelled(context: Context) -> str:
+    steps = context.steps
+    if problem := steps.validate_order.get("problem"):
+        return f"The order cannot be delivered: {problem}"
+    if refusal := steps.get("charge_payment", {}).get("reason"):
+        return f"The payment was refused: {refusal}"
+    if by := steps.review.get("by"):
+        return steps.review.get("why") or f"{by} has rejected the order"
+    return "Nobody has looked at the order in time"
+
+
+def _notify(*, recipient: str, subject: str, body: str) -> None:
+    from example_project.shop.models import Notice  # noqa: PLC0415 - see the top
+
+    Notice.objects.create(key=activity_context().idempotency_key, recipient=recipient, subject=subject, body=body)

@@ -99,9 +99,9 @@ class WorkflowHandle(Generic[Result_co]):
     def resume(
         self,
         event: str,
-        *,
         step: StepRef | str | None = None,
         data: Any = None,
+        *,
         by: AbstractBaseUser | str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> None:
@@ -203,9 +203,9 @@ class WorkflowHandle(Generic[Result_co]):
     async def aresume(
         self,
         event: str,
-        *,
         step: StepRef | str | None = None,
         data: Any = None,
+        *,
         by: AbstractBaseUser | str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> None:

@@ -136,9 +136,9 @@ class Startable:
         cls: Any,  # noqa: N805
         value: str,
         event: str,
-        *,
         step: Any = None,
         data: Any = None,
+        *,
         by: Any = None,
         version: int | None = None,
     ) -> None:
@@ -149,9 +149,9 @@ class Startable:
         cls: Any,  # noqa: N805
         value: str,
         event: str,
-        *,
         step: Any = None,
         data: Any = None,
+        *,
         by: Any = None,
         version: int | None = None,
     ) -> None:

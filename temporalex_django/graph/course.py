@@ -16,7 +16,7 @@ from temporalex_django.core.failures import describe
 from temporalex_django.core.results import Err, Event, Pending
 from temporalex_django.graph import engine
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.steps import key_of, timer_of
+from temporalex_django.graph.steps import key_of, name_of, timer_of
 from temporalex_django.graph.structure import bits
 
 
@@ -150,6 +150,7 @@ class Course:
     def _fail(self, instance: Instance, number: int, result: Failure | Err[Any], now: datetime | None) -> list[int]:
         step = instance.graph.steps[number]
         facts: dict[str, Any] = {"reason": None, "type": None, "message": None, "step": key_of(step)}
+        facts["step_name"] = name_of(step)
         if isinstance(result, Err):
             reason = result.reason
             facts["reason"] = str(reason) if isinstance(reason, BaseException) else reason

@@ -23,7 +23,7 @@ def result_of(
         case "failed":
             reason, kind = facts.get("reason"), facts.get("type")
             why = f"{kind}: {facts.get('message')}" if kind else f"{reason!r}"
-            step = f"step {facts['step']}: " if facts.get("step") else ""
+            step = f"step {facts['step']} ({facts['step_name']}): " if facts.get("step") else ""
             raise errors.WorkflowFailed(
                 f"{name} failed: {step}{why}", reason=reason, type=kind, traceback=facts.get("traceback")
             )

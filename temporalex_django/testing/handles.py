@@ -107,7 +107,7 @@ class EnvironmentHandle(Generic[Result_co]):
         number = self.env.send(self.chain_id, "update", name, args, update_id)
         return EnvironmentUpdate(self.env, number, update_id, f"update {name!r} of {self.id}")
 
-    def resume(self, event: str, *, step: StepRef | str | None = None, data: Any = None, by: Any = None) -> None:
+    def resume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
         """Give a graph the event that one of its steps waits for. ``by`` is noted; roles are not asked for here.
 
         Raises ``ResumeRefused`` when none or several steps wait for it, ``WorkflowClosed``, ``PayloadError``; nothing changes then.

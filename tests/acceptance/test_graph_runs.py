@@ -308,16 +308,16 @@ def failing(result):
 @pytest.mark.parametrize(
     ("result", "reason", "kind", "message"),
     [
-        (Err("declined"), "declined", None, "step breaks: 'declined'"),
-        (Err({"code": 7}), {"code": 7}, None, "step breaks: {'code': 7}"),
-        (ValueError("no funds"), None, "ValueError", "step breaks: ValueError: no funds"),
+        (Err("declined"), "declined", None, "step breaks (Breaks): 'declined'"),
+        (Err({"code": 7}), {"code": 7}, None, "step breaks (Breaks): {'code': 7}"),
+        (ValueError("no funds"), None, "ValueError", "step breaks (Breaks): ValueError: no funds"),
         (
             Event("nope"),
             None,
             "TypeError",
-            "step breaks: TypeError: step Breaks emitted 'nope', which it does not declare",
+            "step breaks (Breaks): TypeError: step Breaks emitted 'nope', which it does not declare",
         ),
-        (None, None, "TypeError", "step breaks: TypeError: step Breaks returned None: it must return Event"),
+        (None, None, "TypeError", "step breaks (Breaks): TypeError: step Breaks returned None: it must return Event"),
         ({"event": "ok"}, None, "TypeError", "returned {'event': 'ok'}: it must return"),
         ("ok", None, "TypeError", "returned 'ok': it must return"),
     ],
@@ -438,7 +438,7 @@ def test_a_dynamic_transition_may_only_choose_what_it_declares(env):
         with pytest.raises(errors.WorkflowFailed) as caught:
             h.result()
         said[choice] = str(caught.value)
-    assert all("step start: " in text for text in said.values()), said
+    assert all("step start (Start): " in text for text in said.values()), said
     assert "chose Other, which it does not declare (targets: Left, Right)" in said["undeclared"]
     assert "None is not a step" in said["nothing"]
     assert "ZeroDivisionError" in said["raises"]
@@ -530,7 +530,7 @@ def test_a_context_that_grows_too_large_fails_the_step_that_makes_it_so(env):
     one, two, three = step("One"), step("Two"), step("Three")
     h = env.start(graph(one, {(one, "ok"): two, (two, "ok"): three, (three, "ok"): Done}), {}, value="1")
     with pytest.raises(
-        errors.WorkflowFailed, match=r"step three: .*the context is 2,700,00\d bytes, more than the 2,000,000"
+        errors.WorkflowFailed, match=r"step three \(Three\): .*the context is 2,700,00\d bytes, more than the 2,000,000"
     ):
         h.result()
 

@@ -19,7 +19,7 @@ from temporalex_django.errors import (
 )
 from temporalex_django.graph.contracts import OPEN
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.steps import StepRef, key_of
+from temporalex_django.graph.steps import StepRef, key_of, name_of
 from temporalex_django.graph.values import thawed
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class EngineHandle:
             closed_at=closed,
         )
 
-    def resume(self, event: str, *, step: StepRef | str | None = None, data: Any = None, by: Any = None) -> None:
+    def resume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
         """See ``WorkflowHandle.resume``; ``by`` is noted, roles are the durable runtime's."""
         self.engine.runner.resume(self.id, event, step=step, data=data, by=by, **self._where)
 
@@ -94,11 +94,12 @@ class EngineHandle:
         if instance.status == "cancelled":
             raise WorkflowCancelled(f"{what} was cancelled")
         if instance.status == "failed":
-            step = "" if instance.failed_step is None else f"step {key_of(instance.failed_step)}: "
-            raise WorkflowFailed(f"{what} failed: {step}{instance.reason}", reason=instance.reason)
+            step = instance.failed_step
+            which = "" if step is None else f"step {key_of(step)} ({name_of(step)}): "
+            raise WorkflowFailed(f"{what} failed: {which}{instance.reason}", reason=thawed(instance.reason))
         return {key: thawed(data) for key, data in instance.context.steps.items()}
 
-    async def aresume(self, event: str, *, step: StepRef | str | None = None, data: Any = None, by: Any = None) -> None:
+    async def aresume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
         """``resume`` for async code."""
         await asyncio.to_thread(self.resume, event, step=step, data=data, by=by)
 

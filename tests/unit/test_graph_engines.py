@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from temporalex_django import (
     Workflow,
     errors,
 )
-from temporalex_django.graph import Engine, LocalRunner, MemoryStorage, lookup
+from temporalex_django.graph import Engine, Instance, LocalRunner, MemoryStorage, lookup
 from temporalex_django.graph.timers import ThreadTimers
 from tests.structure.source import ROOT
 from tests.structure.test_imports import WITHOUT_DJANGO
@@ -147,7 +148,18 @@ def test_scopes(scope: Any, other_version: str, other_workflow: str) -> None:
 
 
 def test_thirty_threads_start_one_value() -> None:
-    """HE-140: exactly one wins."""
+    """HE-140: exactly one wins, however long a look into the storage takes."""
+
+    class Slow(MemoryStorage):
+        together = threading.Barrier(2)
+
+        def query(self, **filters: Any) -> list[Instance]:
+            found = super().query(**filters)
+            if "id" in filters:
+                with contextlib.suppress(threading.BrokenBarrierError):  # nobody else comes: they wait for us
+                    self.together.wait(0.2)
+            return found
+
     Flow = line(WaitForEvent("go"))
     ready = threading.Barrier(30, timeout=20)
     won: list[str] = []
@@ -159,7 +171,7 @@ def test_thirty_threads_start_one_value() -> None:
         except errors.AlreadyRunning:
             return
 
-    with running() as (made, _):
+    with running(Slow()) as (made, _):
         threads = [threading.Thread(target=start) for _ in range(30)]
         for thread in threads:
             thread.start()

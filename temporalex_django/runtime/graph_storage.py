@@ -31,8 +31,8 @@ from temporalex_django.runtime.storage import RunState
 
 #: Seconds that ``put`` waits for a run that is being advanced.
 _LOCK_WAIT = 10.0
-#: How often it looks again when another start came in between.
-_TRIES = 5
+#: How often it looks again when another start, or an end, came in between.
+_TRIES = 20
 #: Statuses of runs that were ended from outside, which an instance calls cancelled.
 _AS_CANCELLED = ("terminated", "timed_out")
 
@@ -118,7 +118,7 @@ class TableStorage:
                     )
                     self._begin_there(run_id, instance, storage)
                 return
-            except AlreadyRunning as exc:  # inserted since this looked: the next look finds it
+            except AlreadyRunning as exc:  # inserted or closed since this looked: the next look sees that
                 if exc.pending or attempt == _TRIES:
                     raise
 
@@ -145,8 +145,9 @@ class TableStorage:
 
     def _hand_on(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
         run = self._locked(chain, storage)
-        if run is None or run.closed:
-            raise AlreadyRunning(f"{instance.workflow.name} {instance.id!r} is being advanced: try again", pending=True)
+        if run is None or run.closed:  # one that was closed meanwhile is looked for again
+            what = f"{instance.workflow.name} {instance.id!r} is being advanced: try again"
+            raise AlreadyRunning(what, pending=run is None)
         facts = storage.facts([run.run_id])[run.run_id]
         write = handed_on(run, run_id=uuid7(), seed=token() >> 2, now=storage.now(), facts=facts)
         if instance.closed:

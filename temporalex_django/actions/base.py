@@ -81,12 +81,18 @@ class Action(ABC, Generic[T]):
     def check(self) -> None:
         """Raises ``ActionNotPermitted``, and ``NestingError`` inside workflow code."""
         refuse_inside_workflow(self.name)
-        user = self.by.user
+        if not self.allowed(self.by):
+            wanted = f"{_APP}.{self.permission}"
+            raise ActionNotPermitted(f"{self.by.user} may not {self.name} runs: that takes the permission {wanted}")
+
+    @classmethod
+    def allowed(cls, by: Actor) -> bool:
+        """Whether the actor has the permission of the operation."""
+        user = by.user
         if user is None:
-            return
-        wanted = f"{_APP}.{self.permission}"
-        if not getattr(user, "is_active", False) or not user.has_perm(wanted):  # type: ignore[union-attr] # PermissionsMixin
-            raise ActionNotPermitted(f"{user} may not {self.name} runs: that takes the permission {wanted}")
+            return True
+        active = getattr(user, "is_active", False)
+        return bool(active and user.has_perm(f"{_APP}.{cls.permission}"))  # type: ignore[union-attr] # PermissionsMixin
 
     # -- what happened ------------------------------------------------------------------------------------------------
 

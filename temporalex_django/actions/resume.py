@@ -12,7 +12,7 @@ from temporalex_django.actions.targets import Target
 from temporalex_django.actions.update import DEFAULT_TIMEOUT, Message
 from temporalex_django.errors import ResumeRefused
 from temporalex_django.graph.run import requested
-from temporalex_django.graph.steps import StepRef, key_of, role_of
+from temporalex_django.graph.steps import StepRef, events_of, key_of, role_of
 from temporalex_django.graph.workflow import GraphWorkflow
 
 
@@ -43,13 +43,15 @@ class Resume(Message):
         if code is not None and not issubclass(code, GraphWorkflow):
             raise ResumeRefused(f"{target.workflow} {target.workflow_id} is no graph: it has no steps to resume")
         self.may = [] if code is None else [key for key, role in roles(code, event) if holds(by.user, role)]
+        # from a face a person needs the permission to signal; whether the step that matches has a role is known when it is judged
+        self.permitted = by.source == CODE.source or self.allowed(by)
         who = str(by.user) if by.user is not None else decided_by
-        request = requested(event, step=step, data=data, by=who, may=self.may)
+        request = requested(event, step=step, data=data, by=who, may=self.may, permitted=self.permitted)
         super().__init__(target, message=event, body=request, id=None, timeout=timeout, mode="auto", by=by)
 
     def check(self) -> None:
         refuse_inside_workflow(self.name)
-        if self.by.source != CODE.source and not self.may:
+        if not self.permitted and not self.may:
             super().check()
 
     @property
@@ -60,13 +62,15 @@ class Resume(Message):
 def roles(code: type[GraphWorkflow], event: str) -> list[tuple[str, str]]:
     """Key and role of each step that takes the event from people with a role only."""
     return [
-        (key_of(step), role) for step in code.graph() if event in step.events and (role := role_of(step)) is not None
+        (key_of(step), role)
+        for step in code.graph()
+        if event in events_of(step) and (role := role_of(step)) is not None
     ]
 
 
 def holds(user: AbstractBaseUser | AnonymousUser | None, role: str) -> bool:
-    """Whether an active user has the permission (``app.codename``), or is in the group of that name."""
-    if user is None or not getattr(user, "is_active", False) or not isinstance(user, PermissionsMixin):
+    """Whether an active user, who is stored, has the permission (``app.codename``), or is in the group of that name."""
+    if not isinstance(user, PermissionsMixin) or user.pk is None or not getattr(user, "is_active", False):
         return False
     if user.is_superuser:
         return True

@@ -99,6 +99,8 @@ class Start(Action[Target]):
             if self.value is not None:
                 raise InvalidId(f"{self.workflow.name}: give id= or value=, not both")
             return check_id(self.id)
+        if self.value is None and unique is not None:
+            raise InvalidId(f"{self.workflow.name} has `unique`: start it with a value")
         if self.value is None:
             return str(uuid7())
         if unique is None:

@@ -106,7 +106,9 @@ def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | 
             [ref, workflow],
             ("int4",),
         )
-        if len(rows) > 1:
+        if len(rows) == 1:
+            version = int(rows[0][0])
+        elif rows:
             several = ", ".join(str(number) for number in sorted(row[0] for row in rows))
             raise UnknownVersion(f"{workflow} {ref!r} is open in several versions ({several}): name one with version=")
     return find(ref, storage=storage, workflow=workflow, version=version)

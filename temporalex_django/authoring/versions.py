@@ -135,7 +135,7 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
         found.append("its versions differ in `unique`: a value must mean the same in all of them")
     if not hasattr(cls, "current"):
         found.append("`current` is missing: which version does a start run?")
-    elif cls.current not in given or type(cls.current) is not int:
+    elif type(cls.current) is not int or cls.current not in given:
         found.append(f"current {cls.current!r} is not in versions")
     return found
 

@@ -84,10 +84,10 @@ def ending_of_child(status: str, closing: dict[str, Any]) -> tuple[str, dict[str
         return "ChildCompleted", {"result": closing.get("result")}
     match status:
         case "failed" if closing.get("type"):
-            kind, message = closing["type"], closing.get("message")
+            kind, message = closing["type"], f"{step_of(closing)}{closing.get('message')}"
         case "failed":
             reason = closing.get("reason")
-            kind, message = "WorkflowFailed", reason if isinstance(reason, str) else repr(reason)
+            kind, message = "WorkflowFailed", f"{step_of(closing)}{reason if isinstance(reason, str) else repr(reason)}"
         case "cancelled":
             kind, message = "WorkflowCancelled", "it was cancelled"
         case "terminated":
@@ -95,6 +95,11 @@ def ending_of_child(status: str, closing: dict[str, Any]) -> tuple[str, dict[str
         case _:
             kind, message = "WorkflowTimedOut", f"it ran into its {closing.get('timeout', 'timeout')}"
     return "ChildFailed", {"type": kind, "message": message, "status": status}
+
+
+def step_of(closing: dict[str, Any]) -> str:
+    """Which step of a graph it was."""
+    return f"step {closing['step']} ({closing['step_name']}): " if closing.get("step") else ""
 
 
 def error_data(exc: TemporalexError) -> dict[str, Any]:

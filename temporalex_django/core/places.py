@@ -32,6 +32,8 @@ FORBIDDEN: Final = {
 }
 #: What a pure place may still ask: it reads and changes nothing.
 READS: Final = frozenset({"now", "info", "cancel_requested"})
+#: Except here: a closure gets all that it may know, and a transition is run again by whoever reads a graph from its history.
+_BLIND: Final = frozenset({"update_state closure", "transition"})
 
 _executor: ContextVar[Executor | None] = ContextVar("temporalex_executor", default=None)
 _place: ContextVar[str | None] = ContextVar("temporalex_place", default=None)
@@ -43,7 +45,7 @@ def executor_for(name: str) -> Executor:
     """The executor at work. Raises ``OutsideWorkflow``, or ``NestingError`` in a pure place."""
     executor = _executor.get()
     place = _place.get() if executor is None else executor.place
-    if place is not None and (name not in READS or place == "update_state closure"):
+    if place is not None and (name not in READS or place in _BLIND):
         raise NestingError(
             f"{_shown(name)} is not allowed in a {place}: it must only look at what it is given and return"
         )

@@ -15,7 +15,7 @@ from temporalex_django.errors import PayloadError
 from temporalex_django.graph.context import Context
 from temporalex_django.graph.course import encoded
 from temporalex_django.graph.instance import Late
-from temporalex_django.graph.steps import Step, StepRef, class_of, name_of
+from temporalex_django.graph.steps import Step, StepRef, class_of, events_of, name_of
 from temporalex_django.graph.values import frozen
 
 #: What a step has that says nothing else, and whose workflow does not either (HE-087).
@@ -47,7 +47,7 @@ class StepActivity(Activity[Any, Any]):
     def outgoing(self, value: Any, args: Sequence[Any], source: Source) -> Any:
         """What the step gave, for the history, or why it may not give it."""
         step = self._step(args[0], source.workflow(args[2]))
-        return encoded(name_of(step), tuple(step.events), value)
+        return encoded(name_of(step), events_of(step), value)
 
     def _step(self, key: str, workflow: Any) -> StepRef:
         graph = getattr(workflow, "_graph", None)

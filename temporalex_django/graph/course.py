@@ -16,7 +16,7 @@ from temporalex_django.core.failures import describe
 from temporalex_django.core.results import Err, Event, Pending
 from temporalex_django.graph import engine
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.steps import key_of, name_of, timer_of
+from temporalex_django.graph.steps import events_of, key_of, name_of, timer_of
 from temporalex_django.graph.structure import bits
 
 
@@ -78,7 +78,7 @@ class Course:
                             begun += more
                     case Pending():
                         instance = engine.wait_step(instance, step)
-                        self._say("step_waiting", step=key_of(step), events=list(step.events))
+                        self._say("step_waiting", step=key_of(step), events=list(events_of(step)))
                     case _:
                         failed = failed or (number, result)
             except (MemoryError, RecursionError):
@@ -127,7 +127,7 @@ class Course:
                     event = timer[1]
                 else:
                     instance = engine.wait_step(instance, step)
-                    self._say("step_waiting", step=key_of(step), events=list(step.events))
+                    self._say("step_waiting", step=key_of(step), events=list(events_of(step)))
             if event is None:
                 left.append(number)
                 continue
@@ -157,7 +157,8 @@ class Course:
         else:
             facts.update(type=result.type, message=result.message)
         self.failed = facts
-        self.instance = engine.fail_step(instance, step, facts["reason"] or facts["message"], now=now)
+        said = facts["reason"] if isinstance(result, Err) else facts["message"]
+        self.instance = engine.fail_step(instance, step, said, now=now)
         lasted = seconds_between(self._since.pop(number, None), now)
         self._say("step_failed", step=facts["step"], type=facts["type"], message=facts["message"], duration=lasted)
         ended = {name: facts[name] for name in ("step", "type", "reason")}
@@ -192,7 +193,7 @@ def encoded(step: str, events: Iterable[str], value: Any) -> dict[str, Any]:
     """What a step gave, for the history; ``wrong`` says why it is none of what a step may give (HE-082, HE-083)."""
     match value:
         case Event(name, data, metadata) if name in events:
-            found = {"event": str(name), "data": data}
+            found = {"event": str.__str__(name), "data": data}
             return {**found, "metadata": metadata} if metadata else found
         case Event(name):
             known = ", ".join(events)

@@ -20,7 +20,7 @@ from temporalex_django.core import payloads
 from temporalex_django.errors import PayloadError, ResumeRefused, TemporalexError, WorkflowDefinitionError
 from temporalex_django.graph.context import ExecutionEntry
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.steps import StepRef, class_of, is_step, key_of, name_of
+from temporalex_django.graph.steps import StepRef, class_of, events_of, is_step, key_of, name_of
 from temporalex_django.graph.structure import bits
 from temporalex_django.graph.transitions import Target, targets_of
 from temporalex_django.graph.values import frozen
@@ -70,7 +70,7 @@ def complete_step(
         raise TemporalexError(
             f"{instance.id}: step {name_of(step)} is not in progress (in progress: {_shown(instance)})"
         )
-    declared(instance, step, event)
+    event = declared(instance, step, event)
     what = f"{instance.id}: the data of step {name_of(step)}"
     kept = {} if data is None else payloads.plain(data, what=what, limit=limit)
     size = instance.size + (2 if data is None else len(payloads.encode(kept)))
@@ -167,9 +167,9 @@ def resume_step(
         raise ResumeRefused(
             f"{instance.id}: step {name_of(step)} does not wait (waiting: {_names(instance, instance.waiting)})"
         )
-    if event not in _events(step):
+    if event not in events_of(step):
         raise ResumeRefused(
-            f"{instance.id}: step {name_of(step)} has no event {event!r} (it has: {', '.join(_events(step))})"
+            f"{instance.id}: step {name_of(step)} has no event {event!r} (it has: {', '.join(events_of(step))})"
         )
     return activate_transitions(complete_step(instance, step, event, data, now=now), step, event)
 
@@ -191,7 +191,7 @@ def cancel(instance: Instance) -> Instance:
 
 def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None) -> StepRef:
     """The one waiting step that ``event`` is for (D-19). ``step`` is a step or a key. Raises ``ResumeRefused``."""
-    matching = [ref for ref in instance.graph.refs(instance.waiting) if event in _events(ref)]
+    matching = [ref for ref in instance.graph.refs(instance.waiting) if event in events_of(ref)]
     if step is not None:
         key = step if isinstance(step, str) else key_of(step)
         matching = [ref for ref in matching if key_of(ref) == key]
@@ -203,22 +203,24 @@ def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None
         raise ResumeRefused(
             f"{instance.id}: several steps wait for the event {event!r}: {several}; name one with step="
         )
-    waits = "; ".join(f"{name_of(ref)}: {', '.join(_events(ref))}" for ref in instance.graph.refs(instance.waiting))
+    waits = "; ".join(f"{name_of(ref)}: {', '.join(events_of(ref))}" for ref in instance.graph.refs(instance.waiting))
     raise ResumeRefused(f"{instance.id}: no step waits for the event {event!r}{of} (waiting: {waits or 'no step'})")
 
 
-def declared(instance: Instance, step: StepRef, event: str) -> None:
-    """Raises ``TemporalexError`` for an event that the step does not declare."""
-    if (step, event) not in instance.graph.clauses and event not in _events(step):
+def declared(instance: Instance, step: StepRef, event: str) -> str:
+    """The event, as a plain string. Raises ``TemporalexError`` for one that the step does not declare."""
+    event = str.__str__(event) if isinstance(event, str) else event
+    if (step, event) not in instance.graph.clauses and event not in events_of(step):
         raise TemporalexError(
             f"{instance.id}: step {name_of(step)} emitted {event!r}, which it does not declare "
-            f"(it declares: {', '.join(_events(step)) or 'nothing'})"
+            f"(it declares: {', '.join(events_of(step)) or 'nothing'})"
         )
+    return event
 
 
 def chosen(instance: Instance, step: StepRef, event: str) -> tuple[Target, ...]:
     """Where the workflow goes from here; a dynamic clause decides by the context."""
-    clause = instance.graph.clauses.get((step, event))
+    clause = instance.graph.clauses.get((step, str.__str__(event)))
     if clause is None:
         return ()
     if clause.route is None:
@@ -253,10 +255,6 @@ def _number(instance: Instance, step: StepRef) -> int:
     if number is None:
         raise TemporalexError(f"{instance.id}: {name_of(step)} is no step of {instance.workflow.__name__}")
     return number
-
-
-def _events(step: StepRef) -> tuple[str, ...]:
-    return tuple(step.events)
 
 
 def _names(instance: Instance, mask: int) -> str:

@@ -19,7 +19,7 @@ from temporalex_django.errors import (
 )
 from temporalex_django.graph.contracts import OPEN
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.steps import StepRef, key_of, name_of
+from temporalex_django.graph.steps import StepRef, events_of, key_of, name_of
 from temporalex_django.graph.values import thawed
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class EngineHandle:
         closed: datetime | None = ended[-1] if instance.closed and ended else None
         refs = instance.graph.refs
         waiting = [f"step {key_of(step)}" for step in refs(instance.active)]
-        waiting += [f"step {key_of(step)}: {' or '.join(step.events)}" for step in refs(instance.waiting)]
+        waiting += [f"step {key_of(step)}: {' or '.join(events_of(step))}" for step in refs(instance.waiting)]
         return Description(
             id=self.id,
             run_id=self.id,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from temporalex_django.core import payloads
@@ -19,7 +18,6 @@ from temporalex_django.graph.values import Data, frozen
 #: ``completed``, ``failed`` and ``cancelled`` are final.
 STATUSES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
 FINAL = frozenset({"completed", "failed", "cancelled"})
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +33,8 @@ class Instance:
     version: int
     initial: Data
     status: str = "pending"
-    runtime_metadata: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
-    telemetry_metadata: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
+    runtime_metadata: Mapping[str, Any] = field(default_factory=Data)
+    telemetry_metadata: Mapping[str, Any] = field(default_factory=Data)
     telemetry_start_time: datetime | None = None
     failed_step: StepRef | None = None
     reason: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,9 @@ from temporalex_django.graph.course import Course, Fired, Result
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.run import result_of, resumption
 from temporalex_django.graph.steps import timer_of
+
+#: Of all that the steps of the runs in memory gave, as JSON; Python's objects take about ten times as much.
+_BYTES = 8_000_000
 
 
 class Projection:
@@ -59,7 +63,8 @@ class Projection:
             attributes = event.attributes
             match event.kind:
                 case "WorkflowStarted":
-                    self.course = Course(started(self.workflow, attributes))
+                    # what is in the history was accepted, whatever the limit was then
+                    self.course = Course(started(self.workflow, attributes), limit=sys.maxsize)
                 case "ActivationStarted":
                     if self.course is not None and not self.head_at:
                         self.course.begin(now)
@@ -77,6 +82,9 @@ class Projection:
             course.fold([resumption(course.instance, payload)], now)
         for event in events:
             self._command(event, course)
+        if course.failed is not None and events[-1].kind not in CLOSING:
+            facts = course.failed
+            raise self._parted(f"step {facts['step']!r} fails in it: {facts['message'] or facts['reason']}")
         self.length = events[-1].seq
 
     def _ended(self, job: Job) -> tuple[int, Result]:
@@ -95,19 +103,31 @@ class Projection:
         attributes = event.attributes
         match event.kind:
             case "ActivityScheduled":
-                self._step_of[attributes["seq"]] = self._number(attributes["args"][0])
+                number = self._step_of[attributes["seq"]] = self._number(attributes["args"][0])
+                if not course.instance.active >> number & 1 and not course.instance.closed:
+                    raise self._parted(f"step {attributes['args'][0]!r} was begun, and is not active in it")
                 self.begun[attributes["seq"]] = course.instance
             case "TimerStarted":
-                self._step_of[attributes["seq"]] = self._number(attributes["step"])
-                self._due[self._step_of[attributes["seq"]]] = attributes["due"]
+                number = self._step_of[attributes["seq"]] = self._number(attributes["step"])
+                if not course.instance.waiting >> number & 1 and not course.instance.closed:
+                    raise self._parted(f"step {attributes['step']!r} had a timer, and does not wait in it")
+                self._due[number] = attributes["due"]
             case "TimerCancelled":
                 self._step_of.pop(attributes["seq"], None)
-            case "WorkflowFailed" if not course.instance.closed:  # not by a step: its class was wrong, say
+            case "WorkflowFailed" | "WorkflowTimedOut" if (
+                not course.instance.closed
+            ):  # not by a step: its class was wrong, say
                 course.instance = course.instance.changed(
-                    status="failed", reason=attributes.get("message"), **engine.NONE
+                    status="failed", reason=attributes.get("message") or attributes.get("timeout"), **engine.NONE
                 )
             case kind if kind in CLOSING and not course.instance.closed:
                 course.instance = engine.cancel(course.instance)
+
+    def _parted(self, why: str) -> TemporalexError:
+        return TemporalexError(
+            f"the history does not fit the graph {self.workflow.__name__} as it is now: {why}. Put the code back, or run the old one "
+            "as a version of its own"
+        )
 
     def _number(self, key: str) -> int:
         assert self.course is not None
@@ -142,9 +162,9 @@ class Projections:
     ``events(run, after)`` reads a history behind a ``seq``. One that followed events which were rolled back is known by its head.
     """
 
-    def __init__(self, events: Callable[[UUID, int], Sequence[HistoryEvent]], *, size: int = 500) -> None:
+    def __init__(self, events: Callable[[UUID, int], Sequence[HistoryEvent]], *, most: int = 500) -> None:
         self._events = events
-        self._size = size
+        self._most = most
         self._kept: OrderedDict[UUID, Projection] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -162,8 +182,11 @@ class Projections:
         return self._keep(run_id, fresh)
 
     def _keep(self, run_id: UUID, projection: Projection) -> Projection:
+        if projection.instance.closed:  # nobody will bring it up to date
+            return projection
         with self._lock:
             self._kept[run_id] = projection
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            size = sum(kept.instance.size for kept in self._kept.values())
+            while len(self._kept) > self._most or (size > _BYTES and len(self._kept) > 1):
+                size -= self._kept.popitem(last=False)[1].instance.size
         return projection

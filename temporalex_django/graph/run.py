@@ -12,16 +12,16 @@ from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import RunFailure
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.results import Event
-from temporalex_django.errors import ActionNotPermitted, ResumeRefused
+from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
 from temporalex_django.graph.course import Course, Failure, Fired, Result, as_result
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.steps import StepRef, is_event, key_of, name_of, role_of, timer_of
+from temporalex_django.graph.steps import StepRef, events_of, is_event, is_step, key_of, name_of, role_of, timer_of
 from temporalex_django.graph.structure import bits
 
 _SHOWN = 20
 #: Arguments of Django's own signals: no name for what a caller gives.
-_TAKEN = frozenset({"sender", "signal"})
+_TAKEN = frozenset({"self", "sender", "signal"})
 
 
 class Calls(Protocol):
@@ -52,6 +52,10 @@ class GraphRun:
         self.executor = executor
         self.course = Course(instance, limit=executor.payload_limit)
         self._in_hand = False
+        self._seen = instance.changed(active=0, waiting=0)  # as it was published last
+        self._active: dict[str, None] = {}
+        self._waiting: dict[str, None] = {}
+        self._completed: list[str] = []
         self._calls = calls
         self._ended: list[tuple[int, Result]] = []
         self._timers: dict[int, int] = {}  # command number by step
@@ -79,6 +83,8 @@ class GraphRun:
                 begun = self.course.fold(ended, executor.now)
         if self.course.failed is not None:
             raise RunFailure(self.course.failed)
+        if self.course.instance.status != "completed":
+            raise TemporalexError(f"{executor.info.id} was begun with an instance that had ended already")
         return self.course.instance
 
     def _listen(self) -> None:
@@ -125,11 +131,24 @@ class GraphRun:
         self._wake.put()
 
     def _publish(self, instance: Instance) -> None:
-        keys = instance.graph.keys
-        executor = self.executor
+        """Only what has changed is looked at: the cost of a step does not grow with the steps beside it."""
+        executor, keys = self.executor, instance.graph.keys
+        for shown, was, now in (
+            (self._active, self._seen.active, instance.active),
+            (self._waiting, self._seen.waiting, instance.waiting),
+        ):
+            for i in bits(was ^ now):
+                if now >> i & 1:
+                    shown[keys[i]] = None
+                else:
+                    del shown[keys[i]]
+        self._completed += [key_of(entry.step) for entry in instance.log.entries[len(self._completed) : instance.count]]
+        self._seen = instance
         executor.published = {
             "status": instance.status,
-            **{name: [keys[i] for i in bits(getattr(instance, name))] for name in ("active", "waiting", "completed")},
+            "active": list(self._active),
+            "waiting": list(self._waiting),
+            "completed": list(self._completed),
         }
         executor.publications += 1
 
@@ -139,7 +158,7 @@ class GraphRun:
         instance = self.course.instance
         found = [f"step {key_of(step)}" for step in islice(instance.graph.refs(instance.active), _SHOWN)]
         waiting = islice(instance.graph.refs(instance.waiting), _SHOWN - len(found))
-        return found + [f"step {key_of(step)}: {' or '.join(step.events)}" for step in waiting]
+        return found + [f"step {key_of(step)}: {' or '.join(events_of(step))}" for step in waiting]
 
     # -- resume -------------------------------------------------------------------------------------------------------
 
@@ -147,10 +166,15 @@ class GraphRun:
         """What a resume becomes in the history. Raises ``ResumeRefused``, ``ActionNotPermitted``; nothing changes then.
 
         ``request``: event, step (a key or None), data, by (who), may (keys of the steps with a role that this person may decide,
-        None where nobody asks).
+        None where nobody asks), permitted (whether this person may resume steps without a role).
         """
         step = engine.resumed_by(self.course.instance, request["event"], request.get("step"))
         key, may = key_of(step), request.get("may")
+        if role_of(step) is None and request.get("permitted") is False:
+            raise ActionNotPermitted(
+                f"{self.executor.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: that takes the permission "
+                "to signal runs"
+            )
         if may is not None and role_of(step) is not None and key not in may:
             by = request.get("by") or "nobody"
             raise ActionNotPermitted(
@@ -173,13 +197,21 @@ class GraphRun:
 
 
 def requested(
-    event: object, *, step: StepRef | str | None, data: Any, by: str | None, may: list[str] | None = None
+    event: object,
+    *,
+    step: StepRef | str | None,
+    data: Any,
+    by: str | None,
+    may: list[str] | None = None,
+    permitted: bool = True,
 ) -> dict[str, Any]:
-    """The body of a resume message; see ``GraphRun.judge``. Raises ``ResumeRefused`` for what can be no event."""
+    """The body of a resume message; see ``GraphRun.judge``. Raises ``ResumeRefused`` for what can be no event and no step."""
     if not is_event(event):
         raise ResumeRefused(f"{event!r} is not a name of an event")
+    if step is not None and not isinstance(step, str) and not is_step(step):
+        raise ResumeRefused(f"{step!r} is neither a step nor the key of one")
     key = step if step is None or isinstance(step, str) else key_of(step)
-    return {"event": event, "step": key, "data": data, "by": by, "may": may}
+    return {"event": event, "step": key, "data": data, "by": by, "may": may, "permitted": permitted}
 
 
 def resumption(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]:

@@ -104,6 +104,8 @@ def moved(instance: Instance, target: Any, names: Mapping[str, str]) -> dict[str
     Raises ``PayloadError`` saying why the instance cannot stand in that graph: a step that is not there, or one that has begun although
     something that leads to it there has still to end.
     """
+    if instance.closed:
+        raise PayloadError(f"{instance.id} has ended ({instance.status}): there is nothing to move")
     graph: Graph = target._graph  # noqa: SLF001 - as above
     data = dump(instance)
 

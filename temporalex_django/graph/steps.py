@@ -183,6 +183,11 @@ def role_of(step: StepRef) -> str | None:
     return getattr(step, "role", None)
 
 
+def events_of(step: StepRef) -> tuple[str, ...]:
+    """The events that a step declares, as plain strings: those of an Enum compare with them, and hash otherwise."""
+    return tuple(str.__str__(event) for event in step.events)
+
+
 def is_step(value: object) -> bool:
     """Whether it can stand in a graph: a subclass of ``Step``, or an instance of one."""
     return isinstance(value, Step) or (isinstance(value, type) and issubclass(value, Step) and value is not Step)
@@ -209,12 +214,12 @@ def key_of(step: StepRef) -> str:
 
 def is_event(value: object) -> bool:
     """Whether it can be the name of an event."""
-    return isinstance(value, str) and bool(value) and not value.startswith(_RESERVED)
+    return isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable() and not value.startswith(_RESERVED)
 
 
 def is_key(value: object) -> bool:
     """Whether it can be the key of a step."""
-    return isinstance(value, str) and bool(value) and not value.startswith("_") and len(value) <= 200
+    return isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable() and not value.startswith("_")
 
 
 def _check_key(what: str, key: object) -> None:

@@ -31,7 +31,7 @@ class Graph:
     def __init__(self, initial: Target, clauses: Iterable[Clause]) -> None:
         self.initial = initial
         self.clauses = {(clause.step, clause.event): clause for clause in clauses}
-        successors = successors_of(initial, self.clauses.values())
+        successors = successors_of([initial.step], self.clauses.values())
         self.steps: tuple[StepRef, ...] = topological(successors)
         self.number: dict[StepRef, int] = {step: i for i, step in enumerate(self.steps)}
         self.keys: tuple[str, ...] = tuple(key_of(step) for step in self.steps)
@@ -100,9 +100,9 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def successors_of(initial: Target, clauses: Iterable[Clause]) -> dict[StepRef, list[StepRef]]:
-    """Direct successors by step, in order of appearance."""
-    found: dict[StepRef, list[StepRef]] = {initial.step: []}
+def successors_of(first: Iterable[StepRef], clauses: Iterable[Clause]) -> dict[StepRef, list[StepRef]]:
+    """Direct successors by step, ``first`` first, the others in order of appearance."""
+    found: dict[StepRef, list[StepRef]] = {step: [] for step in first}
     for clause in clauses:
         following = found.setdefault(clause.step, [])
         for target in clause.targets:

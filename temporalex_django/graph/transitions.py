@@ -57,6 +57,11 @@ def transit(
         given = ()
         wrong.append("targets must be a list of the steps that it can choose")
     wrong += [f"the target {target!r} is not a step" for target in given if not is_step(target)]
+    for ref in (step, *given):
+        try:
+            hashable(ref)
+        except ValueError as exc:
+            wrong.append(str(exc))
     if wrong:
         raise WorkflowDefinitionError(f"transit({name_of(step)}, {event!r}): " + "; ".join(wrong))
 
@@ -66,7 +71,7 @@ def transit(
             raise WorkflowDefinitionError(
                 f"transit({name_of(step)}, {event!r}): decorate a plain function that takes (context), not {fn!r}"
             )
-        return Transit(step, event, given, target)
+        return Transit(step, str.__str__(event), given, target)
 
     return decorate
 
@@ -92,10 +97,23 @@ def targets_of(value: Any) -> tuple[Target, ...]:
 
 def _target(value: Any) -> Target:
     if is_step(value):
-        return Target(value)
+        return Target(hashable(value))
     if isinstance(value, tuple) and len(value) == 2 and is_step(value[0]):
-        return Target(*value)
+        if is_step(value[1]):
+            raise ValueError(f"({name_of(value[0])}, {name_of(value[1])}) is a tuple: write a list to fan out")
+        return Target(hashable(value[0]), value[1])
     raise ValueError(f"{value!r} is not a step (a step, (step, config), or a list of these)")
+
+
+def hashable(step: StepRef) -> StepRef:
+    """The step. Raises ``ValueError`` for an instance that cannot be looked up."""
+    try:
+        hash(step)
+    except TypeError:
+        raise ValueError(
+            f"{name_of(step)} cannot be hashed: make its class a frozen dataclass of hashable values"
+        ) from None
+    return step
 
 
 def dynamic_of(cls: type) -> Iterator[Transit]:

@@ -10,9 +10,20 @@ from typing import Any
 from temporalex_django.core import payloads
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.source import repeated_clauses
-from temporalex_django.graph.steps import Done, Step, StepRef, class_of, is_event, is_key, is_step, key_of, name_of
-from temporalex_django.graph.structure import Graph, successors_of
-from temporalex_django.graph.transitions import Clause, Target, dynamic_of, targets_of
+from temporalex_django.graph.steps import (
+    Done,
+    Step,
+    StepRef,
+    class_of,
+    events_of,
+    is_event,
+    is_key,
+    is_step,
+    key_of,
+    name_of,
+)
+from temporalex_django.graph.structure import Graph, successors_of, topological
+from temporalex_django.graph.transitions import Clause, Target, dynamic_of, hashable, targets_of
 
 
 def build(cls: type) -> tuple[Graph | None, list[str]]:
@@ -24,19 +35,20 @@ def build(cls: type) -> tuple[Graph | None, list[str]]:
     problems += [
         f"transitions: {pair} stands there twice, and the second would win silently" for pair in repeated_clauses(cls)
     ]
-    if initial is None:
-        return None, problems
-    steps = list(successors_of(initial, clauses))
+    # without a start the steps can be looked at all the same
+    successors = successors_of([clause.step for clause in clauses[:1]] if initial is None else [initial.step], clauses)
+    steps = list(successors)
     problems += [problem for step in steps for problem in _step(step)]
     problems += _keys(steps)
     problems += _events(steps, clauses)
-    try:
-        graph = Graph(initial, clauses)
-    except CycleError as exc:
-        names = " → ".join(name_of(step) for step in exc.args[1])
-        return None, [*problems, f"acyclic: {names} is a cycle"]
-    problems += _reachable(graph)
-    problems += _leaves(graph)
+    cycles = [*_cycles(successors)]
+    problems += cycles
+    if initial is not None:
+        problems += _reachable(initial.step, successors)
+    problems += _leaves(successors)
+    if initial is None or cycles:
+        return None, problems
+    graph = Graph(initial, clauses)
     problems += _convergence(graph)
     return (None if problems else graph), problems
 
@@ -67,6 +79,11 @@ def _static(cls: type, problems: list[str]) -> Iterator[Clause]:
             problems.append(f"transitions: the key {key!r} must be (step, event)")
             continue
         step, event = key
+        try:
+            hashable(step)
+        except ValueError as exc:
+            problems.append(f"transitions: {exc}")
+            continue
         if not is_event(event):
             problems.append(f"transitions: {name_of(step)}: {event!r} is not a name of an event (a string)")
             continue
@@ -79,7 +96,7 @@ def _static(cls: type, problems: list[str]) -> Iterator[Clause]:
         if not targets:
             problems.append(f"{where}: it has no target; the end of a path is Done")
             continue
-        yield Clause(step, event, tuple(_plain(where, target, problems) for target in targets))
+        yield Clause(step, str.__str__(event), tuple(_plain(where, target, problems) for target in targets))
 
 
 def _plain(where: str, target: Target, problems: list[str]) -> Target:
@@ -141,7 +158,7 @@ def _takes_three(execute: Any) -> bool:
 
 
 def _keys(steps: Iterable[StepRef]) -> Iterator[str]:
-    owners: dict[str, list[StepRef]] = {}
+    owners: dict[str, list[StepRef]] = {key_of(Done): [Done]}
     for step in steps:
         if step is not Done:
             owners.setdefault(key_of(step), []).append(step)
@@ -161,28 +178,58 @@ def _events(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iterator[str
             for event in followed:
                 yield f"events: Done is the end: nothing can follow on ({name_of(step)}, {event!r})"
             continue
-        events = step.events
-        if not isinstance(events, (list, tuple)):
+        if not isinstance(step.events, (list, tuple)) or not all(is_event(event) for event in step.events):
             continue  # said already
+        events = events_of(step)
         for event in dict.fromkeys(events):
-            if isinstance(event, str) and event not in followed:
+            if event not in followed:
                 yield f"events: step {name_of(step)} declares {event!r}, and no transition follows on it"
         for event in followed:
             if event not in events:
                 yield f"events: a transition follows on {event!r} of step {name_of(step)}, which does not declare it"
 
 
-def _reachable(graph: Graph) -> Iterator[str]:
-    start = graph.number[graph.initial.step]
-    reached = graph.after[start] | 1 << start
-    for number, step in enumerate(graph.steps):
-        if not reached >> number & 1:
-            yield f"reachable: no path leads from {name_of(graph.initial.step)} to {name_of(step)}"
+def _cycles(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+    """One cycle of each set of steps that lead to each other."""
+    left = dict(successors)
+    while True:
+        try:
+            topological(left)
+        except CycleError as exc:
+            cycle = exc.args[1]
+            yield f"acyclic: {' → '.join(name_of(step) for step in cycle)} is a cycle"
+            inside = {step for step in left if step in reached(cycle[0], left) and cycle[0] in reached(step, left)}
+            left = {
+                step: [other for other in following if other not in inside]
+                for step, following in left.items()
+                if step not in inside
+            }
+        else:
+            return
 
 
-def _leaves(graph: Graph) -> Iterator[str]:
-    for number, step in enumerate(graph.steps):
-        if not graph.next[number] and step is not Done:
+def reached(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> set[StepRef]:
+    """The steps that a path of at least one edge leads to."""
+    found: set[StepRef] = set()
+    waiting = [start]
+    while waiting:
+        for step in successors.get(waiting.pop(), ()):
+            if step not in found:
+                found.add(step)
+                waiting.append(step)
+    return found
+
+
+def _reachable(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+    found = reached(start, successors) | {start}
+    for step in successors:
+        if step not in found:
+            yield f"reachable: no path leads from {name_of(start)} to {name_of(step)}"
+
+
+def _leaves(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+    for step, following in successors.items():
+        if not following and step is not Done:
             yield f"leaf: nothing follows on {name_of(step)}: the end of every path must be Done"
 
 

@@ -56,12 +56,12 @@ class GraphWorkflow(Workflow, abstract=True):
         """Look at how each step is run, and keep the graph if nothing is wrong with that."""
         names, options = [], []
         for step in graph.steps:
+            executed = not step.waits and step.instant is None
             try:
-                options.append(options_of(step, cls))
+                options.append(options_of(step, cls) if executed else {})
             except WorkflowDefinitionError as exc:
                 yield f"step {name_of(step)}: {exc.message}"
                 continue
-            executed = not step.waits and step.instant is None
             names.append(activity_of(step).name if executed else "")
         if len(names) == len(graph.steps):
             cls._graph, cls.names, cls.options = graph, tuple(names), tuple(options)

@@ -11,7 +11,7 @@ from uuid import UUID
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.events import HistoryEvent
-from temporalex_django.errors import UnknownWorkflow
+from temporalex_django.errors import TemporalexError, UnknownWorkflow
 from temporalex_django.graph.projection import Projections
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.runtime.django import DjangoStorage
@@ -40,7 +40,12 @@ class TaskSource:
 
     def instance(self, version: int) -> Any:
         projection = _projections(get_settings().DATABASE).of(self.task.run_id, self.workflow(version))
-        return projection.begun[self.task.seq]
+        begun = projection.begun.get(self.task.seq)
+        if begun is None:
+            raise TemporalexError(
+                f"{self.task.activity} of {self.task.workflow_id} is over: nobody waits for it any more"
+            )
+        return begun
 
 
 def instance_of(run_id: UUID, *, name: str, version: int) -> Any:

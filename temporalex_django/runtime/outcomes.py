@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from temporalex_django import errors
+from temporalex_django.core.failures import step_of
 from temporalex_django.core.values import copied
 from temporalex_django.runtime.storage import Outcome
 
@@ -23,9 +24,8 @@ def result_of(
         case "failed":
             reason, kind = facts.get("reason"), facts.get("type")
             why = f"{kind}: {facts.get('message')}" if kind else f"{reason!r}"
-            step = f"step {facts['step']} ({facts['step_name']}): " if facts.get("step") else ""
             raise errors.WorkflowFailed(
-                f"{name} failed: {step}{why}", reason=reason, type=kind, traceback=facts.get("traceback")
+                f"{name} failed: {step_of(facts)}{why}", reason=reason, type=kind, traceback=facts.get("traceback")
             )
         case "terminated":
             reason = facts.get("reason")

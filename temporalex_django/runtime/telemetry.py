@@ -5,6 +5,7 @@ Replays write nothing, so they announce nothing. Hints may be lost: nothing depe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,8 @@ from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.runtime.inserting import CHANNEL
 from temporalex_django.runtime.storage import RunFacts, RunWrite
 from temporalex_django.runtime.turn import TurnReport
+
+logger = logging.getLogger("temporalex_django.runtime")
 
 #: Whoever waits for a result or an outcome listens here; the payload names chains, by the hex of their ids.
 DONE_CHANNEL = "temporalex_done"
@@ -45,8 +48,12 @@ def announce(report: TurnReport) -> None:
         return
     for write in report.writes:
         facts = report.facts.get(write.run.run_id)
-        if facts is not None:
+        if facts is None:
+            continue
+        try:
             _announce_run(write, facts)
+        except Exception:  # what is committed stays so, whatever becomes of the news of it
+            logger.exception("signals about run %s were not sent", facts.run_id)
 
 
 def _announce_run(write: RunWrite, facts: RunFacts) -> None:

@@ -159,6 +159,8 @@ class Environment(ABC):
         """
         workflow = cast("type[Startable]", workflow).choose(version, options)
         if value is not None:
+            if id is not None:
+                raise InvalidId(f"{workflow.name}: give id= or value=, not both")
             if workflow.unique is None:
                 raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
             id = workflow.unique.run_id_for(value, self._suffix)  # noqa: A001 - the field's name

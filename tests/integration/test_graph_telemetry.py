@@ -91,7 +91,7 @@ def heard():
 
 def test_eleven_signals_tell_the_life_of_a_graph(heard):
     """HE-187 HE-189 HE-191 HE-192 HE-193 HE-194 HE-195."""
-    handle = Told.start("1", {}, telemetry={"tenant": "acme", "step": "never", "sender": "me"})
+    handle = Told.start("1", {}, telemetry={"tenant": "acme", "step": "never", "sender": "me", "self": 1, "signal": 2})
     assert heard == []
     drain()
     Told.resume("1", "go")
@@ -142,7 +142,13 @@ def test_eleven_signals_tell_the_life_of_a_graph(heard):
     (stopped,) = by_name["workflow_stopped"]
     assert (stopped["status"], stopped["duration"] > 0) == ("completed", True)
     assert by_name["workflow_failed"] == []
-    assert handle.instance().telemetry_metadata == {"tenant": "acme", "step": "never", "sender": "me"}
+    assert handle.instance().telemetry_metadata == {
+        "tenant": "acme",
+        "step": "never",
+        "sender": "me",
+        "self": 1,
+        "signal": 2,
+    }
 
 
 def test_a_failure_is_told_once(heard):

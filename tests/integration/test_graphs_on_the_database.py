@@ -11,13 +11,14 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
 from django.db import connection, transaction
-from django.test import Client
+from django.test import Client, override_settings
 from django.urls import reverse
 
 from temporalex_django import Approval, Done, Event, GraphWorkflow, Step, Unique, WaitForEvent, Workflow, api, errors
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.resume import Resume
+from temporalex_django.actions.start import Start
 from temporalex_django.actions.targets import find
 from temporalex_django.models import ActivityTask, HistoryEvent, Instance, Message, OperatorAction
 from tests.integration.client_flows import Basket, drain, rolled_back
@@ -309,3 +310,75 @@ async def _all_of_it():
     assert [found.id for found in await Delivery.alist()] == ["delivery::1"]
     await Delivery.acancel("1")
     assert (await handle.adescribe()).status == "cancelled"
+
+
+def test_what_was_accepted_is_read_whatever_the_limit_was():
+    """A step's data may be as large as the setting says, for those who run and for those who read."""
+
+    class Large(Step):
+        events = ("ok",)
+
+        def execute(self, instance, config, context):
+            return Event("ok", "x" * 3_000_000)
+
+    class Reads(Step):
+        events = ("ok",)
+
+        def execute(self, instance, config, context):
+            return Event("ok", {"length": len(context.steps.large), "status": instance.status})
+
+    class Flow(GraphWorkflow):
+        name = "test.Large"
+        unique = Unique(key="large")
+        initial = Large
+        transitions = {(Large, "ok"): Reads, (Reads, "ok"): Done}
+
+    with override_settings(TEMPORALEX={"MAX_PAYLOAD_BYTES": 8_000_000}):
+        handle = Flow.start("1", {})
+        drain()
+        assert handle.result(timeout=0)["reads"] == {"length": 3_000_000, "status": "running"}
+
+
+def test_a_role_of_one_step_opens_no_other():
+    """From a face: who may decide an approval may not resume what has no role, without the permission to signal."""
+    free = WaitForEvent("approved", key="free")
+    asked = Approval(role="deciders", key="asked")
+
+    class Both(GraphWorkflow):
+        name = "test.Both"
+        unique = Unique(key="both")
+        initial = Prepare
+        transitions = {
+            (Prepare, "ready"): [free, asked],
+            (free, "approved"): Record,
+            (asked, "approved"): Record,
+            (asked, "rejected"): Record,
+            (Record, "recorded"): Done,
+        }
+
+    Both.start("1", {})
+    drain()
+    target = find("both::1", storage=storage())
+    by = Actor(user=clerk(), source="rest")
+    with pytest.raises(
+        errors.ActionNotPermitted, match=r"ann may not resume WaitForEvent\(free\): that takes the permission"
+    ):
+        Resume(target, event="approved", step="free", by=by).execute()
+    Resume(target, event="approved", step="asked", by=by).execute()
+    assert Both.get("1").instance().waiting_steps == {free}
+
+
+def test_somebody_who_is_not_stored_decides_nothing():
+    Delivery.start("1", {})
+    drain()
+    for user in (get_user_model()(username="eve", is_superuser=True), get_user_model()(username="eve")):
+        with pytest.raises(errors.ActionNotPermitted):
+            Delivery.resume("1", "approved", by=user)
+
+
+def test_a_class_with_unique_takes_a_value():
+    """HE-008: no run of it gets an id that nobody chose."""
+    with pytest.raises(errors.InvalidId, match="has `unique`: start it with a value"):
+        Start(Delivery).execute()
+    with pytest.raises(errors.InvalidId, match="start it with a value"):
+        Delivery.start()

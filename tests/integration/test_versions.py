@@ -364,3 +364,51 @@ def test_what_is_wrong_with_a_dispatcher_is_said_when_it_is_defined(make, messag
     with pytest.raises(errors.WorkflowDefinitionError, match=message):
         make()
     assert "Bad" not in workflows.registry
+
+
+def test_a_run_whose_history_does_not_fit_its_own_class_does_not_move(monkeypatch):
+    """It is blocked by a change of its class; what it would take along is not known."""
+    (handle,) = waiting("1")
+
+    class Edited(GraphWorkflow):
+        unique = Unique(key="parcel")
+        initial = Label
+        transitions = {(Label, "ok"): Pack, (Pack, "ok"): call, (call, "call"): Done, (call, "timeout"): Done}
+
+    monkeypatch.setattr(Edited, "name", "test.Parcel")
+    monkeypatch.setattr(Parcel, "versions", {1: Edited, 2: Parcel.V2})
+    verdict = Move(find("parcel::1", storage=storage()), version=2, names={"pack": "wrap"}).execute()
+    assert not verdict.moves
+    assert "the history does not fit the graph" in verdict.why
+    assert (handle.status, len(handle.run_ids), handle.describe().version) == ("waiting", 1, 1)
+
+
+def test_of_several_versions_the_open_one_is_meant():
+    """D-14: the newest chain may have ended."""
+
+    class Ends(VersionedWorkflow):
+        name = "test.Ends"
+
+        class V1(Workflow):
+            unique = Unique(key="ends", scope="version")
+
+            async def run(self, args):
+                return Ok(1)
+
+        class V2(Workflow):
+            version = 2
+            unique = Unique(key="ends", scope="version")
+
+            async def run(self, args):
+                return Ok(await api.wait_for_signal("end"))
+
+        versions = {1: V1, 2: V2}
+        current = 2
+
+    Ends.start("1", None)
+    Ends.start("1", None, version=1)
+    drain()
+    assert Ends.get("1").describe().version == 2
+    Ends.cancel("1")
+    drain()
+    assert Ends.get("1", version=2).status == "cancelled"

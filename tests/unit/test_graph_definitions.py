@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -61,6 +62,15 @@ class AtomicAsync(Step):
     atomic = True
 
     async def execute(self, instance, config, context):
+        return Event("ok")
+
+
+@dataclass
+class Loose(Step):
+    events = ("ok",)
+    n: list
+
+    def execute(self, instance, config, context):
         return Event("ok")
 
 
@@ -199,6 +209,43 @@ BAD = {
     "a step with impossible options": (bad(slow := step("Slow", timeout=-1), {(slow, "ok"): Done}), [
         "step Slow: activity options: start_to_close must be more than 0, not -1",
     ]),
+    "a key of Done's": (bad(end := step("End", key="done"), {(end, "ok"): Done}), [
+        "unique context keys: Done, End all write to 'done': give them a key of their own",
+    ]),
+    "events that are no strings": (bad(nested := step("Nested", events=[["a"]]), {}), [
+        "step Nested: events must be a list of names, not [['a']]",
+        "leaf: nothing follows on Nested: the end of every path must be Done",
+    ]),
+    "an event with a control character": (bad(step("Rings", "a\x00")), [
+        "step Rings: events must be a list of names, not ('a\\x00',)",
+        "leaf: nothing follows on Rings: the end of every path must be Done",
+    ]),
+    "a tuple to fan out": (bad(transitions={(A, "ok"): (B, C), (B, "ok"): Done}), [
+        "transitions: (A, 'ok'): (B, C) is a tuple: write a list to fan out",
+        "events: step A declares 'ok', and no transition follows on it",
+        "reachable: no path leads from A to B",
+        "reachable: no path leads from A to Done",
+        "leaf: nothing follows on A: the end of every path must be Done",
+    ]),
+    "a step that cannot be hashed": (bad(Loose([1])), None),
+    "a cycle beside other things": (
+        bad(transitions={(A, "ok"): [B, C], (B, "ok"): D, (D, "ok"): B, (C, "ok"): Done, (Two, "yes"): A}),
+        [
+            "events: step Two declares 'no', and no transition follows on it",
+            "acyclic: B → D → B is a cycle",
+            "reachable: no path leads from A to Two",
+        ],
+    ),
+    "two cycles": (bad(Two, {(Two, "yes"): A, (Two, "no"): C, (A, "ok"): B, (B, "ok"): A, (C, "ok"): C}), [
+        "acyclic: A → B → A is a cycle",
+        "acyclic: C → C is a cycle",
+    ]),
+    "no start, and more": ({**UNIQUE, "transitions": {(A, "zz"): A}}, [
+        "initial: the start is missing: write initial = FirstStep, or (FirstStep, config)",
+        "events: step A declares 'ok', and no transition follows on it",
+        "events: a transition follows on 'zz' of step A, which does not declare it",
+        "acyclic: A → A is a cycle",
+    ]),
     "several things at once": (
         bad("A", {(A, "ok"): None, (B, 3): Done}, tags="x"),
         [
@@ -214,6 +261,7 @@ BAD = {
 PARTS = {
     "a config that cannot be encoded": "transitions: (A, 'ok'): the config of B cannot be encoded",
     "transitions that are no mapping": "transitions: it must be a mapping of (step, event) to targets, not [",
+    "a step that cannot be hashed": "initial: Loose cannot be hashed: make its class a frozen dataclass of hashable values",
     "a key that is no pair": "transitions: the key <class",
 }
 

@@ -494,7 +494,9 @@ def test_values_and_ids():
 
 
 ODD = type(
-    'Say "<b>hi</b>"|\n', (Step,), {"events": ('a"|<script>',), "execute": Start.execute, "__module__": __name__}
+    'Say "<b>hi</b>"|\n',
+    (Step,),
+    {"key": "odd", "events": ('a"|<script>',), "execute": Start.execute, "__module__": __name__},
 )
 
 

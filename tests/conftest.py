@@ -41,7 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip = pytest.mark.skip(reason="needs PostgreSQL (TEST_DB=postgres)")
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
-        if marker := MARKERS_OF_FOLDERS.get(folder):
+        marker = MARKERS_OF_FOLDERS.get(folder)
+        if marker and not (marker == "unit" and item.get_closest_marker("django_db")):
             item.add_marker(marker)
         if item.get_closest_marker("postgres") and os.environ.get("TEST_DB") != "postgres":
             item.add_marker(skip)

@@ -218,7 +218,7 @@ class Deadly(Workflow):
 
 
 class Stuck(Workflow):
-    """Raises in the database's face: a state that PostgreSQL cannot store."""
+    """Waits for a signal of a name that it is given."""
 
     async def run(self, args: Any) -> Any:
         await api.wait_for_signal(args.get("name", "go"))

@@ -34,7 +34,11 @@ def test_a_step_whose_worker_is_killed_runs_again_under_the_same_key_and_nothing
         Order.resume("1", "delivered", data={"at": "door"})
 
     lines = [line.split() for line in log.read_text().splitlines()]
-    assert Counter(name for name, *_ in lines) == {"Check": 1, "Charge": 1, "Reserve": 1, "Ship": 1} | {step: 2}
+    runs = Counter(name for name, *_ in lines)
+    assert runs[step] == 2
+    # what ran beside it may have ended without its end being stored: at least once, under one key
+    assert all(runs[name] in ((1, 2) if step in ("Charge", "Reserve") else (1,)) for name in runs if name != step)
+    assert all(len({key for name, _, key, _ in lines if name == one}) == 1 for one in runs)
     (one, key, pid), (two, again, other) = [rest for name, *rest in lines if name == step]
     assert (one, two, key) == ("1", "2", again)
     assert pid != other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -32,7 +33,7 @@ def ask_provider(url: str, *, after: int) -> dict[str, Any]:
     return report
 
 
-class Books:
+class Books(ABC):
     """Opened before the play: the shop may have a past, and only what changes counts."""
 
     def __init__(self, day: Day, *, provider_url: str) -> None:
@@ -86,9 +87,9 @@ class Books:
             *self._more(visits),
         ]
 
+    @abstractmethod
     def _more(self, visits: list[Visit]) -> list[Check]:
         """What only this flow has."""
-        raise NotImplementedError
 
     @staticmethod
     def _wrong_totals(visits: list[Visit]) -> list[str]:

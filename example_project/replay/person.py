@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ class Visit:
     problem: str = ""
 
 
-class Person:
+class Person(ABC):
     """Plays visits. ``patience``: seconds until a person gives up on an answer, or on an order."""
 
     def __init__(self, shop: Shop, *, clock: Clock, patience: float) -> None:
@@ -45,17 +46,17 @@ class Person:
         self.patience = patience
 
     @staticmethod
+    @abstractmethod
     def comes(basket: Basket) -> datetime:
         """When, in the time of the day, the person deals with the shop first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fill(self, visit: Visit) -> None:
         """Buy."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, visit: Visit) -> None:
         """Wait for the order, and take its result."""
-        raise NotImplementedError
 
     def result_of(self, visit: Visit, run: str) -> dict[str, Any]:
         """Wait until the run is closed; gives its result. Raises Stuck for a run that did not complete."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,7 +37,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(ABC):
     """One day, played in one way (``flow``)."""
 
     flow: ClassVar[str]
@@ -95,13 +96,13 @@ class Report:
             **self._own_facts(results),
         }
 
+    @abstractmethod
     def _own_facts(self, results: list[dict[str, Any]]) -> dict[str, Any]:
         """What only this flow has, for machines."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _own_rows(self, facts: dict[str, Any]) -> list[tuple[str, str]]:
         """The same for people."""
-        raise NotImplementedError
 
     def text(self) -> str:
         """Return the report for people."""

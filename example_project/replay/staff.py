@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
@@ -26,7 +27,7 @@ STOP_WITHIN = 30.0
 TWICE = 10
 
 
-class Staff(threading.Thread):
+class Staff(ABC, threading.Thread):
     """Looks for work until the block ends. ``problem`` says why it gave up, if it did."""
 
     def __init__(self, name: str) -> None:
@@ -56,9 +57,9 @@ class Staff(threading.Thread):
         finally:
             connection.close()
 
+    @abstractmethod
     def look(self) -> None:
         """Do what there is to do."""
-        raise NotImplementedError
 
 
 class Clerk(Staff):

@@ -68,14 +68,14 @@ class Move(Action[Verdict]):
         target = self.target
         with self.storage.transaction():
             why = self._move()
-            if why is None and self.rehearse:
+            if why is not None or self.rehearse:
                 transaction.set_rollback(True, using=self.storage.alias)
-            elif why is None:
+            else:
                 self.tell(target.subject, reason=f"version {target.version} to {self.to.version}")
         return Verdict(workflow_id=target.workflow_id, run_id=str(target.run_id), moves=why is None, why=why or "")
 
     def _move(self) -> str | None:
-        """Do it; or why not, with nothing done."""
+        """Do it; or why not: then what was begun is to be rolled back."""
         target = self.target
         run = inline.locked(target, storage=self.storage, wait=0)
         if run is None:

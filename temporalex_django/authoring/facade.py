@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from temporalex_django.authoring import binding
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 _UNSET: Any = object()
 
 
-class _ByValue:
-    """A class method that only classes with a fitting ``unique`` have."""
+class _Facade:
+    """A class method that only fitting classes have; versions of a dispatcher have none of them.
 
-    def __init__(self, fn: Callable[..., Any], *, shared: bool = False) -> None:
+    ``needs`` says what: nothing, ``unique``, or a scope in which a value means ``one`` run.
+    """
+
+    def __init__(self, fn: Callable[..., Any], *, needs: Literal["nothing", "unique", "one"] = "one") -> None:
         self._fn = fn
-        self._shared = shared  # several runs may have the value
+        self._needs = needs
         self.__doc__ = fn.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -34,7 +37,8 @@ class _ByValue:
 
     def __get__(self, instance: object, owner: type[Startable]) -> Callable[..., Any]:
         unique = owner.unique
-        if unique is None or (unique.scope == "none" and not self._shared) or owner.dispatched_by is not None:
+        lacks = self._needs != "nothing" and (unique is None or (unique.scope == "none" and self._needs == "one"))
+        if lacks or owner.dispatched_by is not None:
             raise AttributeError(_absent(owner, self._name))
         return MethodType(self._fn, owner)
 
@@ -47,22 +51,6 @@ def _absent(owner: type[Startable], name: str) -> str:
     return f"{owner.__name__} has scope 'none': several runs share a value, so it has no {name!r}"
 
 
-class _Start:
-    """``start`` and ``astart``: absent from versions of a dispatcher."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self._fn = fn
-        self.__doc__ = fn.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: object, owner: type[Startable]) -> Callable[..., Any]:
-        if owner.dispatched_by is not None:
-            raise AttributeError(_absent(owner, self._name))
-        return MethodType(self._fn, owner)
-
-
 class Startable:
     """What workflow classes and dispatchers have in common."""
 
@@ -73,15 +61,15 @@ class Startable:
     #: The dispatcher of which the class is a version.
     dispatched_by: ClassVar[type[Startable] | None] = None
 
-    @classmethod
-    def is_versioned(cls) -> bool:
-        """Whether it is a dispatcher over versions."""
-        raise NotImplementedError
+    if TYPE_CHECKING:  # both kinds define these; an ABC would force its metaclass on users' classes
 
-    @classmethod
-    def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
-        """The version and the class that a start would run. Raises ``UnknownVersion``."""
-        raise NotImplementedError
+        @classmethod
+        def is_versioned(cls) -> bool:
+            """Whether it is a dispatcher over versions."""
+
+        @classmethod
+        def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
+            """The version and the class that a start would run. Raises ``UnknownVersion``."""
 
     @classmethod
     def choose(cls, version: int | None, options: dict[str, Any]) -> type[Workflow]:
@@ -91,7 +79,7 @@ class Startable:
         return cls.resolve_version(version, **options)[1]
 
     def _start(
-        cls: Any,  # noqa: N805 - bound to the class by _Start
+        cls: Any,  # noqa: N805 - bound to the class by _Facade
         *given: Any,
         args: Any = _UNSET,
         id: str | None = None,
@@ -129,8 +117,8 @@ class Startable:
             concrete, args, id=id, value=value, subject=subject, telemetry=telemetry
         )
 
-    start: ClassVar[Any] = _Start(_start)
-    astart: ClassVar[Any] = _Start(_astart)
+    start: ClassVar[Any] = _Facade(_start, needs="nothing")
+    astart: ClassVar[Any] = _Facade(_astart, needs="nothing")
 
     def _resume(
         cls: Any,  # noqa: N805
@@ -199,14 +187,14 @@ class Startable:
         except WorkflowClosed as exc:
             raise NotCancellable(exc.message) from None
 
-    resume: ClassVar[Any] = _ByValue(_resume)
-    aresume: ClassVar[Any] = _ByValue(_aresume)
-    get: ClassVar[Any] = _ByValue(_get)
-    aget: ClassVar[Any] = _ByValue(_aget)
-    cancel: ClassVar[Any] = _ByValue(_cancel)
-    acancel: ClassVar[Any] = _ByValue(_acancel)
-    list: ClassVar[Any] = _ByValue(_list, shared=True)
-    alist: ClassVar[Any] = _ByValue(_alist, shared=True)
+    resume: ClassVar[Any] = _Facade(_resume)
+    aresume: ClassVar[Any] = _Facade(_aresume)
+    get: ClassVar[Any] = _Facade(_get)
+    aget: ClassVar[Any] = _Facade(_aget)
+    cancel: ClassVar[Any] = _Facade(_cancel)
+    acancel: ClassVar[Any] = _Facade(_acancel)
+    list: ClassVar[Any] = _Facade(_list, needs="unique")
+    alist: ClassVar[Any] = _Facade(_alist, needs="unique")
 
 
 #: Names of the facade: an attribute of a workflow class would hide it.

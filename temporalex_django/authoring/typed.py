@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 
@@ -18,6 +19,21 @@ A = TypeVar("A")
 A_contra = TypeVar("A_contra", contravariant=True)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+
+class ValueOptions(TypedDict, total=False):
+    """What ``start(value, args)`` takes beside; see ``facade``."""
+
+    subject: Any
+    version: int | None
+    telemetry: Mapping[str, Any] | None
+
+
+class StartOptions(ValueOptions, total=False):
+    """What ``start(args)`` takes beside."""
+
+    id: str | None
+    value: str | None
 
 
 class Runs(Protocol[A_contra, R_co]):

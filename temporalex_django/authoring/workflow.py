@@ -28,6 +28,9 @@ from temporalex_django.errors import (
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from temporalex_django.authoring.typed import StartOptions, ValueOptions
     from temporalex_django.authoring.versions import VersionedWorkflow
     from temporalex_django.client import WorkflowHandle
 
@@ -159,68 +162,36 @@ class Workflow(Startable):
 
         @overload
         @classmethod
-        def start(
-            cls: type[Runs[None, R]],
-            *,
-            id: str | None = None,
-            value: str | None = None,
-            subject: Any = None,
-            version: int | None = None,
-        ) -> WorkflowHandle[R]: ...
+        def start(cls: type[Runs[None, R]], **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        def start(cls: type[Runs[A, R]], args: A, **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        def start(cls: type[Runs[None, R]], value: str, /, **options: Unpack[ValueOptions]) -> WorkflowHandle[R]: ...
         @overload
         @classmethod
         def start(
-            cls: type[Runs[A, R]],
-            args: A,
-            *,
-            id: str | None = None,
-            value: str | None = None,
-            subject: Any = None,
-            version: int | None = None,
-        ) -> WorkflowHandle[R]: ...
-        @overload
-        @classmethod
-        def start(
-            cls: type[Runs[None, R]], value: str, /, *, subject: Any = None, version: int | None = None
-        ) -> WorkflowHandle[R]: ...
-        @overload
-        @classmethod
-        def start(
-            cls: type[Runs[A, R]], value: str, args: A, /, *, subject: Any = None, version: int | None = None
+            cls: type[Runs[A, R]], value: str, args: A, /, **options: Unpack[ValueOptions]
         ) -> WorkflowHandle[R]: ...
         @classmethod
         def start(cls, *given: Any, **options: Any) -> Any: ...
 
         @overload
         @classmethod
+        async def astart(cls: type[Runs[None, R]], **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        async def astart(cls: type[Runs[A, R]], args: A, **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
         async def astart(
-            cls: type[Runs[None, R]],
-            *,
-            id: str | None = None,
-            value: str | None = None,
-            subject: Any = None,
-            version: int | None = None,
+            cls: type[Runs[None, R]], value: str, /, **options: Unpack[ValueOptions]
         ) -> WorkflowHandle[R]: ...
         @overload
         @classmethod
         async def astart(
-            cls: type[Runs[A, R]],
-            args: A,
-            *,
-            id: str | None = None,
-            value: str | None = None,
-            subject: Any = None,
-            version: int | None = None,
-        ) -> WorkflowHandle[R]: ...
-        @overload
-        @classmethod
-        async def astart(
-            cls: type[Runs[None, R]], value: str, /, *, subject: Any = None, version: int | None = None
-        ) -> WorkflowHandle[R]: ...
-        @overload
-        @classmethod
-        async def astart(
-            cls: type[Runs[A, R]], value: str, args: A, /, *, subject: Any = None, version: int | None = None
+            cls: type[Runs[A, R]], value: str, args: A, /, **options: Unpack[ValueOptions]
         ) -> WorkflowHandle[R]: ...
         @classmethod
         async def astart(cls, *given: Any, **options: Any) -> Any: ...

@@ -75,6 +75,11 @@ def plain(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> Any:
         return value
     if type(value) is str and len(value) < min(1024, limit) and value.isascii():
         return value
+    return sized(value, what=what, limit=limit)[0]
+
+
+def sized(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, int]:
+    """The same, with the number of its bytes."""
     data = encode(value, what=what)
     if len(data) > limit:
         raise PayloadError(f"{what} is {len(data):,} bytes, more than the {limit:,} allowed: store it and pass its key")
@@ -83,7 +88,7 @@ def plain(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> Any:
         raise PayloadError(
             f"{what} is nested more than {MAX_DEPTH} levels deep: copying it would break a worker's stack"
         )
-    return decoded
+    return decoded, len(data)
 
 
 def _deep(value: Any) -> bool:

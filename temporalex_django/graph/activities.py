@@ -38,9 +38,11 @@ class StepActivity(Activity[Any, Any]):
         key, config, version = args
         step = self._step(key, source.workflow(version))
         made = step() if isinstance(step, type) else step
-        hint = payloads.hints(type(made).execute).get(_config_name(type(made)), Any)
-        what = f"the config of step {name_of(step)}"
-        fitted = frozen(config) if hint is Any else payloads.fit(config, hint, what=what)
+        hint = _config_type(type(made))
+        if hint is Any:
+            fitted = frozen(config)
+        else:
+            fitted = payloads.fit(config, hint, what=f"the config of step {name_of(step)}")
         instance = Late.reading(lambda: source.instance(version))
         return made.execute, (instance, fitted, Context.of(instance)), {}
 
@@ -57,11 +59,15 @@ class StepActivity(Activity[Any, Any]):
         return step
 
 
-def _config_name(cls: type[Step]) -> str:
-    names = [*inspect.signature(cls.execute).parameters]
-    return names[2] if len(names) > 2 else ""
+def _config_type(cls: type[Step]) -> Any:
+    """The annotation of the config; looking at a signature takes longer than most steps."""
+    if cls not in _config_types:
+        name = [*inspect.signature(cls.execute).parameters][2]
+        _config_types[cls] = payloads.hints(cls.execute).get(name, Any)
+    return _config_types[cls]
 
 
+_config_types: WeakKeyDictionary[type[Step], Any] = WeakKeyDictionary()
 _made: WeakKeyDictionary[type[Step], StepActivity] = WeakKeyDictionary()
 
 

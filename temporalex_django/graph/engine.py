@@ -20,7 +20,7 @@ from temporalex_django.core import payloads
 from temporalex_django.errors import PayloadError, ResumeRefused, TemporalexError, WorkflowDefinitionError
 from temporalex_django.graph.context import ExecutionEntry
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.steps import StepRef, class_of, events_of, is_step, key_of, name_of
+from temporalex_django.graph.steps import StepRef, events_of, is_step, key_of, name_of
 from temporalex_django.graph.structure import bits
 from temporalex_django.graph.transitions import Target, targets_of
 from temporalex_django.graph.values import frozen
@@ -72,8 +72,8 @@ def complete_step(
         )
     event = declared(instance, step, event)
     what = f"{instance.id}: the data of step {name_of(step)}"
-    kept = {} if data is None else payloads.plain(data, what=what, limit=limit)
-    size = instance.size + (2 if data is None else len(payloads.encode(kept)))
+    kept, more = ({}, 2) if data is None else payloads.sized(data, what=what, limit=limit)
+    size = instance.size + more
     if size > limit:
         raise PayloadError(
             f"{instance.id}: with the data of step {name_of(step)} the context is {size:,} bytes, more than the {limit:,} allowed: "
@@ -269,7 +269,6 @@ __all__ = [
     "activate_transitions",
     "advance",
     "cancel",
-    "class_of",
     "complete_step",
     "execute_step",
     "fail_step",

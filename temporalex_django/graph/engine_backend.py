@@ -19,7 +19,8 @@ from temporalex_django.errors import (
 )
 from temporalex_django.graph.contracts import OPEN
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.steps import StepRef, events_of, key_of, name_of
+from temporalex_django.graph.run import waits
+from temporalex_django.graph.steps import StepRef, key_of, name_of
 from temporalex_django.graph.values import thawed
 
 if TYPE_CHECKING:
@@ -61,16 +62,13 @@ class EngineHandle:
         instance = self.instance()
         ended = [entry.timestamp for entry in instance.execution_history]
         closed: datetime | None = ended[-1] if instance.closed and ended else None
-        refs = instance.graph.refs
-        waiting = [f"step {key_of(step)}" for step in refs(instance.active)]
-        waiting += [f"step {key_of(step)}: {' or '.join(events_of(step))}" for step in refs(instance.waiting)]
         return Description(
             id=self.id,
             run_id=self.id,
             workflow=self._where["workflow"],
             version=instance.version,
             status=instance.status,
-            waiting_for=waiting,
+            waiting_for=waits(instance),
             started_at=instance.telemetry_start_time,
             closed_at=closed,
         )
@@ -167,7 +165,9 @@ class EngineBackend:
             several = {
                 instance.version for instance in self.engine.storage.query(id=id, workflow=workflow, status=OPEN)
             }
-            if len(several) > 1:
+            if len(several) == 1:
+                version = several.pop()
+            elif several:
                 names = ", ".join(str(number) for number in sorted(several))
                 raise UnknownVersion(
                     f"{workflow.name} {id!r} is open in several versions ({names}): name one with version="

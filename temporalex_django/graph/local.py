@@ -35,7 +35,7 @@ from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Ti
 from temporalex_django.graph.course import Course, Fired, Result
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.run import requested, resumption
-from temporalex_django.graph.steps import StepRef, key_of, name_of, timer_of
+from temporalex_django.graph.steps import StepRef, events_of, key_of, name_of, timer_of
 from temporalex_django.graph.structure import bits
 from temporalex_django.graph.timers import ThreadTimers
 
@@ -175,9 +175,9 @@ class LocalRunner:
         if ref is None:
             raise ResumeRefused(f"{id}: {instance.workflow.__name__} has no step {step!r}")
         event = (timer_of(ref) or (0.0, "timeout"))[1]
-        if event not in ref.events:
+        if event not in events_of(ref):
             raise ResumeRefused(
-                f"{id}: step {name_of(ref)} has no event {event!r} to be delivered (it has: {', '.join(ref.events)})"
+                f"{id}: step {name_of(ref)} has no event {event!r} to be delivered (it has: {', '.join(events_of(ref))})"
             )
         seconds = wait_seconds(delay, what="delay")
         return self._fire_after(seconds, self._run_of(instance), instance.graph.number[ref], event)

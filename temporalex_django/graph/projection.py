@@ -166,12 +166,14 @@ class Projections:
         self._events = events
         self._most = most
         self._kept: OrderedDict[UUID, Projection] = OrderedDict()
+        self._sizes: dict[UUID, int] = {}  # as they were when they were kept
+        self._size = 0
         self._lock = threading.Lock()
 
     def of(self, run_id: UUID, workflow: Any) -> Projection:
         """Raises ``TemporalexError`` when the history does not fit the class."""
         with self._lock:
-            kept = self._kept.pop(run_id, None)
+            kept = self._dropped(run_id)
         if kept is not None and kept.workflow is workflow:
             newer = self._events(run_id, kept.head_at - 1)
             if newer and newer[0].attributes.get("head") == kept.head:
@@ -185,8 +187,14 @@ class Projections:
         if projection.instance.closed:  # nobody will bring it up to date
             return projection
         with self._lock:
+            self._dropped(run_id)  # another thread may have kept its own
             self._kept[run_id] = projection
-            size = sum(kept.instance.size for kept in self._kept.values())
-            while len(self._kept) > self._most or (size > _BYTES and len(self._kept) > 1):
-                size -= self._kept.popitem(last=False)[1].instance.size
+            self._sizes[run_id] = projection.instance.size
+            self._size += projection.instance.size
+            while len(self._kept) > self._most or (self._size > _BYTES and len(self._kept) > 1):
+                self._dropped(next(iter(self._kept)))
         return projection
+
+    def _dropped(self, run_id: UUID) -> Projection | None:
+        self._size -= self._sizes.pop(run_id, 0)
+        return self._kept.pop(run_id, None)

@@ -42,7 +42,7 @@ class _Waiting(IVar):
 
     @property
     def labels(self) -> list[str]:
-        return self.run.labels
+        return waits(self.run.course.instance, most=_SHOWN)
 
 
 class GraphRun:
@@ -52,6 +52,7 @@ class GraphRun:
         self.executor = executor
         self.course = Course(instance, limit=executor.payload_limit)
         self._in_hand = False
+        self._metadata = {key: value for key, value in instance.telemetry_metadata.items() if key not in _TAKEN}
         self._seen = instance.changed(active=0, waiting=0)  # as it was published last
         self._active: dict[str, None] = {}
         self._waiting: dict[str, None] = {}
@@ -96,8 +97,7 @@ class GraphRun:
             self._tell("runner_initialized", {"recovered": executor.history_length > 0})
 
     def _tell(self, name: str, facts: dict[str, Any]) -> None:
-        metadata = {key: value for key, value in self.course.instance.telemetry_metadata.items() if key not in _TAKEN}
-        self.executor.note(name, {**metadata, **facts})
+        self.executor.note(name, {**self._metadata, **facts})
 
     def _begin(self, number: int) -> None:
         executor, instance = self.executor, self.course.instance
@@ -152,14 +152,6 @@ class GraphRun:
         }
         executor.publications += 1
 
-    @property
-    def labels(self) -> list[str]:
-        """What is waited for: a step that runs by its key, one that waits with its events."""
-        instance = self.course.instance
-        found = [f"step {key_of(step)}" for step in islice(instance.graph.refs(instance.active), _SHOWN)]
-        waiting = islice(instance.graph.refs(instance.waiting), _SHOWN - len(found))
-        return found + [f"step {key_of(step)}: {' or '.join(events_of(step))}" for step in waiting]
-
     # -- resume -------------------------------------------------------------------------------------------------------
 
     def judge(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -194,6 +186,13 @@ class GraphRun:
         if (timer := self._timers.pop(number, None)) is not None:
             self.executor.cancel_timer(timer)
         self._end(number, result)
+
+
+def waits(instance: Instance, *, most: int | None = None) -> list[str]:
+    """What an instance waits for: a step that runs by its key, one that waits with its events."""
+    found = [f"step {key_of(step)}" for step in islice(instance.graph.refs(instance.active), most)]
+    waiting = islice(instance.graph.refs(instance.waiting), None if most is None else most - len(found))
+    return found + [f"step {key_of(step)}: {' or '.join(events_of(step))}" for step in waiting]
 
 
 def requested(

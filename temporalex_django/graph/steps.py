@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from temporalex_django.core import names
 from temporalex_django.core.durations import seconds, wait_seconds
 from temporalex_django.core.results import Event, Pending
 from temporalex_django.errors import WorkflowDefinitionError
@@ -59,7 +60,7 @@ class Step:
         Runs at least once (``activity_context().idempotency_key`` is stable), exactly once when ``atomic``. What it raises is tried
         again by ``retry``; ``Err`` and a wrong result fail the run at once.
         """
-        raise NotImplementedError
+        raise WorkflowDefinitionError(f"step {name_of(type(self))}: it has no execute(self, instance, config, context)")
 
 
 StepRef = type[Step] | Step
@@ -214,12 +215,12 @@ def key_of(step: StepRef) -> str:
 
 def is_event(value: object) -> bool:
     """Whether it can be the name of an event."""
-    return isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable() and not value.startswith(_RESERVED)
+    return isinstance(value, str) and names.is_name(value) and not value.startswith(_RESERVED)
 
 
 def is_key(value: object) -> bool:
     """Whether it can be the key of a step."""
-    return isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable() and not value.startswith("_")
+    return isinstance(value, str) and names.is_name(value) and not value.startswith("_")
 
 
 def _check_key(what: str, key: object) -> None:

@@ -298,18 +298,19 @@ def test_rest_resume_and_start():
 
 def test_the_facade_has_async_twins():
     """HE-142 HE-143 HE-144 HE-145 HE-146."""
-    async_to_sync(_all_of_it)()
+    waiting, listed, status = async_to_sync(_from_start_to_cancel)()
+    assert (waiting, listed, status) == ({hook}, ["delivery::1"], "cancelled")
 
 
-async def _all_of_it():
+async def _from_start_to_cancel():
     await Delivery.astart("1", {"order": 1})
     await sync_to_async(drain)()
     await Delivery.aresume("1", "approved", by=await sync_to_async(clerk)())
     handle = await Delivery.aget("1")
-    assert (await handle.ainstance()).waiting_steps == {hook}
-    assert [found.id for found in await Delivery.alist()] == ["delivery::1"]
+    waiting = (await handle.ainstance()).waiting_steps
+    listed = [found.id for found in await Delivery.alist()]
     await Delivery.acancel("1")
-    assert (await handle.adescribe()).status == "cancelled"
+    return waiting, listed, (await handle.adescribe()).status
 
 
 def test_what_was_accepted_is_read_whatever_the_limit_was():

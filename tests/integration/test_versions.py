@@ -412,3 +412,37 @@ def test_of_several_versions_the_open_one_is_meant():
     Ends.cancel("1")
     drain()
     assert Ends.get("1", version=2).status == "cancelled"
+
+
+def test_a_run_that_stays_keeps_the_key_under_which_it_is_open():
+    """Page 3.4, scope version: what a move had begun is undone when it turns out that the run stays."""
+
+    class Keeps(VersionedWorkflow):
+        name = "test.Keeps"
+
+        class V1(Workflow):
+            unique = Unique(key="keeps", scope="version")
+
+            async def run(self, args):
+                await api.sleep(5000)
+                return Ok(1)
+
+        class V2(Workflow):
+            version = 2
+            unique = Unique(key="keeps", scope="version")
+
+            async def run(self, args):
+                return Ok(await api.wait_for_signal("go"))
+
+        versions = {1: V1, 2: V2}
+        current = 1
+
+    Keeps.start("1", None)
+    drain()
+    before = Chain.objects.get().live_key
+    verdict = Move(find("keeps::1", storage=storage()), version=2).execute()
+    assert not verdict.moves
+    assert Chain.objects.get().live_key == before
+    with pytest.raises(errors.AlreadyRunning):
+        Keeps.start("1", None)
+    assert Keeps.start("1", None, version=2).describe().version == 2

@@ -18,10 +18,15 @@ def test_code_blocks_run(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     namespace: dict[str, object] = {"__name__": f"docs_{page.stem.replace('-', '_')}"}
 
-    for match in BLOCK.finditer(text):
+    blocks = list(BLOCK.finditer(text))
+    ran = 0
+    for match in blocks:
         line = text.count("\n", 0, match.start()) + 1
         code = compile("\n" * line + match.group(1), str(page), "exec")
         exec(code, namespace)
+        ran += 1
+
+    assert ran == text.count("\n```python\n"), "a block that the pattern does not see"
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *ROOT.glob("docs/**/*.md")], ids=lambda page: page.name)

@@ -142,6 +142,7 @@ def starts(order: Order) -> None:
     assert_type(ByValue.start("42", order).result(), int)
     assert_type(ByValue.get("42").result(), int)
     assert_type(Graph.start("42", {"order_id": 42}).result(), Any)
+    assert_type(Graph.start("42", {"order_id": 42}, telemetry={"tenant": "a"}).status, str)
     assert_type(Dispatcher.start(order, version=1).result(), Any)
     assert_type(One.signal_with_start("add", {"sku": 1}, order, id="order-1").result(), int)
     assert_type(One.handle("order-1").result(), int)

@@ -150,7 +150,8 @@ class TestMonitor:
         monkeypatch.setattr(guard, "_guard", None)
         monkeypatch.setattr(guard, "_guard_environment", lambda: None)
         with pytest.warns(DeterminismWarning, match="all tool ids of sys.monitoring are taken"):
-            guard._install()
+            installed = guard._install()
+        assert not installed.works
 
 
 def guard_sites_of(function):

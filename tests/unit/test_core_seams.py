@@ -319,10 +319,6 @@ def test_what_a_parent_is_told_of_a_child_that_failed_or_timed_out():
 # -- replay and eviction -------------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_history_fits_any_code():
-    replaying.replay(once(work).definition, [])
-
-
 def test_a_replay_runs_in_what_it_is_given():
     ran = []
     h = WorkflowEnvironment().start(once(work))

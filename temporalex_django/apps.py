@@ -14,8 +14,8 @@ from django.conf import settings
 from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.conf import get_settings
-from temporalex_django.errors import WorkflowDefinitionError
+from temporalex_django.conf import get_settings, problems
+from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.binding import Backend
@@ -32,7 +32,13 @@ class TemporalexConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        """Raises ``NotConfigured`` when a setting is wrong: nothing must be stored as it would be without it."""
         from temporalex_django import checks  # noqa: PLC0415 - importing it registers them
+
+        if wrong := problems():
+            if sys.argv[1:2] == ["check"]:  # it lists them all, as E001
+                return
+            raise NotConfigured(" ".join(wrong))
         from temporalex_django.authoring import binding  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.runtime import connections, guarded_orm  # noqa: F401, PLC0415 - receivers prepare sessions
 

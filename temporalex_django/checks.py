@@ -32,7 +32,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
     """``TEMPORALEX``: unknown names, wrong types, a codec or a database that is not there."""
     del app_configs
     found: list[CheckMessage] = [Error(problem, id="temporalex_django.E001") for problem in conf.problems()]
-    alias = conf.get_settings().DATABASE
+    alias = conf.read()[0].DATABASE
     if alias not in settings.DATABASES:
         known = ", ".join(sorted(settings.DATABASES))
         found.append(
@@ -49,7 +49,7 @@ def check_database(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
     """How the database of the runs is set up."""
     del app_configs
     try:
-        connection = connections[conf.get_settings().DATABASE]
+        connection = connections[conf.read()[0].DATABASE]
     except ConnectionDoesNotExist:
         return []
     return list(_BY_VENDOR.get(connection.vendor, _other)(connection))
@@ -107,7 +107,7 @@ def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[C
 
     With ``check --database`` only (Django 6.1: with every command that checks), like every check that asks a database.
     """
-    alias = conf.get_settings().DATABASE
+    alias = conf.read()[0].DATABASE
     if not databases or alias not in databases or alias not in settings.DATABASES:
         return []
     missing = unapplied(alias)

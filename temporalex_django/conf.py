@@ -2,21 +2,28 @@
 
 ``get_settings()`` reads it anew whenever Django's setting is another object, so ``override_settings`` works and there is no cache
 to invalidate. Without Django, or before it is configured, the defaults hold: the in-memory environment needs no settings.
-Unknown names and wrong types do not raise here: the system check ``temporalex_django.E001`` names them.
+
+A name that is unknown, or a value of a wrong type, raises ``NotConfigured``: when Django starts, and at every use. A misspelt
+``PAYLOAD_CODEC`` must not mean that payloads are stored as plain JSON.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+from temporalex_django.core.names import shown
+from temporalex_django.errors import NotConfigured, PayloadError, TemporalexError
 
 if TYPE_CHECKING:
     from temporalex_django.core.payloads import PayloadCodec
 
 SETTING = "TEMPORALEX"
+_OURS = "temporalex_django.core.payloads.JsonCodec"
 
 
 def _setting(default: Any, doc: str) -> Any:
@@ -34,7 +41,7 @@ class Settings:
         "`start()` inside `transaction.atomic()` and `atomic=True` activities share that transaction.",
     )
     PAYLOAD_CODEC: str = _setting(
-        "temporalex_django.core.payloads.JsonCodec",
+        _OURS,
         "Dotted path of the class that turns payloads (arguments, results, messages, history attributes) into bytes and back. "
         "It has `encode(value) -> bytes` and `decode(data) -> value`; one that encrypts goes here.",
     )
@@ -95,41 +102,68 @@ class Settings:
     )
 
 
-_seen: tuple[Any, Settings] | None = None
+_seen: tuple[Any, Settings, list[str]] | None = None
 
 
 def get_settings() -> Settings:
-    """The settings as they are now; what is unknown or of a wrong type is left at its default."""
-    global _seen  # noqa: PLW0603 - a memo of one entry, compared by identity
-    raw = _raw()
-    if _seen is not None and _seen[0] is raw:
-        return _seen[1]
-    known = _hints()
-    given = raw if isinstance(raw, Mapping) else _NOTHING
-    good = {name: value for name, value in given.items() if name in known and _fits(value, known[name])}
-    settings = Settings(**good)
-    _seen = (raw, settings)
+    """The settings as they are now. Raises ``NotConfigured`` with all that is unknown or of a wrong type."""
+    settings, wrong = read()
+    if wrong:
+        raise NotConfigured(" ".join(wrong))
     return settings
 
 
-def problems() -> list[str]:
-    """What is wrong with ``TEMPORALEX``, one sentence each, for the system check."""
+def read() -> tuple[Settings, list[str]]:
+    """The settings with the default in place of what is wrong, and what that is: for the system checks, which report all of it."""
+    global _seen  # noqa: PLW0603 - a memo of one entry, compared by identity
     raw = _raw()
+    if _seen is None or _seen[0] is not raw:
+        given = raw if isinstance(raw, Mapping) else _NOTHING
+        known = _hints()
+        good = {name: value for name, value in given.items() if name in known and _fits(value, known[name])}
+        _seen = raw, Settings(**good), [*_wrong(raw, known)]
+    return _seen[1], _seen[2]
+
+
+def problems() -> list[str]:
+    """What is wrong with ``TEMPORALEX``, one sentence each; the codec is imported for it."""
+    _, wrong = read()
+    if found := [*wrong, *_misspelt()]:
+        return found
+    try:
+        codec()
+    except NotConfigured as exc:
+        return [str(exc)]
+    return []
+
+
+def _wrong(raw: Any, known: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(raw, Mapping):
-        return [f"{SETTING} must be a dict, not {type(raw).__name__}."]
-    known = _hints()
-    found = []
+        yield f"{SETTING} must be a dict, not {type(raw).__name__}."
+        return
     for name, value in raw.items():
         if name not in known:
             near = difflib.get_close_matches(str(name).upper(), known, n=1)
-            found.append(f"{SETTING}[{name!r}] is not a setting" + (f": did you mean {near[0]!r}?" if near else "."))
+            yield f"{SETTING}[{name!r}] is not a setting" + (f": did you mean {near[0]!r}?" if near else ".")
         elif not _fits(value, known[name]):
-            found.append(f"{SETTING}[{name!r}] must be {_describe(known[name])}, not {value!r}.")
-    try:
-        codec()
-    except Exception as exc:  # noqa: BLE001 - whatever importing the user's class raises belongs into the message
-        found.append(f"{SETTING}['PAYLOAD_CODEC'] = {get_settings().PAYLOAD_CODEC!r} cannot be used: {exc}")
-    return found
+            hint = ""
+            if name == "PAYLOAD_CODEC" and not isinstance(value, str):
+                cls = value if isinstance(value, type) else type(value)
+                hint = f" Write the path of the class: '{cls.__module__}.{cls.__qualname__}'."
+            yield f"{SETTING}[{name!r}] must be {_describe(known[name])}, not {shown(value)}.{hint}"
+
+
+def _misspelt() -> Iterator[str]:
+    """There is no ``TEMPORALEX``: another name that looks like it, with a dict that looks like ours, is meant for it."""
+    from django.conf import settings  # noqa: PLC0415 - see _raw
+
+    if hasattr(settings, SETTING):
+        return
+    known = _hints()
+    for name in difflib.get_close_matches(SETTING, [name for name in dir(settings) if name.isupper()], cutoff=0.8):
+        value = getattr(settings, name)
+        if isinstance(value, Mapping) and any(key in known for key in value):
+            yield f"There is a setting {name}, but none {SETTING}: did you mean {SETTING!r}?"
 
 
 def documentation() -> list[tuple[str, str, str, str]]:
@@ -145,16 +179,54 @@ _codecs: dict[str, PayloadCodec] = {}
 
 
 def codec() -> PayloadCodec:
-    """The payload codec that the settings name; one object a process and path."""
+    """The payload codec that the settings name; one object a process and path. Raises ``NotConfigured`` when it cannot be had."""
     path = get_settings().PAYLOAD_CODEC
-    if path not in _codecs:
-        module, _, name = path.rpartition(".")
+    found = _codecs.get(path)
+    if found is None:
+        found = _codecs[path] = _made(path)
+    return found
+
+
+def _made(path: str) -> PayloadCodec:
+    module, _, name = path.rpartition(".")
+    try:
         made = getattr(import_module(module), name)()
-        for method in ("encode", "decode"):
-            if not callable(getattr(made, method, None)):
-                raise TypeError(f"{path} has no method {method}()")
-        _codecs[path] = made
-    return _codecs[path]
+    except Exception as exc:
+        raise NotConfigured(
+            f"{SETTING}['PAYLOAD_CODEC'] = {path!r} cannot be used: {type(exc).__name__}: {exc}."
+        ) from exc
+    for method in ("encode", "decode"):
+        if not callable(getattr(made, method, None)):
+            raise NotConfigured(f"{SETTING}['PAYLOAD_CODEC'] = {path!r} cannot be used: it has no method {method}().")
+    return made if path == _OURS else _Foreign(path, made)
+
+
+class _Foreign:
+    """A codec of the project's. Whatever it raises becomes a ``PayloadError``, which callers and faces know how to take."""
+
+    def __init__(self, path: str, codec: PayloadCodec) -> None:
+        self._path = path
+        self._encode, self._decode = codec.encode, codec.decode
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return self._encode(value)
+        except TemporalexError:
+            raise
+        except Exception as exc:
+            raise self._error("encode a payload", exc) from exc
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return self._decode(data)
+        except TemporalexError:
+            raise
+        except Exception as exc:
+            raise self._error("decode a stored payload", exc) from exc
+
+    def _error(self, what: str, exc: Exception) -> PayloadError:
+        # its type alone: what a codec says may hold the payload
+        return PayloadError(f"the codec {self._path} cannot {what}: {type(exc).__name__}")
 
 
 def _raw() -> Any:
@@ -191,7 +263,7 @@ def _fits(value: Any, annotation: Any) -> bool:
             if value in get_args(one):
                 return True
         elif one is float:
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
                 return True
         elif one is int:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:

@@ -170,12 +170,12 @@ class EngineNotFound(TemporalexError):
 
 
 class NotConfigured(TemporalexError):
-    """Nothing can take this call yet: install ``temporalex_django`` in Django, or use a ``WorkflowEnvironment``."""
+    """The package is not set up: it is not installed in Django, or a setting is unknown or of a wrong type."""
 
     code = "not_configured"
     next_step = (
-        "Add `temporalex_django` to `INSTALLED_APPS` and call `django.setup()` in scripts, or use a "
-        "`WorkflowEnvironment`."
+        "Correct the settings that the message names; or add `temporalex_django` to `INSTALLED_APPS` and call "
+        "`django.setup()` in scripts, or use a `WorkflowEnvironment`."
     )
 
 

@@ -8,7 +8,7 @@ from django.db import transaction
 from django.http import HttpResponseBase
 from django.urls import path
 
-from temporalex_django.conf import get_settings
+from temporalex_django.conf import read
 from temporalex_django.rest.views import InstanceViewSet
 
 app_name = "temporalex_rest"
@@ -17,7 +17,7 @@ app_name = "temporalex_rest"
 def _view(**actions: str) -> Callable[..., HttpResponseBase]:
     """Outside of ATOMIC_REQUESTS: an update waits for its outcome with no transaction open."""
     view: Callable[..., HttpResponseBase] = InstanceViewSet.as_view({**actions})
-    transaction.non_atomic_requests(using=get_settings().DATABASE)(view)  # it marks the view itself
+    transaction.non_atomic_requests(using=read()[0].DATABASE)(view)  # it marks the view itself
     return view
 
 

@@ -14,7 +14,7 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
-from temporalex_django.conf import SETTING, get_settings
+from temporalex_django.conf import SETTING, get_settings, read
 from temporalex_django.core import guard
 
 
@@ -38,8 +38,8 @@ def _opened(sender: Any, connection: Any, **_: Any) -> None:
 
 @receiver(setting_changed)
 def _changed(sender: Any, setting: str, **_: Any) -> None:
-    if setting == SETTING:
-        guard.configure(get_settings().GUARD)
+    if setting == SETTING:  # a wrong one raises where it is used, not in whoever changes it
+        guard.configure(read()[0].GUARD)
 
 
 def _wrap(connection: Any) -> None:

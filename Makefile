@@ -4,6 +4,9 @@
 #   make demo-check ...        the same without staying up; exit status 0 only when the report reconciles
 #   make test [ARGS=...]       all lanes: {Python 3.11 + Django 5.2, Python 3.13 + Django 6.1} x {SQLite, PostgreSQL}
 #   make test-fast [ARGS=...]  this Python, SQLite, without the slow tests
+#   make faults [SCALE=10]     the long form of tests/faults on both databases: kills, freezes, clocks, lost connections; `make test` has the short one
+#   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` has the short one
+#                              tests run in TEST_PROCESSES=2 processes side by side
 #   make conformance [ROWS=TX,ST]   behaviours without a test, and docs/reference/conformance.md anew; exit status 1 when there are any
 #   make lint · make format · make bench [ARGS=...] · make venv · make coverage · make clean
 
@@ -15,14 +18,18 @@ DB ?=
 DAY ?=
 ARGS ?=
 ROWS ?=
+SCALE ?= 10
+TEST_PROCESSES ?= 2
+SIDE_BY_SIDE = -n $(TEST_PROCESSES) --dist loadgroup
 
 export PYTHONUNBUFFERED = 1
+export TEST_PROCESSES
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-check test test-fast conformance coverage lint format bench clean
+.PHONY: help venv demo demo-check test test-fast faults properties conformance coverage lint format bench clean
 
 help:
-	@sed -n '3,10s/^#  *//p' Makefile
+	@sed -n '3,13s/^#  *//p' Makefile
 
 venv:
 	@scripts/venv.sh .venv $(PRIMARY)
@@ -37,7 +44,14 @@ test:
 	@scripts/test.sh $(ARGS)
 
 test-fast: venv
-	@TEST_DB=sqlite $(PYTHON) -m pytest -m "not slow and not browser" $(ARGS)
+	@TEST_DB=sqlite $(PYTHON) -m pytest $(SIDE_BY_SIDE) -m "not slow and not browser" $(ARGS)
+
+faults properties: venv
+	@worst=0; for database in sqlite postgres; do \
+	    TEST_SCALE=$(SCALE) TEST_DB=$$database $(PYTHON) -m pytest $(SIDE_BY_SIDE) $(CAMPAIGN) $(ARGS) || worst=$$?; \
+	done; exit $$worst
+faults: CAMPAIGN = tests/faults
+properties: CAMPAIGN = tests/property
 
 conformance: venv
 	@$(PYTHON) scripts/conformance.py $(ROWS)

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Run the suite in every lane, what needs no database once for each Python. Arguments go to pytest.
 #
+# A lane runs in TEST_PROCESSES (2) processes side by side, with a database each, and ends with its slowest tests.
 # The primary lane on PostgreSQL comes last, so that the output ends with its summary; the exit status is the worst of
 # all lanes. A lane whose Python is missing says so, and is a failure when CI=true.
 set -u
@@ -26,7 +27,8 @@ lane() { # lane NAME ENVIRONMENT DATABASE PYTEST_ARGUMENT...
     local name=$1 environment=$2 database=$3 status
     shift 3
     printf '\n=== %s, %s\n' "$name" "$database"
-    TEST_DB=$database "$environment/bin/python" -m pytest "$@"
+    TEST_DB=$database "$environment/bin/python" -m pytest \
+        -n "${TEST_PROCESSES:-2}" --dist loadgroup --durations 10 "$@"
     status=$? # 5, no tests collected, is a failure like any other
     if [ $status -eq 0 ]; then note 0 "$name, $database: passed"; else note $status "$name, $database: FAILED ($status)"; fi
 }

@@ -44,6 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = MARKERS_OF_FOLDERS.get(folder)
         if marker and not (marker == "unit" and item.get_closest_marker("django_db")):
             item.add_marker(marker)
+        if marker == "browser":
+            item.add_marker(pytest.mark.xdist_group("browser"))  # they share a demo
         if item.get_closest_marker("postgres") and os.environ.get("TEST_DB") != "postgres":
             item.add_marker(skip)
 

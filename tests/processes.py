@@ -15,12 +15,22 @@ from tests.waiting import wait_for
 MANAGE = [sys.executable, "-W", "ignore", "-m", "django"]
 
 
+@contextmanager
+def _interrupts_minded() -> Iterator[None]:
+    """What is started in the block minds SIGINT; a shell hands it down ignored to what it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Process:
     """A ``manage.py`` command in a session of its own; what it says goes to a file."""
 
     def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
         self.log = log
-        with log.open("ab") as output:
+        with log.open("ab") as output, _interrupts_minded():
             self.popen = subprocess.Popen(
                 [*MANAGE, *command], env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )

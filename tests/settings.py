@@ -1,7 +1,9 @@
 """Settings of the test suite: TEST_DB=sqlite (default) or TEST_DB=postgres.
 
-PostgreSQL is the server of DATABASE_URL, or an embedded one that lives as long as the test run. Processes that tests
-start themselves use the same settings; the fixture ``subprocess_env`` tells them where the test database is.
+PostgreSQL is the server of DATABASE_URL, or an embedded one that lives as long as the test run: pytest imports this module
+before it starts test processes of its own (``-n 2``), which find the server in the environment. Each of them has a folder
+and a database to itself. Processes that tests start use the same settings; the fixture ``subprocess_env`` tells them where the
+test database is.
 """
 
 from __future__ import annotations
@@ -16,12 +18,16 @@ from typing import Any
 from scripts.embedded_postgres import EmbeddedPostgres, database_settings
 
 BASE_DIR = Path(__file__).resolve().parent.parent
+#: No test cuts the power: what a server that is killed has committed is in the system's cache.
+FORGETFUL = {"fsync": "off", "full_page_writes": "off"}
 
 
 def _run_folder() -> Path:
-    """Return the folder of this test run; whoever creates it removes it, children are given it."""
+    """Return the folder of this test process; whoever creates that of the whole run removes it, children are given it."""
     if inherited := os.environ.get("TX_TEST_FOLDER"):
-        return Path(inherited)
+        folder = Path(inherited, os.environ.get("PYTEST_XDIST_WORKER", ""))
+        folder.mkdir(exist_ok=True)
+        return folder
     folder = Path(tempfile.mkdtemp(prefix="tx-test-"))
     folder.chmod(0o755)
     owner = os.getpid()
@@ -46,7 +52,7 @@ def _database() -> dict[str, Any]:
             }
         case "postgres":
             if not os.environ.get("DATABASE_URL"):
-                os.environ["DATABASE_URL"] = EmbeddedPostgres(FOLDER / "pg").start().url()
+                os.environ["DATABASE_URL"] = EmbeddedPostgres(FOLDER / "pg", options=FORGETFUL).start().url()
             settings = database_settings(os.environ["DATABASE_URL"])
             return {**settings, "NAME": name or settings["NAME"], "TEST": {"NAME": "test_temporalex"}}
         case other:

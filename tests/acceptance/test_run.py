@@ -113,7 +113,9 @@ def test_continue_as_new_starts_a_fresh_run_of_the_same_id(env):
     assert produced_kinds(env).count("ContinueAsNew") == 2
 
 
-@pytest.mark.parametrize("value", [None, 5, "done", (Ok(1), 2), {"result": 1}, Ok, object()], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, 5, "done", (Ok(1), 2), {"result": 1}, Ok, object()], ids=lambda value: type(value).__name__
+)
 def test_any_other_return_value_fails_the_run_and_is_shown(env, value):
     """TX-006."""
 

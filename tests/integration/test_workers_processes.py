@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,15 @@ def test_a_pump_of_a_cluster_retires_and_is_replaced(subprocess_env: dict[str, s
     assert second.pid != first.pid
 
 
+@pytest.fixture
+def _in_the_background() -> Iterator[None]:
+    """Started by a shell in the background, pytest finds SIGINT ignored; what it starts must mind it all the same."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_in_the_background")
 def test_runserver_under_debug_runs_workflows(subprocess_env: dict[str, str], tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -102,7 +113,7 @@ def test_runserver_under_debug_runs_workflows(subprocess_env: dict[str, str], tm
         row = Worker.objects.get()
         assert row.kind == "local"
         assert Path(row.slot).exists()
-        os.kill(row.pid, 2)  # Ctrl-C
+        os.kill(row.pid, signal.SIGINT)  # Ctrl-C
         wait_for(lambda: not Worker.objects.exists())
 
 

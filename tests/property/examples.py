@@ -1,20 +1,21 @@
-"""How many examples: ``PROPERTY_EXAMPLES`` (200), always the same ones; of another number other ones each time."""
+"""How many examples: 200, always the same ones; in a campaign (tests/campaign.py) more, and other ones each time."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
-EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "200"))
+from tests.campaign import REPEATED, scaled
+
+EXAMPLES = 200
 
 
 def examples(share: float = 1.0) -> Any:
     """Settings of a law that is tried on that share of the examples."""
     return settings(
-        max_examples=max(1, int(EXAMPLES * share)),
-        derandomize="PROPERTY_EXAMPLES" not in os.environ,
+        max_examples=scaled(EXAMPLES, share=share),
+        derandomize=REPEATED,
         deadline=None,
         database=None,
         phases=(Phase.explicit, Phase.generate, Phase.shrink),

@@ -6,6 +6,8 @@ import pytest
 
 from scripts import conformance
 
+pytestmark = pytest.mark.xdist_group("conformance")  # they share what was collected
+
 
 @pytest.fixture(scope="module")
 def named() -> conformance.Named:

@@ -258,7 +258,7 @@ ALLOWED: list[Callable[[], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("body", ALLOWED, ids=str)
+@pytest.mark.parametrize("body", ALLOWED)
 def test_what_gives_the_same_each_time_is_allowed(body: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TX-189."""
     (tmp_path / "this_day_module.py").write_text(

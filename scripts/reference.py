@@ -63,7 +63,7 @@ _PRIMITIVES = (
         "shield",
         "saga",
     ),
-    *("child", "signal_external", "cancel_external", "info"),
+    *("child", "signal_external", "cancel_external", "info", "sender"),
 )
 
 

@@ -11,7 +11,6 @@ from typing import Any, Generic, cast, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.contrib.auth.base_user import AbstractBaseUser
 
 from temporalex_django.actions import describe as reading
 from temporalex_django.actions.base import Actor, refuse_inside_workflow, storage
@@ -26,6 +25,7 @@ from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import DEFAULT_TIMEOUT, Update
 from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.people import Person, decider, person, require
 from temporalex_django.authoring.typed import R, Result_co, Runs
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.events import HistoryEvent
@@ -39,6 +39,10 @@ class WorkflowHandle(Generic[Result_co]):
 
     Making one asks nobody. ``workflow`` narrows the search to one class, which scopes ``workflow`` and ``version`` need. What a
     method raises when there is no such run is ``WorkflowNotFound``.
+
+    ``by`` of each method is the user in whose name it happens (None: code, which may do everything): it is audited and told. Who may send
+    a message is for the handler to say (``permission=``, the role of an approval); everything else takes the permission of the
+    operation (``temporalex_django.cancel_instance`` …). Raises ``ActionNotPermitted``; nothing is written then.
     """
 
     @overload
@@ -65,7 +69,12 @@ class WorkflowHandle(Generic[Result_co]):
     def __hash__(self) -> int:
         return hash((self.id, self.chain_id))
 
-    def _target(self) -> Target:
+    def _target(self, by: Person | None = None) -> Target:
+        """Raises ``ActionNotPermitted`` when ``by`` may not look at runs."""
+        require(by, "view", what="look at")
+        return self._found()
+
+    def _found(self) -> Target:
         refuse_inside_workflow("an operation on a run")
         if self.chain_id is not None:
             return find_chain(self.chain_id, storage=storage())
@@ -73,12 +82,14 @@ class WorkflowHandle(Generic[Result_co]):
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
-    def signal(self, name: str, payload: Any = None) -> None:
+    def signal(self, name: str, payload: Any = None, *, by: Person | None = None) -> None:
         """Send a signal: one INSERT on the caller's connection, which commits or vanishes with his transaction.
 
+        A handler with a ``permission`` judges ``by`` when the signal is dispatched; one that is refused leaves an audit row alone.
         Raises ``WorkflowClosed``, ``PayloadError``; nothing is written then.
         """
-        Signal(self._target(), signal=name, payload=payload).execute()
+        who = _actor(by)
+        Signal(self._found(), signal=name, payload=payload, by=who).execute()
 
     def update(
         self,
@@ -88,13 +99,16 @@ class WorkflowHandle(Generic[Result_co]):
         id: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         mode: str = "auto",
+        by: Person | None = None,
     ) -> Any:
         """Send an update and give its response; see ``actions.update.Update`` for where it runs and what it locks.
 
         ``id`` makes it safe to send again: the first outcome is given. ``timeout`` is in seconds. ``mode`` "worker" leaves the
-        turn to a worker. Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``PayloadError``.
+        turn to a worker. Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``PayloadError``, and
+        ``ActionNotPermitted`` when ``by`` lacks the ``permission`` of the handler.
         """
-        return Update(self._target(), update=name, args=args, id=id, timeout=timeout, mode=mode).execute()
+        who = _actor(by)
+        return Update(self._found(), update=name, args=args, id=id, timeout=timeout, mode=mode, by=who).execute()
 
     def resume(
         self,
@@ -102,12 +116,12 @@ class WorkflowHandle(Generic[Result_co]):
         step: StepRef | str | None = None,
         data: Any = None,
         *,
-        by: AbstractBaseUser | str | None = None,
+        by: Person | str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> None:
         """Give a graph the event that one of its steps waits for; ``data`` goes under the step's key, with who decided (``by``).
 
-        ``step`` (a step, or its key) says which, where several wait for the event. Runs and waits as ``update`` does. Raises
+        ``step`` (a step, or its key) says which, where several wait for the event. A mere name as ``by`` is noted, and has no role. Runs and waits as ``update`` does. Raises
         ``ResumeRefused`` when none or several match, ``ActionNotPermitted`` when ``by`` lacks the role of the step, ``WorkflowClosed``,
         ``PayloadError``, ``UpdateTimeout``; nothing changes then.
         """
@@ -118,53 +132,56 @@ class WorkflowHandle(Generic[Result_co]):
         event: str,
         step: StepRef | str | None,
         data: Any,
-        by: AbstractBaseUser | str | None,
+        by: Person | str | None,
         timeout: float | None,
     ) -> Resume:
-        who, name = (None, by) if by is None or isinstance(by, str) else (by, None)
+        who, name = decider(by)
         actor = Actor(user=who)
-        return Resume(self._target(), event=event, step=step, data=data, timeout=timeout, by=actor, decided_by=name)
+        return Resume(self._found(), event=event, step=step, data=data, timeout=timeout, by=actor, decided_by=name)
 
-    def instance(self) -> Any:
+    def instance(self, *, by: Person | None = None) -> Any:
         """A graph as an instance of the pure engine, with context and execution history, computed from its history.
 
         Raises ``UnknownWorkflow`` when this process does not have the class, or it is no graph.
         """
-        return reading.instance(self._target(), storage=storage())
+        return reading.instance(self._target(by), storage=storage())
 
-    def query(self, name: str, args: Any = None, *, fresh: bool = True) -> Any:
+    def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
         """Ask the run's published state. ``fresh`` delivers unread messages first.
 
         Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` where the class is missing.
         """
-        return Query(self._target(), query=name, args=args, fresh=fresh).execute()
+        who = _actor(by)
+        return Query(self._found(), query=name, args=args, fresh=fresh, by=who).execute()
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
-    def result(self, timeout: float | None = reading.DEFAULT_TIMEOUT) -> Result_co:
+    def result(self, timeout: float | None = reading.DEFAULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
         """Wait for the result, through continue-as-new; ``timeout`` in seconds, None is for ever. In a transaction it looks once.
 
         Raises ``WorkflowFailed`` (with ``WorkflowTerminated`` and ``WorkflowTimedOut``), ``WorkflowCancelled``, ``ResultTimeout``.
         """
-        return cast("Result_co", reading.Result(self._target(), timeout=timeout, storage=storage()).get())
+        return cast("Result_co", reading.Result(self._target(by), timeout=timeout, storage=storage()).get())
 
-    def cancel(self, reason: str = "") -> None:
+    def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
         """Ask the run to cancel: an INSERT like ``signal``; a graph is cancelled at once. Raises ``WorkflowClosed``."""
-        cancel(self._target(), reason=reason)
+        who = _actor(by)
+        cancel(self._found(), reason=reason, by=who)
 
-    def terminate(self, reason: str = "") -> None:
+    def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
         """Close the run at once, in the caller's transaction. Locks the chain. Raises ``WorkflowClosed``."""
-        Terminate(self._target(), reason=reason).execute()
+        who = _actor(by)
+        Terminate(self._found(), reason=reason, by=who).execute()
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
-    def describe(self) -> Description:
+    def describe(self, *, by: Person | None = None) -> Description:
         """The run as it stands; what it waits for includes a worker, when none that is alive can take it."""
-        return reading.describe(self._target(), storage=storage())
+        return reading.describe(self._target(by), storage=storage())
 
-    def history(self) -> list[HistoryEvent]:
+    def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
         """The events of the newest run, or of the run that the handle was made for by run id."""
-        return reading.history(self._target(), storage=storage())
+        return reading.history(self._target(by), storage=storage())
 
     @property
     def run_id(self) -> str:
@@ -182,9 +199,9 @@ class WorkflowHandle(Generic[Result_co]):
 
     # -- async ----------------------------------------------------------------------------------------------------------
 
-    async def asignal(self, name: str, payload: Any = None) -> None:
+    async def asignal(self, name: str, payload: Any = None, *, by: Person | None = None) -> None:
         """``signal`` for async code."""
-        await sync_to_async(self.signal)(name, payload)
+        await sync_to_async(self.signal)(name, payload, by=by)
 
     async def aupdate(
         self,
@@ -194,10 +211,12 @@ class WorkflowHandle(Generic[Result_co]):
         id: str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
         mode: str = "auto",
+        by: Person | None = None,
     ) -> Any:
         """``update`` for async code."""
-        target = await sync_to_async(self._target)()
-        update = await sync_to_async(Update)(target, update=name, args=args, id=id, timeout=timeout, mode=mode)
+        who = _actor(by)
+        target = await sync_to_async(self._found)()
+        update = await sync_to_async(Update)(target, update=name, args=args, id=id, timeout=timeout, mode=mode, by=who)
         return await update.aexecute()
 
     async def aresume(
@@ -206,41 +225,46 @@ class WorkflowHandle(Generic[Result_co]):
         step: StepRef | str | None = None,
         data: Any = None,
         *,
-        by: AbstractBaseUser | str | None = None,
+        by: Person | str | None = None,
         timeout: float | None = DEFAULT_TIMEOUT,
     ) -> None:
         """``resume`` for async code."""
         await (await sync_to_async(self._resume)(event, step, data, by, timeout)).aexecute()
 
-    async def ainstance(self) -> Any:
+    async def ainstance(self, *, by: Person | None = None) -> Any:
         """``instance`` for async code."""
-        return await sync_to_async(self.instance)()
+        return await sync_to_async(self.instance)(by=by)
 
-    async def aquery(self, name: str, args: Any = None, *, fresh: bool = True) -> Any:
+    async def aquery(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
         """``query`` for async code."""
-        return await sync_to_async(self.query)(name, args, fresh=fresh)
+        return await sync_to_async(self.query)(name, args, fresh=fresh, by=by)
 
-    async def aresult(self, timeout: float | None = reading.DEFAULT_TIMEOUT) -> Result_co:
+    async def aresult(self, timeout: float | None = reading.DEFAULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
         """``result`` for async code."""
-        target = await sync_to_async(self._target)()
+        target = await sync_to_async(self._target)(by)
         waiting = await sync_to_async(reading.Result)(target, timeout=timeout, storage=storage())
         return cast("Result_co", await waiting.aget())
 
-    async def acancel(self, reason: str = "") -> None:
+    async def acancel(self, reason: str = "", *, by: Person | None = None) -> None:
         """``cancel`` for async code."""
-        await sync_to_async(self.cancel)(reason)
+        await sync_to_async(self.cancel)(reason, by=by)
 
-    async def aterminate(self, reason: str = "") -> None:
+    async def aterminate(self, reason: str = "", *, by: Person | None = None) -> None:
         """``terminate`` for async code."""
-        await sync_to_async(self.terminate)(reason)
+        await sync_to_async(self.terminate)(reason, by=by)
 
-    async def adescribe(self) -> Description:
+    async def adescribe(self, *, by: Person | None = None) -> Description:
         """``describe`` for async code."""
-        return await sync_to_async(self.describe)()
+        return await sync_to_async(self.describe)(by=by)
 
-    async def ahistory(self) -> list[HistoryEvent]:
+    async def ahistory(self, *, by: Person | None = None) -> list[HistoryEvent]:
         """``history`` for async code."""
-        return await sync_to_async(self.history)()
+        return await sync_to_async(self.history)(by=by)
+
+
+def _actor(by: object) -> Actor:
+    """Code that acts in somebody's name. Raises ``ActionNotPermitted`` for what is no user."""
+    return Actor(user=person(by))
 
 
 class DatabaseBackend:
@@ -255,8 +279,11 @@ class DatabaseBackend:
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        by: Person | None = None,
     ) -> WorkflowHandle:
-        target = Start(workflow, args=args, id=id, value=value, subject=subject, telemetry=telemetry).execute()
+        target = Start(
+            workflow, args=args, id=id, value=value, subject=subject, telemetry=telemetry, by=_actor(by)
+        ).execute()
         return WorkflowHandle(target.workflow_id, workflow=workflow, chain_id=target.chain_id)
 
     async def astart(
@@ -268,8 +295,11 @@ class DatabaseBackend:
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        by: Person | None = None,
     ) -> WorkflowHandle:
-        return await sync_to_async(self.start)(workflow, args, id=id, value=value, subject=subject, telemetry=telemetry)
+        return await sync_to_async(self.start)(
+            workflow, args, id=id, value=value, subject=subject, telemetry=telemetry, by=by
+        )
 
     def signal_with_start(
         self,
@@ -280,8 +310,11 @@ class DatabaseBackend:
         *,
         id: str,
         subject: Any = None,
+        by: Person | None = None,
     ) -> WorkflowHandle:
-        target = SignalWithStart(workflow, signal=signal, payload=payload, args=args, id=id, subject=subject).execute()
+        target = SignalWithStart(
+            workflow, signal=signal, payload=payload, args=args, id=id, subject=subject, by=_actor(by)
+        ).execute()
         return WorkflowHandle(target.workflow_id, workflow=workflow, chain_id=target.chain_id)
 
     async def asignal_with_start(
@@ -293,8 +326,11 @@ class DatabaseBackend:
         *,
         id: str,
         subject: Any = None,
+        by: Person | None = None,
     ) -> WorkflowHandle:
-        return await sync_to_async(self.signal_with_start)(workflow, signal, payload, args, id=id, subject=subject)
+        return await sync_to_async(self.signal_with_start)(
+            workflow, signal, payload, args, id=id, subject=subject, by=by
+        )
 
     def handle(self, id: str, *, workflow: type[Startable] | None = None) -> WorkflowHandle:
         return WorkflowHandle(id, workflow=workflow)

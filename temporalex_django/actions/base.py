@@ -1,7 +1,8 @@
 """What every operation on runs has in common: who acts, may he, the audit row, the Django signal and the log line.
 
 One operation is one class in a file of its own. The client, the admin, REST, pages and commands all call these, so they cannot
-disagree. ``user=None`` means code, which may do everything; a person needs the model permission that the class names.
+disagree. ``user=None`` means code, which may do everything; a person needs the model permission that the class names. Only messages
+that code sends in somebody's name (``handle.update(..., by=user)``) do without it: the handler says who may send them.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from django.contrib.auth.base_user import AbstractBaseUser
-from django.contrib.auth.models import AnonymousUser
 from django.utils import timezone
 
 from temporalex_django import signals
+from temporalex_django.authoring import people
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.people import APP, Person
 from temporalex_django.conf import get_settings
 from temporalex_django.core import payloads, places
+from temporalex_django.core.senders import Sender
 from temporalex_django.errors import ActionNotPermitted, NestingError
 from temporalex_django.models import OperatorAction
 from temporalex_django.runtime.django import DjangoStorage
 
 logger = logging.getLogger("temporalex_django.actions")
 
-_APP = "temporalex_django"
 T = TypeVar("T")
 
 
@@ -34,9 +35,14 @@ T = TypeVar("T")
 class Actor:
     """Who does it, and through which face: admin, rest, pages, command or code. ``user`` None is code."""
 
-    user: AbstractBaseUser | AnonymousUser | None = None
+    user: Person | None = None
     source: str = "code"
     address: str | None = None
+
+    @property
+    def sender(self) -> Sender | None:
+        """What travels with a message."""
+        return people.sender(self.user)
 
 
 CODE = Actor()
@@ -59,12 +65,14 @@ def storage() -> DjangoStorage:
 class Action(ABC, Generic[T]):
     """Base of all operations. ``execute()`` checks, acts and tells; ``perform()`` is what a subclass does.
 
-    ``name`` is what the audit calls it; ``forced`` actions are audited even when code does them.
+    ``name`` is what the audit calls it; ``forced`` actions are audited even when code does them. ``judged``: it sends a message, of which
+    the run itself says who may send it.
     """
 
     name: ClassVar[str]
     permission: ClassVar[str]
     forced: ClassVar[bool] = False
+    judged: ClassVar[bool] = False
 
     def __init__(self, *, by: Actor = CODE) -> None:
         self.by = by
@@ -81,18 +89,14 @@ class Action(ABC, Generic[T]):
     def check(self) -> None:
         """Raises ``ActionNotPermitted``, and ``NestingError`` inside workflow code."""
         refuse_inside_workflow(self.name)
-        if not self.allowed(self.by):
-            wanted = f"{_APP}.{self.permission}"
+        if not (self.judged and self.by.source == CODE.source) and not self.allowed(self.by):
+            wanted = f"{APP}.{self.permission}"
             raise ActionNotPermitted(f"{self.by.user} may not {self.name} runs: that takes the permission {wanted}")
 
     @classmethod
     def allowed(cls, by: Actor) -> bool:
         """Whether the actor has the permission of the operation."""
-        user = by.user
-        if user is None:
-            return True
-        active = getattr(user, "is_active", False)
-        return bool(active and user.has_perm(f"{_APP}.{cls.permission}"))  # type: ignore[union-attr] # PermissionsMixin
+        return by.user is None or people.permits(by.user, f"{APP}.{cls.permission}")
 
     # -- what happened ------------------------------------------------------------------------------------------------
 
@@ -136,7 +140,7 @@ class Action(ABC, Generic[T]):
             self.name,
             subject.workflow,
             subject.workflow_id,
-            self.by.source if self.by.user is None else f"user {self.by.user.pk} ({self.by.source})",
+            self.by.source if self.by.user is None else f"user {getattr(self.by.user, 'pk', None)} ({self.by.source})",
             extra={**ids, "action": self.name},
         )
         if self.audited:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from temporalex_django.actions.base import Actor
 from temporalex_django.actions.cancel import cancel
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.start import Start
 from temporalex_django.actions.targets import Target, find
 from temporalex_django.actions.waiting import Deadline, wait_for
+from temporalex_django.authoring.people import decider
 from temporalex_django.errors import NotConfigured, ResultTimeout
 from temporalex_django.graph.contracts import Storage, Timer
 from temporalex_django.graph.instance import Instance
@@ -50,10 +52,10 @@ class DjangoRunner:
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """See ``Resume``; ``by`` is a name, which has no role: people resume through ``WorkflowHandle``."""
+        """See ``Resume``; ``by`` is a user, or a name, which has no role."""
+        user, name = decider(by)
         target = _target(id, workflow, version)
-        decided_by = None if by is None else str(by)
-        Resume(target, event=event, step=step, data=data, decided_by=decided_by).execute()
+        Resume(target, event=event, step=step, data=data, by=Actor(user=user), decided_by=name).execute()
 
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None

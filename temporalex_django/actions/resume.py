@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from django.contrib.auth.base_user import AbstractBaseUser
-from django.contrib.auth.models import AnonymousUser, PermissionsMixin
-
 from temporalex_django.actions.base import CODE, Actor, refuse_inside_workflow
 from temporalex_django.actions.targets import Target
 from temporalex_django.actions.update import DEFAULT_TIMEOUT, Message
 from temporalex_django.errors import ResumeRefused
-from temporalex_django.graph.run import requested
-from temporalex_django.graph.steps import StepRef, events_of, key_of, role_of
+from temporalex_django.graph.run import deciding, requested
+from temporalex_django.graph.steps import StepRef
 from temporalex_django.graph.workflow import GraphWorkflow
 
 
@@ -42,7 +39,7 @@ class Resume(Message):
         code = target.code
         if code is not None and not issubclass(code, GraphWorkflow):
             raise ResumeRefused(f"{target.workflow} {target.workflow_id} is no graph: it has no steps to resume")
-        self.may = [] if code is None else [key for key, role in roles(code, event) if holds(by.user, role)]
+        self.may = [] if code is None else deciding(code, event, by.user)
         # from a face a person needs the permission to signal; whether the step that matches has a role is known when it is judged
         self.permitted = by.source == CODE.source or self.allowed(by)
         who = str(by.user) if by.user is not None else decided_by
@@ -57,21 +54,3 @@ class Resume(Message):
     @property
     def _what(self) -> str:
         return f"resume({self.message!r}) of {self.target.workflow} {self.target.workflow_id}"
-
-
-def roles(code: type[GraphWorkflow], event: str) -> list[tuple[str, str]]:
-    """Key and role of each step that takes the event from people with a role only."""
-    return [
-        (key_of(step), role)
-        for step in code.graph()
-        if event in events_of(step) and (role := role_of(step)) is not None
-    ]
-
-
-def holds(user: AbstractBaseUser | AnonymousUser | None, role: str) -> bool:
-    """Whether an active user, who is stored, has the permission (``app.codename``), or is in the group of that name."""
-    if not isinstance(user, PermissionsMixin) or user.pk is None or not getattr(user, "is_active", False):
-        return False
-    if user.is_superuser:
-        return True
-    return user.has_perm(role) if "." in role else user.groups.filter(name=role).exists()

@@ -19,6 +19,7 @@ class Signal(Action[None]):
 
     name: ClassVar[str] = "signal"
     permission: ClassVar[str] = "signal_instance"
+    judged: ClassVar[bool] = True
 
     def __init__(self, target: Target, *, signal: str, payload: Any = None, by: Actor = CODE) -> None:
         super().__init__(by=by)
@@ -31,6 +32,8 @@ class Signal(Action[None]):
         body = plain(self.payload, what=f"the payload of signal {name!r}")
         target.require_open(f"signal {name!r}")
         with self.together():
-            insert_message(target.chain_id, kind="signal", name=name, body=body, storage=self.storage)
+            insert_message(
+                target.chain_id, kind="signal", name=name, body=body, sender=self.by.sender, storage=self.storage
+            )
             self.tell(target.subject, signal=name)
         ring_on_commit(alias=self.storage.alias, queues=[target.queue])

@@ -22,6 +22,7 @@ class SignalWithStart(Action[Target]):
 
     name: ClassVar[str] = "signal_with_start"
     permission: ClassVar[str] = "start_instance"
+    judged: ClassVar[bool] = True  # the start inside is not
 
     def __init__(
         self,

@@ -52,6 +52,7 @@ class Message(Action[Any]):
     """
 
     kind: ClassVar[str]
+    judged: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -211,6 +212,7 @@ class Message(Action[Any]):
             name=self.message,
             body=self.body,
             dedupe=self.id,
+            sender=self.by.sender,
             storage=self.storage,
         )
         self._message = inserted.id

@@ -23,6 +23,7 @@ from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
 from temporalex_django.core.ivar import Call
 from temporalex_django.core.phase import Phase
 from temporalex_django.core.scopes import Saga, Shield
+from temporalex_django.core.senders import Sender
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
 T = TypeVar("T")
@@ -272,6 +273,18 @@ def info() -> Info:
         history_length=executor.history_length,
         continue_as_new_suggested=executor.history_length >= SUGGEST_CONTINUE_AS_NEW,
     )
+
+
+def sender() -> Sender | None:
+    """Who sent the message that this unit is about: an object with ``key`` (of the user, as text) and ``name``; None for code.
+
+    In a handler, in what it started (branches, ``Async``) and in a validator that of its message; elsewhere that of the signal which
+    the unit took last with ``wait_for_signal``, None before the first. From the history, so it is the same on replay.
+    """
+    executor = places.executor_for("sender")
+    if executor.place is not None:
+        return executor.validated
+    return places.unit_for("sender").sender
 
 
 class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only in the stubs

@@ -16,6 +16,7 @@ from temporalex_django.errors import EngineNotFound, NotConfigured
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.facade import Startable
+    from temporalex_django.authoring.people import Person
     from temporalex_django.authoring.workflow import Workflow
 
 
@@ -66,6 +67,7 @@ class Backend(Protocol):
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        by: Person | None = None,
     ) -> Any: ...
 
     async def astart(
@@ -77,6 +79,7 @@ class Backend(Protocol):
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        by: Person | None = None,
     ) -> Any: ...
 
     def signal_with_start(
@@ -88,6 +91,7 @@ class Backend(Protocol):
         *,
         id: str,
         subject: Any = None,
+        by: Person | None = None,
     ) -> Any: ...
 
     async def asignal_with_start(
@@ -99,6 +103,7 @@ class Backend(Protocol):
         *,
         id: str,
         subject: Any = None,
+        by: Person | None = None,
     ) -> Any: ...
 
     def handle(self, id: str, *, workflow: type[Startable] | None = None) -> Any: ...

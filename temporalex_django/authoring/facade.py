@@ -15,6 +15,7 @@ from temporalex_django.authoring import binding
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
 if TYPE_CHECKING:
+    from temporalex_django.authoring.people import Person
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.workflow import Workflow
 
@@ -87,17 +88,21 @@ class Startable:
         subject: Any = None,
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
+        by: Person | None = None,
         **options: Any,
     ) -> Any:
         """Start a run on the caller's connection: inside his transaction it commits or vanishes with it. Gives its handle.
 
         ``start(args, id=...)``; without ``id`` one is made up. With ``unique``: ``start(value, args)``, the id is ``key::value``. ``subject``
         links the run to a model instance. A dispatcher takes ``version`` and further options for its ``version_for``; ``telemetry`` (JSON) is
-        merged into every signal about the steps of a graph. Locks nothing that exists. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``; nothing is written then.
+        merged into every signal about the steps of a graph. ``by`` is the user in whose name it is started: audited, and he needs the
+        permission ``temporalex_django.start_instance``. Locks nothing that exists. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``; nothing is written then.
         """
         concrete = cls.choose(version, options)
         value, args = business(concrete, given, args=args, id=id, value=value)
-        return binding.backend(concrete).start(concrete, args, id=id, value=value, subject=subject, telemetry=telemetry)
+        return binding.backend(concrete).start(
+            concrete, args, id=id, value=value, subject=subject, telemetry=telemetry, by=by
+        )
 
     async def _astart(
         cls: Any,  # noqa: N805 - as above
@@ -108,13 +113,14 @@ class Startable:
         subject: Any = None,
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
+        by: Person | None = None,
         **options: Any,
     ) -> Any:
         """``start`` for async code."""
         concrete = cls.choose(version, options)
         value, args = business(concrete, given, args=args, id=id, value=value)
         return await binding.backend(concrete).astart(
-            concrete, args, id=id, value=value, subject=subject, telemetry=telemetry
+            concrete, args, id=id, value=value, subject=subject, telemetry=telemetry, by=by
         )
 
     start: ClassVar[Any] = _Facade(_start, needs="nothing")
@@ -169,21 +175,33 @@ class Startable:
         """``list`` for async code; a list."""
         return await binding.backend(cls).alist(cls, _filters(cls, filters))
 
-    def _cancel(cls: Any, value: str, *, version: int | None = None) -> None:  # noqa: N805
-        """Cancel the run of that value: a graph at once, a function workflow is asked to.
+    def _cancel(
+        cls: Any,  # noqa: N805
+        value: str,
+        *,
+        version: int | None = None,
+        by: Person | None = None,
+    ) -> None:
+        """Cancel the run of that value: a graph at once, a function workflow is asked to; see ``WorkflowHandle.cancel``.
 
         Raises ``WorkflowNotFound``, ``NotCancellable`` for one that is closed.
         """
         try:
-            cls.get(value, version=version).cancel()
+            cls.get(value, version=version).cancel(by=by)
         except WorkflowClosed as exc:
             raise NotCancellable(exc.message) from None
 
-    async def _acancel(cls: Any, value: str, *, version: int | None = None) -> None:  # noqa: N805
+    async def _acancel(
+        cls: Any,  # noqa: N805
+        value: str,
+        *,
+        version: int | None = None,
+        by: Person | None = None,
+    ) -> None:
         """``cancel`` for async code."""
         handle = await cls.aget(value, version=version)
         try:
-            await handle.acancel()
+            await handle.acancel(by=by)
         except WorkflowClosed as exc:
             raise NotCancellable(exc.message) from None
 

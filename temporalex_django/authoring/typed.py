@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
+from temporalex_django.authoring.people import Person
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class ValueOptions(TypedDict, total=False):
     subject: Any
     version: int | None
     telemetry: Mapping[str, Any] | None
+    by: Person | None
 
 
 class StartOptions(ValueOptions, total=False):

@@ -30,6 +30,7 @@ from temporalex_django.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from temporalex_django.authoring.people import Person
     from temporalex_django.authoring.typed import StartOptions, ValueOptions
     from temporalex_django.authoring.versions import VersionedWorkflow
     from temporalex_django.client import WorkflowHandle
@@ -210,13 +211,14 @@ class Workflow(Startable):
         *,
         id: str,
         subject: Any = None,
+        by: Person | None = None,
     ) -> WorkflowHandle[R]:
         """Send a signal to the open run of that id; start it first when there is none. Gives its handle.
 
-        Both in the caller's transaction, like ``start`` and ``signal``.
+        Both in the caller's transaction, like ``start`` and ``signal``, and in the name of ``by``, as there.
         """
         workflow = cast("type[Workflow]", cls)
-        made = binding.backend(cls).signal_with_start(workflow, signal, payload, args, id=id, subject=subject)
+        made = binding.backend(cls).signal_with_start(workflow, signal, payload, args, id=id, subject=subject, by=by)
         return cast("WorkflowHandle[R]", made)
 
     @classmethod
@@ -228,10 +230,13 @@ class Workflow(Startable):
         *,
         id: str,
         subject: Any = None,
+        by: Person | None = None,
     ) -> WorkflowHandle[R]:
         """``signal_with_start`` for async code."""
         workflow = cast("type[Workflow]", cls)
-        made = await binding.backend(cls).asignal_with_start(workflow, signal, payload, args, id=id, subject=subject)
+        made = await binding.backend(cls).asignal_with_start(
+            workflow, signal, payload, args, id=id, subject=subject, by=by
+        )
         return cast("WorkflowHandle[R]", made)
 
     @classmethod

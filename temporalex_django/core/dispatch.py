@@ -7,11 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.core import guard, payloads
+from temporalex_django.core import guard, payloads, senders
 from temporalex_django.core.events import DELIVERED, RESOLUTIONS, RESUME, Job
 from temporalex_django.core.failures import describe, message_of
 from temporalex_django.core.history import Recorded
-from temporalex_django.core.mailbox import Update
+from temporalex_django.core.mailbox import Signal, Update
 from temporalex_django.core.phase import Handler, Phase, check_shape
 from temporalex_django.core.results import Async, Err, Ok, Stop
 from temporalex_django.core.scheduler import Unit, not_awaited
@@ -43,7 +43,9 @@ def messages(
     waiting: list[Update] = []
     if recorded is not None:
         accepted = [event.attributes for event in recorded.outputs if event.kind == "UpdateAccepted"]
-        updates = [Update(a["id"], a["name"], a["args"], a["after"], accepted=True) for a in accepted]
+        updates = [
+            Update(a["id"], a["name"], a["args"], a["after"], accepted=True, sender=senders.of(a)) for a in accepted
+        ]
         updates.sort(key=lambda update: update.after)
         waiting = [update for update in updates if update.after < base]
         rest = updates[len(waiting) :]
@@ -66,6 +68,7 @@ def messages(
                 attributes["args"],
                 count if after is None else after,
                 accepted=False,
+                sender=senders.of(attributes),
             )
             if after is None:
                 incoming.append(update)
@@ -90,14 +93,16 @@ def arrive(executor: Executor, message: Job | Update) -> None:
         payload = executor.resume(message.attributes["id"], message.attributes["request"])
         if payload is None:
             return
-        message = Job("SignalReceived", {"name": RESUME, "payload": payload})
+        noted = senders.recorded(senders.of(message.attributes))
+        message = Job("SignalReceived", {"name": RESUME, "payload": payload, **noted})
     name = message.attributes["name"]
+    sender = senders.of(message.attributes)
     executor.record(message)
     if name == RESUME and executor.resumes is not None:
         executor.mailbox.received += 1
         executor.resumes.resumed(message.attributes["payload"])
         return
-    executor.mailbox.add_signal(name, message.attributes.get("payload"))
+    executor.mailbox.add_signal(name, message.attributes.get("payload"), sender=sender)
     match_waiters(executor, name)
 
 
@@ -123,7 +128,7 @@ def run(executor: Executor) -> None:
             _judge(executor, phase, message)
         else:
             mailbox.take_signal(message.name)
-            _signal(executor, phase, message.name, message.payload)
+            _signal(executor, phase, message)
 
 
 def look(executor: Executor) -> None:
@@ -149,6 +154,7 @@ def match_waiters(executor: Executor, name: str) -> None:
             if signal is None:
                 return
             executor.mailbox.waiters(name).remove((unit, ivar))
+            unit.sender = signal.sender
             ivar.put(copied(signal.payload))
 
 
@@ -190,7 +196,7 @@ def _not_now(executor: Executor, name: str) -> UpdateRejected:
 
 def _judge(executor: Executor, phase: Phase, update: Update) -> None:
     if update.admitted or _admit(executor, phase, update):
-        _call(executor, phase, "update", update.name, phase.updates[update.name], update.args, update.id)
+        _call(executor, phase, "update", update, phase.updates[update.name], update.args)
 
 
 def _admit_waiting(executor: Executor, phase: Phase) -> None:
@@ -220,7 +226,7 @@ def _admit(executor: Executor, phase: Phase, update: Update) -> bool:
         return False
     executor.open_updates[update.id] = update.name
     attributes = {"id": update.id, "name": update.name, "args": update.args, "after": update.after}
-    executor.emit("AcceptUpdate", None, attributes)
+    executor.emit("AcceptUpdate", None, {**attributes, **senders.recorded(update.sender)})
     update.admitted, update.args = True, args
     return True
 
@@ -229,6 +235,7 @@ def _validate(executor: Executor, handler: Handler, update: Update, args: Any, p
     if handler.validator is None:
         return
     try:
+        executor.validated = update.sender
         with executor.pure("validator"):
             verdict = handler.validator(copied(args), copied(phase.state))
     except (MemoryError, RecursionError):
@@ -247,24 +254,26 @@ def _validate(executor: Executor, handler: Handler, update: Update, args: Any, p
     )
 
 
-def _signal(executor: Executor, phase: Phase, name: str, payload: Any) -> None:
+def _signal(executor: Executor, phase: Phase, signal: Signal) -> None:
+    name = signal.name
     handler = phase.signals[name]
     try:
-        args = payloads.fit(copied(payload), handler.args_type, what=f"the payload of signal {name!r}")
+        args = payloads.fit(copied(signal.payload), handler.args_type, what=f"the payload of signal {name!r}")
     except PayloadError as exc:
         _log(executor, f"signal {name}", exc)
         return
-    _call(executor, phase, "signal", name, handler, args, None)
+    _call(executor, phase, "signal", signal, handler, args)
 
 
-def _call(
-    executor: Executor, phase: Phase, kind: str, name: str, handler: Handler, args: Any, update: str | None
-) -> None:
+def _call(executor: Executor, phase: Phase, kind: str, message: Signal | Update, handler: Handler, args: Any) -> None:
+    name, update = message.name, message.id if isinstance(message, Update) else None
+
     def finished(value: Any, error: BaseException | None) -> None:
         phase.busy = None
-        _answered(executor, phase, kind, name, update, value, error)
+        _answered(executor, phase, kind, name, update, unit, value, error)
 
     unit = Unit(executor.scheduler, "sync handler", f"{kind} {name}", finished, phase.host)
+    unit.sender = message.sender
     phase.busy = unit
     try:
         value = executor.scheduler.call(unit, lambda: handler.fn(args, copied(phase.state)))
@@ -280,7 +289,14 @@ def _call(
 
 
 def _answered(
-    executor: Executor, phase: Phase, kind: str, name: str, update: str | None, value: Any, error: BaseException | None
+    executor: Executor,
+    phase: Phase,
+    kind: str,
+    name: str,
+    update: str | None,
+    handler: Unit,
+    value: Any,
+    error: BaseException | None,
 ) -> None:
     response = None
     if error is None:
@@ -295,7 +311,7 @@ def _answered(
     else:
         phase.state = copied(value.state)  # the handler may have kept a reference
         if isinstance(value, Async):
-            _spawn(executor, phase, kind, name, update, value.fn)
+            _spawn(executor, phase, kind, name, update, handler, value.fn)
         elif update is not None:
             _complete(executor, update, response)
         if isinstance(value, Stop):
@@ -306,7 +322,15 @@ def _answered(
     phase.settle()
 
 
-def _spawn(executor: Executor, phase: Phase, kind: str, name: str, update: str | None, fn: Callable[[], Any]) -> None:
+def _spawn(
+    executor: Executor,
+    phase: Phase,
+    kind: str,
+    name: str,
+    update: str | None,
+    handler: Unit,
+    fn: Callable[[], Any],
+) -> None:
     def finished(value: Any, error: BaseException | None) -> None:
         phase.running -= 1
         if error is None and isinstance(value, Async):
@@ -322,6 +346,7 @@ def _spawn(executor: Executor, phase: Phase, kind: str, name: str, update: str |
 
     phase.running += 1
     unit = Unit(executor.scheduler, "async handler", f"async {kind} {name}", finished, phase.host)
+    unit.sender = handler.sender
     executor.scheduler.spawn(unit, invoke(fn))
 
 

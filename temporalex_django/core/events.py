@@ -72,6 +72,7 @@ class Job(NamedTuple):
     ``kind`` is the history kind that it becomes, or ``UpdateRequested`` (becomes ``UpdateAccepted`` only when accepted).
     ``ResumeRequested`` becomes ``SignalReceived`` when a graph lets it through.
     Attributes by kind: ``SignalReceived`` name, payload · ``UpdateRequested`` id, name, args, after (None when new) · ``ResumeRequested`` id, request ·
+    each of these three also sender (``senders.recorded``), where a person sent it ·
     ``ActivityCompleted`` seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts, timeout ·
     ``ChildCompleted`` seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq, type, message ·
     ``ExternalDelivered`` seq · ``TimerFired`` seq · ``CancelRequested`` reason.

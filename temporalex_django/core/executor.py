@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol
 
-from temporalex_django.core import dispatch, eviction, matching, payloads, places
+from temporalex_django.core import dispatch, eviction, matching, payloads, places, senders
 from temporalex_django.core.activation import Activation, Completion, Definition, RunInfo
 from temporalex_django.core.commands import Command
 from temporalex_django.core.conditions import Conditions
@@ -29,6 +29,7 @@ from temporalex_django.core.patches import Patches
 from temporalex_django.core.phase import Phase
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
 from temporalex_django.core.scheduler import Scheduler, Unit
+from temporalex_django.core.senders import Sender
 from temporalex_django.core.values import copied
 from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError, ResumeRefused, TemporalexError
 
@@ -60,6 +61,7 @@ class Executor:
         self.conditions = Conditions()
         self.phase: Phase | None = None
         self.place: str | None = None  # the pure place that user code is in
+        self.validated: Sender | None = None  # who sent the update that a validator looks at
         self.replaying = False
         self.suspect = False  # for the guard on Python 3.11
         self.now = datetime.min.replace(tzinfo=UTC)
@@ -187,7 +189,9 @@ class Executor:
         self.closed = kind
         left = self.mailbox.leftovers()
         if kind == "ContinueAsNew":
-            self._completion.carried = [{"name": s.name, "payload": s.payload} for s in left]
+            self._completion.carried = [
+                {"name": s.name, "payload": s.payload, **senders.recorded(s.sender)} for s in left
+            ]
         elif left:
             attributes["never_consumed"] = [s.name for s in left]
         self.emit(kind, None, attributes)

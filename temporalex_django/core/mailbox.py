@@ -13,17 +13,20 @@ from typing import Any
 
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.scheduler import Unit
+from temporalex_django.core.senders import Sender
 
 
 class Signal:
-    """A signal in the buffer."""
+    """A signal in the buffer. ``permission``: the one that its sender was judged by when it came."""
 
-    __slots__ = ("name", "number", "payload")
+    __slots__ = ("name", "number", "payload", "permission", "sender")
 
-    def __init__(self, number: int, name: str, payload: Any) -> None:
+    def __init__(self, number: int, name: str, payload: Any, sender: Sender | None, permission: str | None) -> None:
         self.number = number
         self.name = name
         self.payload = payload
+        self.sender = sender
+        self.permission = permission
 
 
 class Update:
@@ -32,14 +35,17 @@ class Update:
     ``admitted``: it was answered when it came (``Activation.admit_updates``) and waits for a busy handler; ``args`` are decoded then.
     """
 
-    __slots__ = ("accepted", "admitted", "after", "args", "id", "name")
+    __slots__ = ("accepted", "admitted", "after", "args", "id", "name", "sender")
 
-    def __init__(self, update_id: str, name: str, args: Any, after: int, *, accepted: bool) -> None:
+    def __init__(
+        self, update_id: str, name: str, args: Any, after: int, *, accepted: bool, sender: Sender | None = None
+    ) -> None:
         self.id = update_id
         self.name = name
         self.args = args
         self.after = after
         self.accepted = accepted
+        self.sender = sender
         self.admitted = False
 
 
@@ -52,9 +58,11 @@ class Mailbox:
         self._signals: dict[str, deque[Signal]] = {}
         self._waiters: dict[str, deque[tuple[Unit, IVar]]] = {}
 
-    def add_signal(self, name: str, payload: Any) -> Signal:
+    def add_signal(
+        self, name: str, payload: Any, *, sender: Sender | None = None, permission: str | None = None
+    ) -> Signal:
         self.received += 1
-        signal = Signal(self.received, name, payload)
+        signal = Signal(self.received, name, payload, sender, permission)
         self._signals.setdefault(name, deque()).append(signal)
         return signal
 

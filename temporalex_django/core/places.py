@@ -34,6 +34,8 @@ FORBIDDEN: Final = {
 READS: Final = frozenset({"now", "info", "cancel_requested"})
 #: Except here: a closure gets all that it may know, and a transition is run again by whoever reads a graph from its history.
 _BLIND: Final = frozenset({"update_state closure", "transition"})
+#: Who sent an update is known where it is judged; a predicate is about no message.
+_BESIDE: Final = frozenset({("sender", "validator")})
 
 _executor: ContextVar[Executor | None] = ContextVar("temporalex_executor", default=None)
 _place: ContextVar[str | None] = ContextVar("temporalex_place", default=None)
@@ -45,7 +47,7 @@ def executor_for(name: str) -> Executor:
     """The executor at work. Raises ``OutsideWorkflow``, or ``NestingError`` in a pure place."""
     executor = _executor.get()
     place = _place.get() if executor is None else executor.place
-    if place is not None and (name not in READS or place in _BLIND):
+    if place is not None and (name not in READS or place in _BLIND) and (name, place) not in _BESIDE:
         raise NestingError(
             f"{_shown(name)} is not allowed in a {place}: it must only look at what it is given and return"
         )

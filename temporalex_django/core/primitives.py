@@ -44,6 +44,7 @@ def wait_for_signal(executor: Executor, name: str) -> IVar:
     if dispatch.eligible(executor, name, unit):
         signal = executor.mailbox.take_signal(name)
         if signal is not None:
+            unit.sender = signal.sender
             return filled(copied(signal.payload))
     ivar = IVar(f"signal {name}")
     executor.mailbox.wait(name, unit, ivar)

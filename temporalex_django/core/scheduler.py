@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from temporalex_django.core.ivar import IVar
+from temporalex_django.core.senders import Sender
 from temporalex_django.errors import Cancelled, DeterminismViolation, NotAwaited
 
 Finished = Callable[[Any, BaseException | None], None]
@@ -42,6 +43,7 @@ class Unit:
         "number",
         "parent",
         "queued",
+        "sender",
         "shields",
         "told",
         "unawaited",
@@ -55,6 +57,7 @@ class Unit:
         self.name = name
         self.finished = finished
         self.parent = parent
+        self.sender: Sender | None = None if parent is None else parent.sender  # of the message that it is about
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.waiting: IVar | None = None
         self.error: BaseException | None = None  # thrown in at the next step

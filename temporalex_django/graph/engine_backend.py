@@ -77,9 +77,9 @@ class EngineHandle:
         """See ``WorkflowHandle.resume``; ``by`` is noted, roles are the durable runtime's."""
         self.engine.runner.resume(self.id, event, step=step, data=data, by=by, **self._where)
 
-    def cancel(self, reason: str = "") -> None:
-        """At once. Raises ``WorkflowClosed``."""
-        del reason  # kept by the durable runtime alone
+    def cancel(self, reason: str = "", *, by: Any = None) -> None:
+        """At once. Raises ``WorkflowClosed``, and ``NotConfigured`` for a reason or a user: nothing here would keep them."""
+        _refuse_kept(f"cancel of {self.id}", reason=reason or None, by=by)
         self.engine.runner.cancel(self.id, **self._where)
 
     def result(self, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
@@ -101,13 +101,20 @@ class EngineHandle:
         """``resume`` for async code."""
         await asyncio.to_thread(self.resume, event, step=step, data=data, by=by)
 
-    async def acancel(self, reason: str = "") -> None:
+    async def acancel(self, reason: str = "", *, by: Any = None) -> None:
         """``cancel`` for async code."""
-        await asyncio.to_thread(self.cancel, reason)
+        await asyncio.to_thread(self.cancel, reason, by=by)
 
     async def aresult(self, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
         """``result`` for async code."""
         return await asyncio.to_thread(self.result, timeout)
+
+
+def _refuse_kept(what: str, **options: Any) -> None:
+    """Raises ``NotConfigured`` for options that only Django's tables have a place for."""
+    for name, value in options.items():
+        if value is not None:
+            raise NotConfigured(f"{what}: {name}= is kept by the durable runtime, an engine has no place for it")
 
 
 class EngineBackend:
@@ -125,12 +132,10 @@ class EngineBackend:
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        by: Any = None,
     ) -> EngineHandle:
         """What ``OrderFlow.start(value, args)`` comes to."""
-        if subject is not None:
-            raise NotConfigured(
-                f"{workflow.name}: subject= links a run to a model instance, which takes Django's backend"
-            )
+        _refuse_kept(f"start of {workflow.name}", subject=subject, by=by)
         if (id is None) == (value is None):
             raise InvalidId(f"{workflow.name}: an engine needs the id or the value of an instance, one of them")
         key = id

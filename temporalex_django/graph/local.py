@@ -4,8 +4,7 @@ What is parked holds no thread. The lock of an instance is held while results ar
 instance that was begun elsewhere, or before a crash, goes on from what is stored (HE-097): steps that had begun are executed again
 (HE-088), and timers begin anew, since they are in memory only (HE-106). Two processes must not run the same instances.
 
-Not here: ``activity_context()``; ``atomic``, ``timeout``, ``heartbeat`` and ``queue`` of steps; the roles of approvals. The durable
-runtime has all of these.
+Not here: ``activity_context()``; ``atomic``, ``timeout``, ``heartbeat`` and ``queue`` of steps. The durable runtime has all of these.
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+from temporalex_django.authoring.people import decider, holds
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.errors import (
+    ActionNotPermitted,
     AlreadyRunning,
     EngineNotFound,
     NestingError,
@@ -35,7 +36,7 @@ from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Ti
 from temporalex_django.graph.course import Course, Fired, Result
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.run import requested, resumption
-from temporalex_django.graph.steps import StepRef, events_of, key_of, name_of, timer_of
+from temporalex_django.graph.steps import StepRef, events_of, key_of, name_of, role_of, timer_of
 from temporalex_django.graph.structure import bits
 from temporalex_django.graph.timers import ThreadTimers
 
@@ -156,12 +157,20 @@ class LocalRunner:
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """HE-094 HE-103: judged and stored when it returns; the pool executes what follows. ``by`` is noted with the data."""
-        request = requested(event, step=step, data=data, by=None if by is None else str(by))
+        """HE-094 HE-103: judged and stored when it returns; the pool executes what follows. ``by`` is noted with the data.
+
+        Raises ``ActionNotPermitted`` when it is not a user with the role of the step, or groups cannot be known.
+        """
+        user, name = decider(by)
+        request = requested(event, step=step, data=data, by=str(user) if user is not None else name)
         request["data"] = payloads.plain(data, what=f"the data of resume({event!r})")
 
         def change(course: Course, now: datetime) -> None:
             found = engine.resumed_by(course.instance, request["event"], request["step"])
+            if (role := role_of(found)) is not None and not holds(user, role):
+                raise ActionNotPermitted(
+                    f"{id}: {request['by'] or 'nobody'} may not decide {name_of(found)}: it takes the role {role!r} of a user (by=user)"
+                )
             course.fold([resumption(course.instance, {**request, "step": key_of(found)})], now)
 
         self._change(f"resume({event!r})", id, workflow, version, change)

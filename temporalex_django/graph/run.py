@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol
 
+from temporalex_django.authoring.people import Person, holds
 from temporalex_django.core import payloads
 from temporalex_django.core.events import Job
 from temporalex_django.core.executor import Executor
@@ -170,7 +171,7 @@ class GraphRun:
         if may is not None and role_of(step) is not None and key not in may:
             by = request.get("by") or "nobody"
             raise ActionNotPermitted(
-                f"{self.executor.info.id}: {by} may not decide {name_of(step)}: it takes the role {role_of(step)!r}"
+                f"{self.executor.info.id}: {by} may not decide {name_of(step)}: it takes the role {role_of(step)!r} of a user (by=user)"
             )
         what = f"the data of resume({request['event']!r})"
         payload = {
@@ -193,6 +194,16 @@ def waits(instance: Instance, *, most: int | None = None) -> list[str]:
     found = [f"step {key_of(step)}" for step in islice(instance.graph.refs(instance.active), most)]
     waiting = islice(instance.graph.refs(instance.waiting), None if most is None else most - len(found))
     return found + [f"step {key_of(step)}: {' or '.join(events_of(step))}" for step in waiting]
+
+
+def deciding(code: Any, event: str, user: Person | None) -> list[str]:
+    """Keys of the steps with a role that take the event from this person: no role, nobody. Raises ``ActionNotPermitted``, see ``holds``."""
+    graph = code.graph() if hasattr(code, "graph") else ()
+    return [
+        key_of(step)
+        for step in graph
+        if event in events_of(step) and (role := role_of(step)) is not None and holds(user, role)
+    ]
 
 
 def requested(

@@ -334,6 +334,14 @@ class Migration(migrations.Migration):
                 ),
                 ("fresh", models.BooleanField(db_default=True)),
                 ("settled", models.BooleanField(db_default=False)),
+                (
+                    "sender_key",
+                    models.CharField(help_text="Of the user who sent it, as text.", max_length=200, null=True),
+                ),
+                (
+                    "sender_name",
+                    models.CharField(help_text="Who, as it read then.", max_length=200, null=True),
+                ),
                 ("outcome_status", models.CharField(max_length=20, null=True)),
                 ("outcome", models.BinaryField(null=True)),
                 ("created_at", models.DateTimeField()),

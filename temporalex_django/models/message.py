@@ -28,6 +28,10 @@ class Message(models.Model):
     after = models.IntegerField(null=True, help_text=_("Signals received before this update began to wait."))
     fresh = models.BooleanField(db_default=True)
     settled = models.BooleanField(db_default=False)
+    sender_key = models.CharField(  # noqa: DJ001 - none: code sent it
+        max_length=200, null=True, help_text=_("Of the user who sent it, as text.")
+    )
+    sender_name = models.CharField(max_length=200, null=True, help_text=_("Who, as it read then."))  # noqa: DJ001
     outcome_status = models.CharField(max_length=20, null=True)  # noqa: DJ001 - none yet
     outcome = models.BinaryField(null=True)
     created_at = models.DateTimeField()

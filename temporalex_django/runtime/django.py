@@ -19,6 +19,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.senders import Sender
 from temporalex_django.errors import PayloadError
 from temporalex_django.runtime.dialect import Dialect, dialect_for
 from temporalex_django.runtime.ids import token, uuid7
@@ -272,7 +273,7 @@ class DjangoStorage(TaskStatements, TurnStatements):
         if waiting:
             still, parked = self.sql.among(waiting, "uuid")
             which, parameters = f"{which} and (m.fresh or not (m.chain_id {still}))", [parked]
-        columns = "m.chain_id, m.id, m.kind, m.name, m.body, m.dedupe, m.run_id, m.after"
+        columns = "m.chain_id, m.id, m.kind, m.name, m.body, m.dedupe, m.run_id, m.after, m.sender_key, m.sender_name"
         if self.sql.vendor == "sqlite":
             numbered = "row_number() over (partition by m.chain_id order by m.id) as number"
             source = f"(select {columns}, {numbered} from temporalex_message m where {which} and m.chain_id {test}) m"
@@ -285,14 +286,23 @@ class DjangoStorage(TaskStatements, TurnStatements):
         rows = self.sql.select(
             f"select {columns} from {source} order by m.chain_id, m.id",
             [*parameters, parameter],
-            ("uuid", "int8", "text", "text", "bytea", "text", "uuid", "int4"),
+            ("uuid", "int8", "text", "text", "bytea", "text", "uuid", "int4", "text", "text"),
         )
         decode = codec().decode
-        for chain, message, kind, name, body, dedupe, run, after in rows:
+        for chain, message, kind, name, body, dedupe, run, after, key, who in rows:
             with _of(f"message {message} ({kind} {name})", chain=chain):
                 plain = decode(body)
             found[chain].append(
-                InboxMessage(id=message, kind=kind, name=name, body=plain, dedupe=dedupe, run_id=run, after=after)
+                InboxMessage(
+                    id=message,
+                    kind=kind,
+                    name=name,
+                    body=plain,
+                    dedupe=dedupe,
+                    run_id=run,
+                    after=after,
+                    sender=None if key is None else Sender(key, who or ""),
+                )
             )
         return found
 

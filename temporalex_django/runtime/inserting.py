@@ -17,6 +17,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, connections, models, transaction
 
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.senders import Sender
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.ids import token, uuid7
@@ -222,7 +223,14 @@ def _insert_sqlite(
 
 
 def insert_message(
-    chain: UUID, *, kind: str, name: str, body: Any, dedupe: str | None = None, storage: DjangoStorage
+    chain: UUID,
+    *,
+    kind: str,
+    name: str,
+    body: Any,
+    dedupe: str | None = None,
+    sender: Sender | None = None,
+    storage: DjangoStorage,
 ) -> Inserted:
     """Put a message into a chain's inbox: one INSERT that locks nothing of the run.
 
@@ -231,10 +239,11 @@ def insert_message(
     """
     now, clock = storage.sql.instant(storage.clock, live=True)
     sql = (
-        "insert into temporalex_message (chain_id, queue, kind, name, body, dedupe, created_at)"
-        f" select c.id, c.queue, %s, %s, %s, %s, {now} from temporalex_chain c where c.id = %s"
+        "insert into temporalex_message (chain_id, queue, kind, name, body, dedupe, sender_key, sender_name, created_at)"
+        f" select c.id, c.queue, %s, %s, %s, %s, %s, %s, {now} from temporalex_chain c where c.id = %s"
     )
-    parameters = [kind, name, codec().encode(body), dedupe, *clock, chain]
+    who = (None, None) if sender is None else (sender.key, sender.name)
+    parameters = [kind, name, codec().encode(body), dedupe, *who, *clock, chain]
     if dedupe is None:
         rows = storage.sql.select(f"{sql} returning id", parameters, ("int8",))
         if not rows:

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.senders import Sender
 from temporalex_django.core.values import copied
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.runtime import activities
@@ -156,17 +157,34 @@ class MemoryStorage:
         chains = self.chains_of.get(workflow_id)
         return chains[-1] if chains and not self.chains[chains[-1]].closed else None
 
-    def send(self, chain_id: UUID, kind: str, name: str, body: Any, *, dedupe: str | None = None) -> int:
+    def send(
+        self,
+        chain_id: UUID,
+        kind: str,
+        name: str,
+        body: Any,
+        *,
+        dedupe: str | None = None,
+        sender: Sender | None = None,
+    ) -> int:
         """Put a message into the inbox of a chain; an update id that is taken gives the message that has it."""
         if dedupe is not None and (known := self._kept.get(chain_id, {}).get(dedupe)) is not None:
             return known.message.id
-        return self._deliver(chain_id, kind, name, body, dedupe=dedupe)
+        return self._deliver(chain_id, kind, name, body, dedupe=dedupe, sender=sender)
 
     def _deliver(
-        self, chain_id: UUID, kind: str, name: str, body: Any, *, dedupe: str | None = None, run_id: UUID | None = None
+        self,
+        chain_id: UUID,
+        kind: str,
+        name: str,
+        body: Any,
+        *,
+        dedupe: str | None = None,
+        run_id: UUID | None = None,
+        sender: Sender | None = None,
     ) -> int:
         number = next(self._ids)
-        message = InboxMessage(id=number, kind=kind, name=name, body=body, dedupe=dedupe, run_id=run_id)
+        message = InboxMessage(id=number, kind=kind, name=name, body=body, dedupe=dedupe, run_id=run_id, sender=sender)
         kept = self.messages[number] = MemoryMessage(message=message, chain_id=chain_id)
         self._inboxes.setdefault(chain_id, {})[number] = kept
         self._fresh[chain_id] = None

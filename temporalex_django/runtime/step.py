@@ -12,6 +12,7 @@ from temporalex_django.core.activation import Activation, Completion
 from temporalex_django.core.commands import Command
 from temporalex_django.core.events import CLOSING, DELIVERED, ENGINE_VERSION, FORMAT, Job
 from temporalex_django.core.failures import ending_of_child, error_data, message_of
+from temporalex_django.core.senders import recorded
 from temporalex_django.errors import TemporalexError, WorkflowClosed
 from temporalex_django.runtime.cache import Cached
 from temporalex_django.runtime.storage import (
@@ -161,12 +162,14 @@ class Step:
             elif message.kind == "terminate":
                 continue  # came while an atomic activity ran; the next turn obeys it
             elif message.kind == "signal":
-                later.append(Job("SignalReceived", {"name": message.name, "payload": message.body}))
+                signal = {"name": message.name, "payload": message.body, **recorded(message.sender)}
+                later.append(Job("SignalReceived", signal))
             elif message.kind == "resume":
-                later.append(Job("ResumeRequested", {"id": message.dedupe, "request": message.body}))
+                resume = {"id": message.dedupe, "request": message.body, **recorded(message.sender)}
+                later.append(Job("ResumeRequested", resume))
             else:
                 update = {"id": message.dedupe, "name": message.name, "args": message.body, "after": message.after}
-                later.append(Job("UpdateRequested", update))
+                later.append(Job("UpdateRequested", {**update, **recorded(message.sender)}))
         return start, [*delivered, *jobs, *cancels, *later]
 
     # -- out ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from temporalex_django.core.commands import Command
 from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, DELIVERED, HistoryEvent
+from temporalex_django.core.senders import Sender
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -52,7 +53,7 @@ class RunFacts:
     version: int
     args: Any
     seed: int
-    carried: Sequence[dict[str, Any]] = ()  # signals that came along from the run before: {"name", "payload"}
+    carried: Sequence[dict[str, Any]] = ()  # signals that came along from the run before: attributes of SignalReceived
     attempt: int = 1
     parent: str | None = None
     parent_chain: UUID | None = None
@@ -73,7 +74,7 @@ class InboxMessage:
     event, body: see ``core.executor.Resumes``, dedupe = an id) · ``cancel`` (body reason) ·
     ``activity`` (body: the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child`` and ``external`` likewise.
     A result may also be ``external`` (name ExternalDelivered/ExternalFailed). ``terminate`` (body reason): the parent closed.
-    ``after`` is set when an earlier turn left this update waiting behind a busy handler.
+    ``after`` is set when an earlier turn left this update waiting behind a busy handler. ``sender``: the person who sent it, if one did.
     """
 
     id: int
@@ -83,6 +84,7 @@ class InboxMessage:
     dedupe: str | None = None
     run_id: UUID | None = None  # only for results: the run that asked
     after: int | None = None
+    sender: Sender | None = None
 
 
 @dataclass(slots=True, kw_only=True)

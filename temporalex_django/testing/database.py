@@ -14,6 +14,7 @@ from django.db.models import Min
 
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.workflow import Workflow, timeouts
+from temporalex_django.core.senders import Sender
 from temporalex_django.models import ActivityTask, Chain, Instance
 from temporalex_django.runtime import step
 from temporalex_django.runtime.django import DjangoStorage
@@ -99,8 +100,11 @@ class DjangoEnvironment(Environment):
             events=self.storage.histories({run_id: 0}).get(run_id, []),
         )
 
-    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None) -> int:
-        return insert_message(chain_id, kind=kind, name=name, body=body, dedupe=dedupe, storage=self.storage).id
+    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None, sender: Sender | None) -> int:
+        inserted = insert_message(
+            chain_id, kind=kind, name=name, body=body, dedupe=dedupe, sender=sender, storage=self.storage
+        )
+        return inserted.id
 
     def outcome(self, message_id: int) -> Outcome | None:
         return message_outcome(message_id, storage=self.storage)

@@ -16,6 +16,7 @@ from uuid import UUID
 from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.people import Person, person, require, sender
 from temporalex_django.authoring.typed import R, Runs
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, code_of, defined_so_far, newest
@@ -25,6 +26,7 @@ from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_name
 from temporalex_django.core.replaying import replay
+from temporalex_django.core.senders import Sender
 from temporalex_django.errors import InvalidId, TemporalexError, WorkflowNotFound
 from temporalex_django.graph.activities import activity_of
 from temporalex_django.graph.projection import Projections
@@ -94,7 +96,9 @@ class Environment(ABC):
     def row(self, run_id: UUID) -> MemoryRun: ...
 
     @abstractmethod
-    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None) -> int: ...
+    def _send(
+        self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None, sender: Sender | None
+    ) -> int: ...
 
     @abstractmethod
     def outcome(self, message_id: int) -> Outcome | None: ...
@@ -133,6 +137,8 @@ class Environment(ABC):
         id: str | None = None,
         value: str | None = None,
         version: int | None = None,
+        *,
+        by: Person | None = None,
     ) -> EnvironmentHandle[R]: ...
     @overload
     def start(
@@ -142,6 +148,8 @@ class Environment(ABC):
         id: str | None = None,
         value: str | None = None,
         version: int | None = None,
+        *,
+        by: Person | None = None,
         **options: Any,
     ) -> EnvironmentHandle: ...
     def start(
@@ -151,12 +159,15 @@ class Environment(ABC):
         id: str | None = None,
         value: str | None = None,
         version: int | None = None,
+        *,
+        by: Person | None = None,
         **options: Any,
     ) -> EnvironmentHandle:
         """Start a run and drive it until every unit is blocked.
 
-        Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``.
+        Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``.
         """
+        require(by, "start", what="start")
         workflow = cast("type[Startable]", workflow).choose(version, options)
         if value is not None:
             if id is not None:
@@ -185,21 +196,23 @@ class Environment(ABC):
         args: Any = None,
         *,
         id: str,
+        by: Person | None = None,
     ) -> EnvironmentHandle:
         """Send a signal to the open run of that id and class; start it first when there is none. The run sees both at once.
 
         Raises ``AlreadyRunning`` when a run of another class has the id, and what ``start`` raises.
         """
+        by = person(by)
         plain = payloads.plain(payload, what=f"the payload of signal {check_name(signal, what='signal')!r}")
         chain_id = self._chain_of(check_id(id))
         if chain_id is not None:
             row = self.row(self.run_ids(chain_id)[-1])
             if row.status not in CLOSED_STATUSES and row.facts.workflow == workflow.name:
-                self.send(chain_id, "signal", signal, plain)
+                self.send(chain_id, "signal", signal, plain, by=by)
                 return EnvironmentHandle(self, id, chain_id)
         with nullcontext() if self._batch is not None else self.batch():
-            handle = self.start(workflow, args, id=id)
-            self.send(handle.chain_id, "signal", signal, plain)
+            handle = self.start(workflow, args, id=id, by=by)
+            self.send(handle.chain_id, "signal", signal, plain, by=by)
         return handle
 
     def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
@@ -216,11 +229,25 @@ class Environment(ABC):
             raise WorkflowNotFound(f"no run with the id {id!r} was started in this environment")
         return EnvironmentHandle(self, id, chain_id)
 
-    def send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None = None) -> int:
+    def send(
+        self,
+        chain_id: UUID,
+        kind: str,
+        name: str,
+        body: Any,
+        dedupe: str | None = None,
+        *,
+        by: Person | None = None,
+    ) -> int:
         """Put a message into an inbox and drive. The id of the message."""
-        number = self._send(chain_id, kind, name, payloads.plain(body, what=f"the payload of {kind} {name!r}"), dedupe)
+        plain = payloads.plain(body, what=f"the payload of {kind} {name!r}")
+        number = self._send(chain_id, kind, name, plain, dedupe, self._sender(by))
         self._drive()
         return number
+
+    def _sender(self, by: Person | None) -> Sender | None:
+        """What travels with a message of that person."""
+        return sender(by)
 
     def close(self, chain_id: UUID, status: str, reason: str) -> None:
         """End a run at once: ``terminated``, or (a graph) ``cancelled``."""

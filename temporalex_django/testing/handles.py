@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 from uuid import UUID, uuid4
 
 from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.people import Person, decider, person, require
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_name, check_update_id
 from temporalex_django.core.values import copied
 from temporalex_django.errors import WorkflowClosed
-from temporalex_django.graph.run import requested
+from temporalex_django.graph.run import deciding, requested
 from temporalex_django.graph.steps import StepRef
 from temporalex_django.runtime.outcomes import result_of, update_value
 from temporalex_django.runtime.storage import Outcome
@@ -79,10 +80,11 @@ class EnvironmentHandle(Generic[Result_co]):
         """Why the run cannot go on, or None."""
         return self.env.errors.get(self.env.run_ids(self.chain_id)[-1])
 
-    def signal(self, name: str, payload: Any = None) -> None:
+    def signal(self, name: str, payload: Any = None, *, by: Person | None = None) -> None:
         """Send a signal. Raises ``WorkflowClosed``, ``PayloadError``."""
+        by = person(by)
         self._refuse_closed(f"signal {check_name(name, what='signal')!r}")
-        self.env.send(self.chain_id, "signal", name, payload)
+        self.env.send(self.chain_id, "signal", name, payload, by=by)
 
     def update(
         self,
@@ -92,39 +94,51 @@ class EnvironmentHandle(Generic[Result_co]):
         id: str | None = None,
         timeout: float | None = None,
         mode: str = "auto",
+        by: Person | None = None,
     ) -> Any:
         """Send an update and give its response. ``timeout`` and ``mode`` are accepted as in ``WorkflowHandle``: nothing is waited for here.
 
-        Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``.
+        Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``ActionNotPermitted``.
         """
         del timeout, mode
-        return self.update_async(name, args, id=id).result()
+        return self.update_async(name, args, id=id, by=by).result()
 
-    def update_async(self, name: str, args: Any = None, id: str | None = None) -> EnvironmentUpdate:
+    def update_async(
+        self, name: str, args: Any = None, id: str | None = None, *, by: Person | None = None
+    ) -> EnvironmentUpdate:
         """Send an update without asking for its response."""
+        by = person(by)
         check_name(name, what="update")
         update_id = str(uuid4()) if id is None else check_update_id(id)
-        number = self.env.send(self.chain_id, "update", name, args, update_id)
+        number = self.env.send(self.chain_id, "update", name, args, update_id, by=by)
         return EnvironmentUpdate(self.env, number, update_id, f"update {name!r} of {self.id}")
 
-    def resume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
-        """Give a graph the event that one of its steps waits for. ``by`` is noted; roles are not asked for here.
+    def resume(
+        self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Person | str | None = None
+    ) -> None:
+        """Give a graph the event that one of its steps waits for. ``by`` decides: a user, or a name, which has no role.
 
-        Raises ``ResumeRefused`` when none or several steps wait for it, ``WorkflowClosed``, ``PayloadError``; nothing changes then.
+        Raises ``ResumeRefused`` when none or several steps wait for it, ``ActionNotPermitted`` when ``by`` lacks the role of the step,
+        ``WorkflowClosed``, ``PayloadError``; nothing changes then.
         """
+        user, name = decider(by)
         self._refuse_closed(f"resume({event!r})")
         update_id = str(uuid4())
-        request = requested(event, step=step, data=data, by=None if by is None else str(by))
-        number = self.env.send(self.chain_id, "resume", event, request, update_id)
+        facts = self._row.facts
+        may = deciding(self.env.class_of(self.chain_id, facts.workflow, facts.version), event, user)
+        request = requested(event, step=step, data=data, by=str(user) if user is not None else name, may=may)
+        number = self.env.send(self.chain_id, "resume", event, request, update_id, by=user)
         if not self.env.batching:
             update_value(self.env.outcome(number), update_id=update_id, what=f"resume({event!r}) of {self.id}")
 
-    def instance(self) -> Any:
+    def instance(self, *, by: Person | None = None) -> Any:
         """A graph as an instance of the pure engine: its context and execution history, from the history of the run."""
+        require(by, "view", what="look at")
         return self.env.instance(self)
 
-    def query(self, name: str, args: Any = None, *, fresh: bool = True) -> Any:
-        """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``."""
+    def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
+        """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``, ``ActionNotPermitted``."""
+        require(by, "query", what="query")
         del fresh  # nothing is ever undelivered here
         row = self._row
         published = row.published
@@ -135,8 +149,9 @@ class EnvironmentHandle(Generic[Result_co]):
         facts = row.facts
         return self.env.class_of(self.chain_id, facts.workflow, facts.version).answer(name, args, published)
 
-    def result(self, timeout: float | None = None) -> Result_co:
+    def result(self, timeout: float | None = None, *, by: Person | None = None) -> Result_co:
         """The result. Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself."""
+        require(by, "view", what="look at")
         del timeout
         row = self._row
         facts = row.facts
@@ -145,25 +160,29 @@ class EnvironmentHandle(Generic[Result_co]):
         )
         return cast("Result_co", found)
 
-    def cancel(self) -> None:
-        """Ask the run to cancel; a graph is cancelled at once. Raises ``WorkflowClosed``."""
+    def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
+        """Ask the run to cancel; a graph is cancelled at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
+        require(by, "cancel", what="cancel")
         self._refuse_closed("cancel request")
         facts = self._row.facts
         if self.env.class_of(self.chain_id, facts.workflow, facts.version).cancels_at_once:
-            self.env.close(self.chain_id, "cancelled", "")
+            self.env.close(self.chain_id, "cancelled", reason)
             return
-        self.env.send(self.chain_id, "cancel", "", {"reason": ""})
+        self.env.send(self.chain_id, "cancel", "", {"reason": reason})
 
-    def terminate(self, reason: str = "") -> None:
-        """Close the run at once. Raises ``WorkflowClosed``."""
+    def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
+        """Close the run at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
+        require(by, "terminate", what="terminate")
         self._refuse_closed("terminate")
         self.env.close(self.chain_id, "terminated", reason)
 
-    def history(self) -> list[HistoryEvent]:
+    def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
         """Of the newest run."""
+        require(by, "view", what="look at")
         return [replace(event, attributes=copied(event.attributes)) for event in self._row.events]
 
-    def describe(self) -> Description:
+    def describe(self, *, by: Person | None = None) -> Description:
+        require(by, "view", what="look at")
         row = self._row
         return Description(
             id=self.id,

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring.workflow import Workflow, timeouts
+from temporalex_django.core.senders import Sender
 from temporalex_django.runtime import activities, step
 from temporalex_django.runtime.memory import MemoryRun, MemoryStorage
 from temporalex_django.runtime.storage import Outcome
@@ -66,8 +67,8 @@ class WorkflowEnvironment(Environment):
     def row(self, run_id: UUID) -> MemoryRun:
         return self.storage.runs[run_id]
 
-    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None) -> int:
-        return self.storage.send(chain_id, kind, name, body, dedupe=dedupe)
+    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None, sender: Sender | None) -> int:
+        return self.storage.send(chain_id, kind, name, body, dedupe=dedupe, sender=sender)
 
     def outcome(self, message_id: int) -> Outcome | None:
         kept = self.storage.messages.get(message_id)

@@ -12,10 +12,12 @@ from example_project.shop.activities import PaymentRefused
 from example_project.shop.orders import OrderProcess
 from temporalex_django import Done, Event, errors
 from temporalex_django.testing.environment import Environment
+from tests.people import Somebody
 
 BREAD = {"product_id": "1134483", "quantity": 2, "amount": "3.98"}
 WINE = {"product_id": "1000236", "quantity": 3, "amount": "36.02"}
 CENT = {"product_id": "1000236", "quantity": 1, "amount": "0.01"}
+CLEO = Somebody("cleo", groups=(orders.CLERKS,))
 COUPON = {"product_id": "5978656", "quantity": 0, "amount": "0.00"}
 
 
@@ -80,7 +82,7 @@ def test_one_cent_above_the_limit_a_clerk_decides(env: Environment, world: World
     assert waiting(handle) == ["review"]
     assert "ShipOrder" not in world.calls
 
-    handle.resume("approved", by="cleo", data={"why": "a regular"})
+    handle.resume("approved", by=CLEO, data={"why": "a regular"})
 
     assert waiting(handle) == ["carrier"]
     assert handle.instance().context.steps.review == {"by": "cleo", "why": "a regular"}
@@ -89,7 +91,7 @@ def test_one_cent_above_the_limit_a_clerk_decides(env: Environment, world: World
 def test_who_is_rejected_gets_the_money_back_and_the_shop_its_goods(env: Environment, world: World) -> None:
     handle = start(env, WINE, WINE)
 
-    handle.resume("rejected", by="cleo", data={"why": "no such street"})
+    handle.resume("rejected", by=CLEO, data={"why": "no such street"})
 
     assert sorted(world.calls[2:4]) == ["RefundPayment", "ReturnStock"]
     assert world.calls[4:] == ["CancelOrder"]

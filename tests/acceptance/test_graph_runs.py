@@ -34,6 +34,7 @@ from tests.acceptance.graphs import (
     steps,
     webhook,
 )
+from tests.people import Somebody
 from tests.unit.support import events, kinds
 
 
@@ -87,7 +88,7 @@ def test_a_large_order_goes_through_review_and_who_decided_is_in_the_history(env
     """HE-038 HE-045 HE-048 HE-061 HE-072 HE-103."""
     h = env.start(OrderGraph, {"total": 50}, value="1")
     assert h.describe()["waiting_for"] == ["step approval: approved or rejected or overdue"]
-    h.resume("approved", by="ann", data={"why": "known customer"})
+    h.resume("approved", by=Somebody("ann", "shop.review"), data={"why": "known customer"})
     assert h.instance().context.steps.approval == {"by": "ann", "why": "known customer"}
     (resume,) = events(h, "SignalReceived")
     assert resume["name"] == "__resume__"

@@ -25,6 +25,7 @@ from temporalex_django import (
 from temporalex_django.graph import Engine, Instance, LocalRunner, MemoryStorage, engine, lookup
 from temporalex_django.graph.contracts import OPEN
 from temporalex_django.graph.local import RESTARTS
+from tests.people import Somebody
 from tests.unit.graph_local import START, First, Join, Left, Right, Second, Time, line, parked, running, step
 from tests.waiting import wait_for
 
@@ -326,12 +327,17 @@ def test_a_resume_that_fits_nothing_changes_nothing() -> None:
             Fan.resume("1", "go")
 
 
-def test_who_decided_is_noted() -> None:
+def test_who_decides_needs_the_role_and_is_noted() -> None:
     decision = Approval(role="deciders")
     with running():
         handle = line(decision).start("1")
         parked(handle)
-        handle.resume("approved", by="ann", data={"why": "fine"})
+        for by in (None, "ann", Somebody("bob", groups=()), Somebody("cy", groups=("deciders",), is_active=False)):
+            with pytest.raises(errors.ActionNotPermitted, match=r"may not decide .* it takes the role 'deciders'"):
+                handle.resume("approved", by=by)
+        with pytest.raises(errors.ActionNotPermitted, match="group 'deciders' cannot be known here"):
+            handle.resume("approved", by=Somebody("dan", "shop.decide"))
+        handle.resume("approved", by=Somebody("ann", groups=("deciders",)), data={"why": "fine"})
         assert handle.result(timeout=20)["approval"] == {"why": "fine", "by": "ann"}
 
 

@@ -1,0 +1,80 @@
+"""People: who is named by ``by=``, what of him travels with a message, and what he may do. Users of Django, or whatever has ``has_perm``."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from temporalex_django.core.senders import Sender
+from temporalex_django.errors import ActionNotPermitted
+
+_LONGEST = 200
+APP = "temporalex_django"
+
+
+class Person(Protocol):
+    """A user of Django is one; tests without Django bring their own."""
+
+    def has_perm(self, perm: str, /) -> bool: ...
+
+
+def person(by: object) -> Person | None:
+    """Who is named. Raises ``ActionNotPermitted`` for a name, or whatever else cannot be asked for permissions."""
+    if by is None or (callable(getattr(by, "has_perm", None)) and not isinstance(by, type)):
+        return cast("Person | None", by)
+    raise ActionNotPermitted(f"by={by!r} names nobody whose permissions can be asked: a user is wanted")
+
+
+def decider(by: object) -> tuple[Person | None, str | None]:
+    """Who decides a step: a user, or somebody who is known by name alone, which is noted and has no role."""
+    return (None, by) if isinstance(by, str) else (person(by), None)
+
+
+def sender(by: Person | None) -> Sender | None:
+    """What travels with a message of that person; None for code."""
+    if by is None:
+        return None
+    key = getattr(by, "pk", None)
+    named = getattr(by, "get_username", None)
+    name = str(named() if callable(named) else getattr(by, "username", None) or getattr(by, "name", None) or "")
+    if key is None and not hasattr(by, "pk"):  # no model: its name is all there is to know it by
+        key = name or type(by).__name__
+    return Sender("" if key is None else str(key)[:_LONGEST], name[:_LONGEST])
+
+
+def permits(user: Person, permission: str) -> bool:
+    """Whether an active user has a permission (``app.codename``)."""
+    return bool(_stands(user) and user.has_perm(permission))
+
+
+def holds(user: Person | None, role: str) -> bool:
+    """Whether an active user has the permission (``app.codename``), or is in the group of that name.
+
+    ``groups`` of a user who is not Django's are their names. Raises ``ActionNotPermitted`` where groups cannot be known.
+    """
+    if user is None or not _stands(user):
+        return False
+    if getattr(user, "is_superuser", False):
+        return True
+    if "." in role:
+        return bool(user.has_perm(role))
+    groups = getattr(user, "groups", None)
+    if groups is None:
+        raise ActionNotPermitted(
+            f"whether {user} is in the group {role!r} cannot be known here: give him `groups` (names), or ask for a permission "
+            "(app.codename) instead of a role"
+        )
+    return bool(groups.filter(name=role).exists()) if hasattr(groups, "filter") else role in groups
+
+
+def require(by: object, operation: str, *, what: str) -> Person | None:
+    """Who is named, if he has the permission to do that with runs (``view``, ``cancel`` …). Raises ``ActionNotPermitted``."""
+    user = person(by)
+    wanted = f"{APP}.{operation}_instance"
+    if user is not None and not permits(user, wanted):
+        raise ActionNotPermitted(f"{user} may not {what} runs: that takes the permission {wanted}")
+    return user
+
+
+def _stands(user: Person) -> bool:
+    """Active, and stored where it is a model."""
+    return bool(getattr(user, "is_active", True)) and getattr(user, "pk", user) is not None

@@ -82,14 +82,15 @@ class WorkflowHandle(Generic[Result_co]):
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
-    def signal(self, name: str, payload: Any = None, *, by: Person | None = None) -> None:
+    def signal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
         """Send a signal: one INSERT on the caller's connection, which commits or vanishes with his transaction.
 
-        A handler with a ``permission`` judges ``by`` when the signal is dispatched; one that is refused leaves an audit row alone.
-        Raises ``WorkflowClosed``, ``PayloadError``; nothing is written then.
+        ``id`` makes it safe to send again: the run gets it once. A handler with a ``permission`` judges ``by`` when the signal is
+        dispatched; one that is refused leaves an audit row alone. Raises ``WorkflowClosed``, ``PayloadError``, ``InvalidId``; nothing
+        is written then.
         """
         who = _actor(by)
-        Signal(self._found(), signal=name, payload=payload, by=who).execute()
+        Signal(self._found(), signal=name, payload=payload, id=id, by=who).execute()
 
     def update(
         self,
@@ -104,8 +105,9 @@ class WorkflowHandle(Generic[Result_co]):
         """Send an update and give its response; see ``actions.update.Update`` for where it runs and what it locks.
 
         ``id`` makes it safe to send again: the first outcome is given. ``timeout`` is in seconds. ``mode`` "worker" leaves the
-        turn to a worker. Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``PayloadError``, and
-        ``ActionNotPermitted`` when ``by`` lacks the ``permission`` of the handler.
+        turn to a worker. When the database goes away while it is sent, nobody knows whether it counts: ``UpdateTimeout`` with the code
+        ``unknown`` has the ``update_id`` to ask again with. Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``,
+        ``UpdateTimeout``, ``PayloadError``, and ``ActionNotPermitted`` when ``by`` lacks the ``permission`` of the handler.
         """
         who = _actor(by)
         return Update(self._found(), update=name, args=args, id=id, timeout=timeout, mode=mode, by=who).execute()
@@ -199,9 +201,9 @@ class WorkflowHandle(Generic[Result_co]):
 
     # -- async ----------------------------------------------------------------------------------------------------------
 
-    async def asignal(self, name: str, payload: Any = None, *, by: Person | None = None) -> None:
+    async def asignal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
         """``signal`` for async code."""
-        await sync_to_async(self.signal)(name, payload, by=by)
+        await sync_to_async(self.signal)(name, payload, id=id, by=by)
 
     async def aupdate(
         self,

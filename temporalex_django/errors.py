@@ -228,13 +228,14 @@ class UpdateTimeout(TemporalexError):
     """No outcome in time; ask again with the same ``update_id``.
 
     ``accepted`` is True when the update is in the history and only its outcome is missing; the instance's ``code`` is ``busy``
-    when the run could not be locked inside the caller's transaction.
+    when the run could not be locked inside the caller's transaction, and ``unknown`` when the connection to the database broke while
+    it was sent: whether it counts is not known, and asking with its ``update_id`` tells, or does it, once.
     """
 
     code = "update_timeout"
     next_step = (
         "Ask again with `update_id`; what was accepted is not lost. With code `busy`, ask outside of the "
-        "open transaction."
+        "open transaction. With code `unknown`, it may have been done: send it again with that id alone."
     )
 
     def __init__(

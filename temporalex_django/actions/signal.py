@@ -6,34 +6,53 @@ from typing import Any, ClassVar
 
 from temporalex_django.actions.base import CODE, Action, Actor, plain
 from temporalex_django.actions.targets import Target
-from temporalex_django.core.names import check_name
-from temporalex_django.runtime.inserting import insert_message, ring_on_commit
+from temporalex_django.core.names import check_message_id, check_name
+from temporalex_django.runtime.inserting import insert_message, ring_on_commit, update_outcome
 
 
 class Signal(Action[None]):
     """One INSERT into the inbox of the chain, on the caller's connection: it vanishes with his transaction. Locks nothing.
 
-    Raises ``WorkflowClosed`` when the run was closed when ``target`` was read, and ``PayloadError``. A run that closes before it
-    reads the signal leaves it settled as undelivered.
+    With ``id`` it may be sent again: what the chain has of that id already is not sent twice. Raises ``WorkflowClosed`` when the run
+    was closed when ``target`` was read, ``PayloadError``, and ``InvalidId``. A run that closes before it reads the signal leaves it
+    settled as undelivered.
     """
 
     name: ClassVar[str] = "signal"
     permission: ClassVar[str] = "signal_instance"
     judged: ClassVar[bool] = True
 
-    def __init__(self, target: Target, *, signal: str, payload: Any = None, by: Actor = CODE) -> None:
+    def __init__(
+        self, target: Target, *, signal: str, payload: Any = None, id: str | None = None, by: Actor = CODE
+    ) -> None:
         super().__init__(by=by)
         self.target = target
         self.signal = signal
         self.payload = payload
+        self.id = id
 
     def perform(self) -> None:
         target, name = self.target, check_name(self.signal, what="signal")
         body = plain(self.payload, what=f"the payload of signal {name!r}")
+        dedupe = None if self.id is None else check_message_id(self.id, what="signal")
+        if target.closed and dedupe is not None and self._was_read(dedupe):
+            return
         target.require_open(f"signal {name!r}")
         with self.together():
-            insert_message(
-                target.chain_id, kind="signal", name=name, body=body, sender=self.by.sender, storage=self.storage
+            sent = insert_message(
+                target.chain_id,
+                kind="signal",
+                name=name,
+                body=body,
+                dedupe=dedupe,
+                sender=self.by.sender,
+                storage=self.storage,
             )
-            self.tell(target.subject, signal=name)
+            if sent.new:
+                self.tell(target.subject, signal=name)
         ring_on_commit(alias=self.storage.alias, queues=[target.queue])
+
+    def _was_read(self, dedupe: str) -> bool:
+        """Whether the run got it before it closed: sent again, that is a success too."""
+        outcome = update_outcome(self.target.chain_id, dedupe, storage=self.storage)
+        return outcome is not None and outcome.status == "completed"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connections, transaction
+from django.db import Error as DatabaseError
+from django.db import connections, transaction
 
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Action, Actor, plain
@@ -15,7 +18,7 @@ from temporalex_django.actions.targets import Target
 from temporalex_django.actions.waiting import Deadline, await_for, wait_for
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.durations import wait_seconds
-from temporalex_django.core.names import check_name, check_update_id
+from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.errors import NestingError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
 from temporalex_django.runtime.django import DjangoStorage
@@ -48,7 +51,8 @@ class Message(Action[Any]):
     waited for but the lock, and everything lives or dies with the caller's transaction. A rejected update leaves nothing behind.
 
     Raises ``PayloadError``, ``InvalidId``, ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``NestingError``, and
-    ``UpdateTimeout``: ask again with its ``update_id``. An id that was accepted once gives its first outcome.
+    ``UpdateTimeout``: ask again with its ``update_id`` (code ``unknown``: the database went away while it was sent). An id that was
+    accepted once gives its first outcome.
     """
 
     kind: ClassVar[str]
@@ -71,7 +75,7 @@ class Message(Action[Any]):
         self.target = target
         self.message = check_name(message, what=self.kind)
         self.body = plain(body, what=f"the body of {self.kind} {message!r}")
-        self.id = str(uuid4()) if id is None else check_update_id(id)
+        self.id = str(uuid4()) if id is None else check_message_id(id, what="update")
         self.deadline = Deadline(None if timeout is None else wait_seconds(timeout, what="timeout"))
         self._turns_here = mode == "auto" and target.code is not None
         self._message: int | None = None
@@ -89,7 +93,31 @@ class Message(Action[Any]):
         self.check()
         return self._begin()
 
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """A connection that breaks when the message is under way, or known to be stored, leaves the caller with the id to ask with.
+
+        Inside the caller's own transaction it is his commit that counts: the error of the database goes through.
+        """
+        try:
+            yield
+        except DatabaseError as exc:
+            connection = connections[self.storage.alias]
+            if self._message is None or connection.in_atomic_block or not self.storage.lost(exc):
+                raise
+            connection.close()  # the next question opens another one
+            raise UpdateTimeout(
+                f"{self._what}: the connection to the database broke, and whether it counts is not known; ask again with this id, "
+                "which acts once at most",
+                update_id=self.id,
+                code="unknown",
+            ) from exc
+
     def _begin(self) -> Standing:
+        with self._connected():
+            return self._first()
+
+    def _first(self) -> Standing:
         inline.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
         if connections[self.storage.alias].in_atomic_block:
             return self._inside()
@@ -170,9 +198,10 @@ class Message(Action[Any]):
 
     def _look(self) -> Standing | None:
         """Whether it has ended; an update that nobody has read goes on trying for the lock."""
-        standing = self._standing()
-        if standing.outcome is None and standing.fresh and self._turns_here:
-            standing = self._here(wait=0) or standing
+        with self._connected():
+            standing = self._standing()
+            if standing.outcome is None and standing.fresh and self._turns_here:
+                standing = self._here(wait=0) or standing
         return standing if standing.ended else None
 
     # -- both ------------------------------------------------------------------------------------------------------------
@@ -238,7 +267,8 @@ class Message(Action[Any]):
         return f"{self.kind} {self.message!r} of {self.target.workflow} {self.target.workflow_id}"
 
     def _value(self, found: Standing | None) -> Any:
-        outcome = found.outcome if found is not None else self._standing().outcome
+        with self._connected():
+            outcome = found.outcome if found is not None else self._standing().outcome
         try:
             return update_value(outcome, update_id=self.id, what=self._what)
         except UpdateTimeout as exc:

@@ -32,11 +32,18 @@ def check_name(name: object, *, what: str) -> str:
     return name
 
 
-def check_update_id(value: object) -> str:
-    """Raises ``InvalidId`` unless it is a string of 1 to 200 printable characters."""
+def check_message_id(value: object, *, what: str) -> str:
+    """The id of a message, by which it may be sent again. Raises ``InvalidId`` unless it is 1 to 200 printable characters."""
     if not isinstance(value, str) or not is_name(value):
-        raise InvalidId(f"{shown(value)} is no update id: 1 to {LONGEST} printable characters")
+        raise InvalidId(f"{shown(value)} is no {what} id: 1 to {LONGEST} printable characters")
     return value
+
+
+def other_message(dedupe: str, *, kind: str, name: str) -> InvalidId:
+    """What to raise for an id that a message of another kind has in that chain."""
+    return InvalidId(
+        f"{shown(dedupe)} is the id of the {kind} {name!r} of this run: give each message an id of its own"
+    )
 
 
 def check_code_name(name: object, *, what: str, reserved: bool = True) -> str:

@@ -21,6 +21,10 @@ def _payload() -> serializers.JSONField:
     return serializers.JSONField(required=False, allow_null=True, default=None)
 
 
+def _message_id() -> serializers.CharField:
+    return serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
+
+
 class StartBody(Base):
     """``id`` or ``value`` (for a class with ``unique``), or neither: then an id is made up. ``version``: of a dispatcher."""
 
@@ -34,16 +38,17 @@ class StartBody(Base):
 
 
 class SignalBody(Base):
-    """One payload."""
+    """``id``: the client's own, which makes it safe to send the same again."""
 
     payload = _payload()
+    id = _message_id()
 
 
 class UpdateBody(Base):
     """``id``: the client's own, which makes it safe to send the same again."""
 
     args = _payload()
-    id = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
+    id = _message_id()
 
 
 class QueryBody(Base):

@@ -141,7 +141,8 @@ class InstanceViewSet(GenericViewSet):
     def signal(self, request: Request, id: str, name: str) -> Response:
         """202: the run reads it in its next turn."""
         target = self._target(id)
-        Signal(target, signal=name, payload=self._body(serializers.SignalBody)["payload"], by=self._actor()).execute()
+        body = self._body(serializers.SignalBody)
+        Signal(target, signal=name, payload=body["payload"], id=body["id"], by=self._actor()).execute()
         return Response({"id": target.workflow_id, "signal": name}, status=202)
 
     def send_update(self, request: Request, id: str, name: str) -> Response:

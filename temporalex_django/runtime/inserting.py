@@ -17,6 +17,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, connections, models, transaction
 
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.names import other_message
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.runtime.django import DjangoStorage
@@ -234,8 +235,9 @@ def insert_message(
 ) -> Inserted:
     """Put a message into a chain's inbox: one INSERT that locks nothing of the run.
 
-    With ``dedupe`` (an update's id) a second one of that chain gives the first one's row back; one that was rejected or never
-    delivered is sent anew, since only an accepted update occupies its id. Raises ``WorkflowNotFound`` for an unknown chain.
+    With ``dedupe`` (its id) a second one of that chain gives the first one's row back; one that was rejected or never delivered is
+    sent anew, since only what was accepted occupies its id. Raises ``WorkflowNotFound`` for an unknown chain, and ``InvalidId`` for an
+    id that a message of another kind has.
     """
     now, clock = storage.sql.instant(storage.clock, live=True)
     sql = (
@@ -260,11 +262,16 @@ def insert_message(
     if rows:
         return Inserted(rows[0][0], True)
     rows = storage.sql.select(
-        "select id from temporalex_message where chain_id = %s and dedupe = %s", [chain, dedupe], ("int8",)
+        "select id, kind, name from temporalex_message where chain_id = %s and dedupe = %s",
+        [chain, dedupe],
+        ("int8", "text", "text"),
     )
     if not rows:
         raise WorkflowNotFound(f"no run has the chain {chain}")
-    return Inserted(rows[0][0], False)
+    message, has, called = rows[0]
+    if has != kind:
+        raise other_message(dedupe, kind=has, name=called)
+    return Inserted(message, False)
 
 
 def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:

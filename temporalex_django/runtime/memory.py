@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.names import other_message
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.values import copied
 from temporalex_django.errors import AlreadyRunning
@@ -76,7 +77,7 @@ class MemoryStorage:
         self._live_keys: dict[UUID, str] = {}  # what is unique among open runs
         self.messages: dict[int, MemoryMessage] = {}
         self._inboxes: dict[UUID, dict[int, MemoryMessage]] = {}  # unsettled ones
-        self._kept: dict[UUID, dict[str, MemoryMessage]] = {}  # updates by their id
+        self._kept: dict[UUID, dict[str, MemoryMessage]] = {}  # messages by their id
         self._fresh: dict[UUID, None] = {}  # chains that a message has not woken yet
         self._children: dict[UUID, dict[int, UUID]] = {}  # chains of the children of a run, by their number
         self.open_tasks: dict[int, TaskState] = {}
@@ -167,8 +168,10 @@ class MemoryStorage:
         dedupe: str | None = None,
         sender: Sender | None = None,
     ) -> int:
-        """Put a message into the inbox of a chain; an update id that is taken gives the message that has it."""
+        """Put a message into the inbox of a chain; an id that is taken gives the message that has it. Raises ``InvalidId``."""
         if dedupe is not None and (known := self._kept.get(chain_id, {}).get(dedupe)) is not None:
+            if known.message.kind != kind:
+                raise other_message(dedupe, kind=known.message.kind, name=known.message.name)
             return known.message.id
         return self._deliver(chain_id, kind, name, body, dedupe=dedupe, sender=sender)
 
@@ -348,8 +351,8 @@ class MemoryStorage:
         for number, outcome in write.settled.items():
             kept = inbox.pop(number)
             kept.fresh, kept.outcome = False, outcome
-            if outcome.status == "rejected" and kept.message.dedupe is not None:
-                del updates[kept.message.dedupe]  # the id of a rejected update stays free
+            if outcome.status in ("rejected", "undelivered") and kept.message.dedupe is not None:
+                del updates[kept.message.dedupe]  # the id of what was not accepted stays free
         for number, after in write.waiting.items():
             inbox[number].fresh, inbox[number].message.after = False, after
         for number in write.parked:

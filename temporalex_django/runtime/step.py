@@ -226,8 +226,10 @@ class Step:
             if index >= cut:
                 if completion.closed != "ContinueAsNew":  # else the next run of the chain reads it
                     self._undelivered(message)
-            elif message.kind == "signal":
+            elif message.kind == "signal" and message.dedupe is None:
                 write.consumed.append(message.id)
+            elif message.kind == "signal":  # its row stays, so that it is not taken twice when it is sent again
+                write.settled[message.id] = Outcome(status="completed")
             elif message.dedupe in outcomes:
                 write.settled[message.id] = outcomes.pop(message.dedupe)
             elif message.dedupe in rejected:

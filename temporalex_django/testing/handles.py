@@ -10,7 +10,7 @@ from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.people import Person, decider, person, require
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
-from temporalex_django.core.names import check_name, check_update_id
+from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.values import copied
 from temporalex_django.errors import WorkflowClosed
 from temporalex_django.graph.run import deciding, requested
@@ -80,11 +80,16 @@ class EnvironmentHandle(Generic[Result_co]):
         """Why the run cannot go on, or None."""
         return self.env.errors.get(self.env.run_ids(self.chain_id)[-1])
 
-    def signal(self, name: str, payload: Any = None, *, by: Person | None = None) -> None:
-        """Send a signal. Raises ``WorkflowClosed``, ``PayloadError``."""
+    def signal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
+        """Send a signal; with ``id`` once, however often it is sent. Raises ``WorkflowClosed``, ``PayloadError``, ``InvalidId``."""
         by = person(by)
-        self._refuse_closed(f"signal {check_name(name, what='signal')!r}")
-        self.env.send(self.chain_id, "signal", name, payload, by=by)
+        what = f"signal {check_name(name, what='signal')!r}"
+        if id is None:
+            self._refuse_closed(what)
+        dedupe = None if id is None else check_message_id(id, what="signal")
+        outcome = self.env.outcome(self.env.send(self.chain_id, "signal", name, payload, dedupe, by=by))
+        if outcome is not None and outcome.status == "undelivered":
+            self._refuse_closed(what)
 
     def update(
         self,
@@ -109,7 +114,7 @@ class EnvironmentHandle(Generic[Result_co]):
         """Send an update without asking for its response."""
         by = person(by)
         check_name(name, what="update")
-        update_id = str(uuid4()) if id is None else check_update_id(id)
+        update_id = str(uuid4()) if id is None else check_message_id(id, what="update")
         number = self.env.send(self.chain_id, "update", name, args, update_id, by=by)
         return EnvironmentUpdate(self.env, number, update_id, f"update {name!r} of {self.id}")
 

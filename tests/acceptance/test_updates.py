@@ -425,3 +425,17 @@ def test_update_is_not_judged_by_a_refused_one_before_it(env):
         "CompleteUpdate",
         "CompleteWorkflow",
     ]
+
+
+def test_a_signal_with_an_id_is_received_once(env):
+    h = env.start(phased([], signal={"note": lambda n, state: NoReply([*state, n]), **DONE}))
+    for id in ("a", "a", "b"):
+        h.signal("note", id, id=id)
+    with pytest.raises(errors.InvalidId):
+        h.update("add", 1, id="a")
+    h.signal("done", id="end")
+    assert h.result() == ["a", "b"]
+    assert [event.kind for event in h.history()].count("SignalReceived") == 3
+    h.signal("done", id="end")
+    with pytest.raises(errors.WorkflowClosed):
+        h.signal("note", "c", id="c")

@@ -306,3 +306,32 @@ def test_handles_do_not_work_inside_a_workflow():
 
     with pytest.raises(errors.WorkflowFailed, match=r"api\.signal_external"):
         handle.result()
+
+
+def test_a_signal_with_an_id_is_taken_once_however_often_it_is_sent():
+    handle = Basket.start(id="b-1")
+    for _ in range(2):
+        handle.signal("note", 1, id="k-1")
+    drain()
+    handle.signal("note", 1, id="k-1")  # after the run has read it
+    handle.signal("note", 2, id="k-2")
+    handle.signal("checkout", id="out")
+    drain()
+
+    assert handle.result() == [1, 2]
+    handle.signal("checkout", id="out")  # it had its effect: no reason to refuse it now that the run is closed
+    with pytest.raises(errors.WorkflowClosed):
+        handle.signal("note", 3, id="k-3")
+
+
+def test_an_id_belongs_to_one_message():
+    handle = Basket.start(id="b-1")
+    handle.signal("note", 1, id="k-1")
+
+    with pytest.raises(errors.InvalidId, match="the id of the signal 'note' of this run"):
+        handle.update("add", 1, id="k-1")
+    with pytest.raises(errors.InvalidId, match="is no signal id"):
+        handle.signal("note", 1, id="")
+    handle.signal("checkout")
+    drain()
+    assert handle.result() == [1]

@@ -243,6 +243,18 @@ def test_a_signal(api, basket):
     assert [a.details for a in OperatorAction.objects.order_by("id")] == [{"signal": "note"}, {"signal": "checkout"}]
 
 
+def test_a_signal_with_an_id_is_taken_once(api, basket):
+    for _ in range(2):
+        assert api.post(f"{URL}b 1/signals/note/", {"payload": 1, "id": "k"}, format="json").status_code == 202
+    drain()
+    assert api.post(f"{URL}b 1/signals/note/", {"payload": 1, "id": "k"}, format="json").status_code == 202
+    basket.signal("checkout")
+    drain()
+
+    assert basket.result() == [1]
+    assert_problem(api.post(f"{URL}b 1/signals/note/", {"id": ""}, format="json"), 400, "invalid_id")
+
+
 def test_a_query(api, basket):
     basket.update("add", 5)
 

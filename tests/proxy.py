@@ -38,6 +38,10 @@ class Proxy:
     def close(self) -> None:
         if self._listening is not None:
             _end(self._listening)
+        self.cut()
+
+    def cut(self) -> None:
+        """End every connection that there is; new ones are taken."""
         for end in list(self._open):
             _end(end)
 

@@ -429,8 +429,8 @@ def test_update_is_not_judged_by_a_refused_one_before_it(env):
 
 def test_a_signal_with_an_id_is_received_once(env):
     h = env.start(phased([], signal={"note": lambda n, state: NoReply([*state, n]), **DONE}))
-    for id in ("a", "a", "b"):
-        h.signal("note", id, id=id)
+    for key in ("a", "a", "b"):
+        h.signal("note", key, id=key)
     with pytest.raises(errors.InvalidId):
         h.update("add", 1, id="a")
     h.signal("done", id="end")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from temporalex_django import errors
 from temporalex_django.models import Message
@@ -46,11 +46,7 @@ def test_a_connection_that_breaks_while_an_update_is_waited_for_gives_its_id(pro
     handle = Basket.start(id="b-1")
     drain()
 
-    def end_of_the_server(*_: Any) -> None:
-        for end in list(proxy._open):
-            end.shutdown(2)
-
-    monkeypatch.setattr("temporalex_django.actions.update.ring_on_commit", lambda **_: end_of_the_server())
+    monkeypatch.setattr("temporalex_django.actions.update.ring_on_commit", lambda **_: proxy.cut())
     with pytest.raises(errors.UpdateTimeout) as caught:
         handle.update("add", 5, mode="worker")
     monkeypatch.undo()
@@ -70,7 +66,7 @@ def test_so_does_an_async_one(proxy: Proxy) -> None:
         assert caught.value.code == "unknown"
         await sync_to_async(drain)()
         first = await handle.aupdate("add", 5, id=caught.value.update_id)
-        await sync_to_async(connection.close)()
+        await sync_to_async(connections.close_all)()
         return first
 
     assert asyncio.run(lost()) == 1

@@ -38,7 +38,8 @@ class WorkflowHandle(Generic[Result_co]):
     """A business execution: the newest chain of a business id, or the one that ``start`` gave or that a run id belongs to.
 
     Making one asks nobody. ``workflow`` narrows the search to one class, which scopes ``workflow`` and ``version`` need. What a
-    method raises when there is no such run is ``WorkflowNotFound``.
+    method raises when there is no such run is ``WorkflowNotFound``; when several workflows used the id and not exactly one of them
+    has an open run, ``AmbiguousId``.
 
     ``by`` of each method is the user in whose name it happens (None: code, which may do everything): it is audited and told. Who may send
     a message is for the handler to say (``permission=``, the role of an approval); everything else takes the permission of the

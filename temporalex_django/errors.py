@@ -4,7 +4,7 @@ The code is what REST answers, logs and ``docs/reference/errors.md`` use; the do
 
     TemporalexError
     ├── WorkflowDefinitionError · PayloadError · OutsideWorkflow · NestingError · DeterminismViolation · NotAwaited
-    ├── UnknownWorkflow · UnknownVersion · InvalidId · WorkflowNotFound · AlreadyRunning · ResumeRefused
+    ├── UnknownWorkflow · UnknownVersion · InvalidId · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
     ├── NotCancellable · UnknownQuery · QueryFailed · EngineNotFound · NotConfigured
     ├── ActivityNotFound · ActionNotPermitted
     ├── UpdateRejected └── WorkflowClosed
@@ -22,6 +22,7 @@ The code is what REST answers, logs and ``docs/reference/errors.md`` use; the do
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
 
@@ -104,10 +105,26 @@ class UnknownVersion(TemporalexError):
 
 
 class InvalidId(TemporalexError):
-    """An id must be 1 to 200 printable characters without ``/``."""
+    """An id must be 1 to 200 printable characters without ``/``, and not the id of a run."""
 
     code = "invalid_id"
-    next_step = "Use 1 to 200 printable characters without `/`."
+    next_step = "Use 1 to 200 printable characters without `/`, and nothing that is the id of a run."
+
+
+class AmbiguousId(TemporalexError):
+    """Several workflows used that id, and not exactly one of them has an open run.
+
+    ``candidates`` holds one dict for each: ``workflow``, ``run_id`` and ``status`` of its newest run.
+    """
+
+    code = "ambiguous_id"
+    next_step = (
+        "Name the workflow (`Class.handle(id)`, `?workflow=` in REST), or the run by its own id: `candidates` has both."
+    )
+
+    def __init__(self, message: str | None = None, *, candidates: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.candidates = [dict(candidate) for candidate in candidates]
 
 
 class WorkflowNotFound(TemporalexError):

@@ -12,12 +12,19 @@ from django.db.models import F
 from temporalex_django.actions.base import Subject
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.names import shown
 from temporalex_django.errors import UnknownVersion, UnknownWorkflow, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
 from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.lookup import Found, as_run_id, the_one
 
 _COLUMNS = "c.id, c.run_id, c.queue, c.closed, i.workflow_id, i.workflow, i.version, i.status"
 _TYPES = ("uuid", "uuid", "text", "bool", "text", "text", "int4", "text")
+_WORKFLOW = 5
+_FROM = "from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
+_SELECT = f"select {_COLUMNS} {_FROM}"
+_OTHERS = "exists (select 1 from temporalex_instance o where o.workflow_id = i.workflow_id and o.workflow < i.workflow)"
+_LAST = "where i.workflow_id = %s{} order by i.workflow desc, i.id desc limit 1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,39 +69,57 @@ class Target:
 
 
 def find(ref: str, *, storage: DjangoStorage, workflow: str | None = None, version: int | None = None) -> Target:
-    """The newest chain of a business id, else the run of that run id. One read, two for a run id.
+    """The run of that run id, else the newest chain of that business id. One read, one more for what looks like a run id.
 
-    ``workflow`` narrows it to one class, ``version`` to one of its versions. Raises ``WorkflowNotFound``.
+    A business id that several workflows used means the one run of it that is open. ``workflow`` narrows it to one class, ``version``
+    to one of its versions. Raises ``WorkflowNotFound`` and ``AmbiguousId``.
     """
     of = f" of {workflow}" if workflow else ""
     if not isinstance(ref, str) or not ref.isprintable():
-        raise WorkflowNotFound(f"no run{of} has the id {ref!r}")
+        raise WorkflowNotFound(f"no run{of} has the id {shown(ref)}")
     own = ""
-    parameters: list[object] = [ref]
+    narrowed: list[object] = []
     for column, wanted in (("workflow", workflow), ("version", version)):
         if wanted is not None:
             own += f" and i.{column} = %s"
-            parameters.append(wanted)
+            narrowed.append(wanted)
     if version is not None:  # that of the present run: an older one of the chain may have been of that version
         own += " and c.run_id = i.id"
-    rows = storage.sql.select(
-        f"select {_COLUMNS} from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"  # noqa: S608
-        f" where i.workflow_id = %s{own} order by i.id desc limit 1",
-        parameters,
-        _TYPES,
-    )
-    if rows:
-        return _target(rows[0])
-    if (run_id := _as_uuid(ref)) is not None:
-        rows = storage.sql.select(
-            f"select {_COLUMNS} from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"  # noqa: S608
-            f" where i.id = %s{own}",
-            [run_id, *parameters[1:]],
-            _TYPES,
-        )
+    if (run_id := as_run_id(ref)) is not None:
+        rows = storage.sql.select(f"{_SELECT} where i.id = %s{own}", [run_id, *narrowed], _TYPES)
         if rows:
             return _target(rows[0], pinned=run_id)
-    raise WorkflowNotFound(f"no run{of} has the id {ref!r}")
+    if workflow is not None:
+        rows = storage.sql.select(
+            f"{_SELECT} where i.workflow_id = %s{own} order by i.id desc limit 1", [ref, *narrowed], _TYPES
+        )
+        if rows:
+            return _target(rows[0])
+    elif (target := _of_any_workflow(ref, storage=storage)) is not None:
+        return target
+    raise WorkflowNotFound(f"no run{of} has the id {shown(ref)}")
+
+
+def _of_any_workflow(ref: str, *, storage: DjangoStorage) -> Target | None:
+    """One read where one workflow used the id: the newest run of the last one by name, and whether there is a run of another."""
+    newest = f"select {_COLUMNS}, {_OTHERS} {_FROM} {_LAST.format('')}"
+    rows = storage.sql.select(newest, [ref], (*_TYPES, "bool"))
+    if not rows:
+        return None
+    if not rows[0][-1]:
+        return _target(rows[0][:-1])
+    found = storage.sql.select(
+        f"{_SELECT} where i.workflow_id = %s and c.run_id = i.id and not c.closed order by i.id desc", [ref], _TYPES
+    )
+    rows = [rows[0][:-1]]
+    while rows:  # the newest of each workflow, open or not
+        found += rows
+        rows = storage.sql.select(
+            f"{_SELECT} {_LAST.format(' and i.workflow < %s')}", [ref, rows[0][_WORKFLOW]], _TYPES
+        )
+    targets = {target.chain_id: target for target in map(_target, found)}
+    one = the_one(ref, [Found(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in targets.values()])
+    return None if one is None else targets[one.chain_id]
 
 
 def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> Target:
@@ -148,10 +173,3 @@ def _target(row: tuple[object, ...], *, pinned: UUID | None = None) -> Target:
         status=str(status),
         pinned=pinned,
     )
-
-
-def _as_uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

@@ -207,7 +207,7 @@ def child(
 def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
     """Send a signal to the open run of that id; returns when it is in its inbox.
 
-    Raises ``WorkflowNotFound`` or ``WorkflowClosed`` at the await.
+    Raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId`` at the await.
     """
     executor = places.executor_for("signal_external")
     names.check_code_name(name, what="signal_external")
@@ -220,7 +220,7 @@ def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
 def cancel_external(id: str) -> Awaitable[None]:
     """Ask the open run of that id to cancel; returns when the request is in its inbox.
 
-    Raises ``WorkflowNotFound`` or ``WorkflowClosed`` at the await.
+    Raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId`` at the await.
     """
     executor = places.executor_for("cancel_external")
     attributes = {"id": check_id(id)}

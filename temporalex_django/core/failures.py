@@ -7,6 +7,7 @@ from typing import Any
 
 from temporalex_django.errors import (
     ActivityFailure,
+    AmbiguousId,
     ChildWorkflowFailure,
     TemporalexError,
     WorkflowClosed,
@@ -74,8 +75,10 @@ def child_failure(attributes: dict[str, Any], child: str) -> ChildWorkflowFailur
 
 def external_failure(attributes: dict[str, Any]) -> TemporalexError:
     """What the sender of a message that reached no open run raises."""
-    cls = WorkflowClosed if attributes.get("type") == WorkflowClosed.__name__ else WorkflowNotFound
-    return cls(attributes.get("message"))
+    kind, message = attributes.get("type"), attributes.get("message")
+    if kind == AmbiguousId.__name__:
+        return AmbiguousId(message, candidates=attributes.get("candidates", ()))
+    return WorkflowClosed(message) if kind == WorkflowClosed.__name__ else WorkflowNotFound(message)
 
 
 def ending_of_child(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, Any]]:

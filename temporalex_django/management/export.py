@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
@@ -14,6 +13,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core import history_file
 from temporalex_django.models import Instance
 from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.lookup import as_run_id
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -30,7 +30,7 @@ def handle(command: BaseCommand, *, ids: list[str], workflow: str | None, open: 
         raise CommandError("say which runs: ids of workflows or runs, or --workflow NAME")
     runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
     if ids:
-        runs = runs.filter(Q(workflow_id__in=ids) | Q(pk__in=[UUID(i) for i in ids if _is_uuid(i)]))
+        runs = runs.filter(_named(ids))
     if workflow is not None:
         runs = runs.filter(workflow=workflow)
     if open:
@@ -48,12 +48,12 @@ def handle(command: BaseCommand, *, ids: list[str], workflow: str | None, open: 
     command.stdout.write(f"{count:,} histories written to {folder}")
 
 
-def _is_uuid(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
+def _named(ids: list[str]) -> Q:
+    """Runs by their ids, and what else is no run's id by business id: all runs of it, of whatever workflow."""
+    looks = {run_id: text for text in ids if (run_id := as_run_id(text)) is not None}
+    found = Instance.objects.using(get_settings().DATABASE).filter(pk__in=looks).values_list("pk", flat=True)
+    taken = {looks[run_id] for run_id in found}
+    return Q(pk__in=looks) | Q(workflow_id__in=[text for text in ids if text not in taken])
 
 
 def _safe(name: str) -> str:

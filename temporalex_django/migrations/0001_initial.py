@@ -421,7 +421,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="instance",
-            index=models.Index(fields=["workflow_id", "id"], name="temporalex_instance_business"),
+            index=models.Index(fields=["workflow_id", "workflow", "id"], name="temporalex_instance_business"),
         ),
         migrations.AddIndex(
             model_name="instance",

@@ -103,7 +103,7 @@ class Instance(models.Model):
             ("terminate_instance", _("Can terminate runs")),
         ]
         indexes = [
-            models.Index(fields=["workflow_id", "id"], name="temporalex_instance_business"),
+            models.Index(fields=["workflow_id", "workflow", "id"], name="temporalex_instance_business"),
             models.Index(fields=["workflow", "id"], name="temporalex_instance_workflow"),
             models.Index(
                 fields=["subject_type", "subject_id"],

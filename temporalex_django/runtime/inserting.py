@@ -22,6 +22,7 @@ from temporalex_django.core.senders import Sender
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.ids import token, uuid7
+from temporalex_django.runtime.lookup import as_run_id, run_id_taken
 from temporalex_django.runtime.storage import Outcome, live_key
 
 CHANNEL = "temporalex"
@@ -85,9 +86,12 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
 
     Inside the caller's transaction if one is open, and it stays usable whatever happens here. Locks nothing that exists. Waits for
     another open transaction that starts the same id, at most ``START_LOCK_WAIT``. Raises ``AlreadyRunning``, with ``pending=True``
-    when that wait was in vain.
+    when that wait was in vain, and ``InvalidId`` for the id of a run.
     """
     chain, run = uuid7(), uuid7()
+    taken = None if start.generated else as_run_id(start.workflow_id)
+    if taken is not None and storage.sql.select("select 1 from temporalex_instance where id = %s", [taken], ("int4",)):
+        raise run_id_taken(start.workflow_id)
     wide = _wider_scope(start)
     try:
         if storage.sql.vendor == "sqlite":

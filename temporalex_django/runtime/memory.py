@@ -16,8 +16,9 @@ from temporalex_django.core.events import HistoryEvent
 from temporalex_django.core.names import other_message
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.values import copied
-from temporalex_django.errors import AlreadyRunning
+from temporalex_django.errors import AlreadyRunning, AmbiguousId
 from temporalex_django.runtime import activities
+from temporalex_django.runtime.lookup import Found, as_run_id, run_id_taken, the_one
 from temporalex_django.runtime.storage import (
     PARENT_CLOSED,
     InboxMessage,
@@ -25,6 +26,7 @@ from temporalex_django.runtime.storage import (
     NewMessage,
     NewTask,
     Outcome,
+    Reached,
     RunFacts,
     RunState,
     RunWrite,
@@ -102,7 +104,9 @@ class MemoryStorage:
         execution_timeout: float | None = None,
         run_timeout: float | None = None,
     ) -> UUID:
-        """A new chain, due now. Raises ``AlreadyRunning`` when an open run in its scope has the id."""
+        """A new chain, due now. Raises ``AlreadyRunning`` when an open run in its scope has the id, ``InvalidId`` for a run's."""
+        if as_run_id(workflow_id) in self.runs:
+            raise run_id_taken(workflow_id)
         taken = self._taken(scope, workflow=workflow, version=version, workflow_id=workflow_id)
         if taken is not None:
             raise AlreadyRunning(f"{workflow} {workflow_id!r} is open already: use its handle, or another id")
@@ -153,10 +157,35 @@ class MemoryStorage:
             deadline=deadline(self.clock, expires_at=facts.expires_at, run_timeout=facts.run_timeout),
         )
 
-    def open_chain(self, workflow_id: str) -> UUID | None:
-        """The newest chain of an id, if it is open."""
-        chains = self.chains_of.get(workflow_id)
-        return chains[-1] if chains and not self.chains[chains[-1]].closed else None
+    def chain_of(self, ref: str, *, workflow: str | None = None) -> UUID | None:
+        """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
+        chain_id = self._chain_of_run(as_run_id(ref))
+        if chain_id is not None and workflow in (None, self.current(chain_id).facts.workflow):
+            return chain_id
+        one = the_one(ref, [found for found in self._found(ref) if workflow in (None, found.workflow)])
+        return None if one is None else one.chain_id
+
+    def _chain_of_run(self, run_id: UUID | None) -> UUID | None:
+        return None if run_id not in self.runs else next(c for c, runs in self.run_ids.items() if run_id in runs)
+
+    def _found(self, workflow_id: str) -> list[Found]:
+        """The chains of a business id, newest first."""
+        chains = [(self.current(chain_id), self.chains[chain_id]) for chain_id in self.chains_of.get(workflow_id, ())]
+        return [
+            Found(state.chain_id, state.run_id, run.facts.workflow, run.status, state.closed)
+            for run, state in reversed(chains)
+        ]
+
+    def _reached(self, ref: str) -> Reached:
+        """Where a message to an id goes."""
+        if (chain_id := self._chain_of_run(as_run_id(ref))) is not None:
+            return Reached(None if self.chains[chain_id].closed else chain_id)
+        found = self._found(ref)
+        try:
+            one = the_one(ref, [run for run in found if not run.closed])
+        except AmbiguousId as exc:
+            return Reached(None, ambiguous=exc)
+        return Reached(None if one is None else one.chain_id, known=bool(found))
 
     def send(
         self,
@@ -273,6 +302,9 @@ class MemoryStorage:
             self._write(write)
 
     def _start_child(self, child: NewChild) -> None:
+        if as_run_id(child.workflow_id) in self.runs:
+            self._tell(child.refusal(run_id_taken(child.workflow_id)))
+            return
         if self._taken(child.scope, workflow=child.workflow, version=child.version, workflow_id=child.workflow_id):
             self._tell(child.refusal())
             return
@@ -296,17 +328,19 @@ class MemoryStorage:
         self._children.setdefault(child.parent_run, {})[child.parent_seq] = chain_id
 
     def _tell(self, message: NewMessage) -> None:
-        chain_id, known = message.chain_id, True
+        reached = Reached(message.chain_id)
         if message.child is not None:
-            chain_id = self._children.get(message.child[0], {}).get(message.child[1])
-        elif chain_id is None and message.workflow_id is not None:
-            chain_id = self.open_chain(message.workflow_id)
-            known = message.workflow_id in self.chains_of
-        is_open = chain_id is not None and not self.chains[chain_id].closed
-        if chain_id is not None and (is_open or message.ask is None):
+            reached = Reached(self._children.get(message.child[0], {}).get(message.child[1]))
+        elif message.chain_id is None and message.workflow_id is not None:
+            reached = self._reached(message.workflow_id)
+        chain_id = reached.chain_id
+        if message.ask is not None and chain_id is not None and self.chains[chain_id].closed:
+            chain_id = None
+            reached = Reached(None)
+        if chain_id is not None:
             self._deliver(chain_id, message.kind, message.name, copied(message.body), run_id=message.run_id)
         if message.ask is not None:
-            name, body = message.answer(delivered=is_open, known=known)
+            name, body = message.answer(reached)
             self._deliver(message.ask[0], "external", name, body, run_id=message.ask[1])
 
     def _close_children(self, run_id: UUID) -> None:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from temporalex_django.conf import codec
+from temporalex_django.errors import AmbiguousId
 from temporalex_django.runtime.dialect import Columns, Dialect
 from temporalex_django.runtime.ids import uuid7
-from temporalex_django.runtime.storage import PARENT_CLOSED, NewChild, NewMessage, RunWrite
+from temporalex_django.runtime.lookup import Found, as_run_id, run_id_taken, the_one
+from temporalex_django.runtime.storage import PARENT_CLOSED, NewChild, NewMessage, Reached, RunWrite
 
 log = logging.getLogger("temporalex_django.turn")
 
@@ -59,7 +61,12 @@ class Relatives:
 
         In order of the keys: two turns that start the same ids wait for each other in one direction only.
         """
-        new = [(uuid7(), uuid7(), child) for child in sorted(children, key=lambda child: child.live_key or "")]
+        refused = self._runs(child.workflow_id for child in children)
+        new = [
+            (uuid7(), uuid7(), child)
+            for child in sorted(children, key=lambda child: child.live_key or "")
+            if child.workflow_id not in refused
+        ]
         self._sql.write(
             _CHAIN,
             "insert into temporalex_chain (id, run_id, queue, due_at, deadline, live_key)"
@@ -91,7 +98,10 @@ class Relatives:
                 if chain in made
             ],
         )
-        return [child.refusal() for chain, _, child in new if chain not in made]
+        return [
+            *(c.refusal(run_id_taken(c.workflow_id)) for c in children if c.workflow_id in refused),
+            *(child.refusal() for chain, _, child in new if chain not in made),
+        ]
 
     def _send(self, messages: Sequence[NewMessage]) -> None:
         by_id = self._by_id(
@@ -100,11 +110,12 @@ class Relatives:
         children = self._children({m.child[0] for m in messages if m.child is not None})
         encode, now, rows = codec().encode, self._now(), []
         for m in messages:
-            chain, known = m.chain_id, True
+            reached = Reached(m.chain_id)
             if m.child is not None:
-                chain = children.get(m.child)
-            elif chain is None:
-                chain, known = by_id.get(m.workflow_id or "", (None, False))
+                reached = Reached(children.get(m.child))
+            elif m.chain_id is None:
+                reached = by_id[m.workflow_id or ""]
+            chain = reached.chain_id
             if chain is not None:
                 rows.append((chain, m.run_id, m.kind, m.name, encode(m.body), m.dedupe, now))
             elif m.ask is None:
@@ -112,7 +123,7 @@ class Relatives:
                     "a %s for %r found no open run", m.kind, m.workflow_id, extra={"workflow_id": m.workflow_id}
                 )
             if m.ask is not None:
-                name, body = m.answer(delivered=chain is not None, known=known)
+                name, body = m.answer(reached)
                 rows.append((m.ask[0], m.ask[1], "external", name, encode(body), None, now))
         names = ", ".join(name for name, _ in _MESSAGE)
         values = ", ".join(f"v.{name}" for name, _ in _MESSAGE)
@@ -132,17 +143,54 @@ class Relatives:
         moment: datetime = self._sql.select(f"select {now}", parameters, ("timestamptz",))[0][0]
         return moment
 
-    def _by_id(self, ids: Iterable[str]) -> dict[str, tuple[UUID | None, bool]]:
-        """For each business id the chain of its newest open run, and whether there ever was a run of it."""
+    def _by_id(self, ids: Collection[str]) -> dict[str, Reached]:
+        """Where a message to each id goes: to the run of that run id, else to the open run of that business id."""
+        reached = self._runs(ids)
+        # of each id the newest open run of the last workflow by name, and whether another workflow has one: two looks into an index
         rows = self._sql.write_returning(
             (("workflow_id", "text"),),
-            "select v.workflow_id, (select c.id from temporalex_instance i"
-            " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id where i.workflow_id = v.workflow_id and not c.closed order by i.id desc limit 1),"
-            " exists (select 1 from temporalex_instance i where i.workflow_id = v.workflow_id) from v",
-            [(workflow_id,) for workflow_id in sorted(ids)],
-            ("text", "uuid", "bool"),
+            "select v.workflow_id, x.chain_id,"
+            " exists (select 1 from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
+            " where i.workflow_id = v.workflow_id and i.workflow < x.workflow and not c.closed),"
+            " exists (select 1 from temporalex_instance i where i.workflow_id = v.workflow_id)"
+            " from v left join temporalex_instance x on x.id = (select i.id from temporalex_instance i"
+            " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
+            " where i.workflow_id = v.workflow_id and not c.closed order by i.workflow desc, i.id desc limit 1)",
+            [(workflow_id,) for workflow_id in sorted(ids) if workflow_id not in reached],
+            ("text", "uuid", "bool", "bool"),
         )
-        return {workflow_id: (chain, known) for workflow_id, chain, known in rows}
+        for workflow_id, chain, several, known in rows:
+            reached[workflow_id] = self._several(workflow_id) if several else Reached(chain, known)
+        return reached
+
+    def _several(self, workflow_id: str) -> Reached:
+        """Open runs of several workflows have that id."""
+        rows = self._sql.select(
+            "select c.id, i.id, i.workflow, i.status, c.closed from temporalex_instance i"
+            " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
+            " where i.workflow_id = %s and not c.closed order by i.id desc",
+            [workflow_id],
+            ("uuid", "uuid", "text", "text", "bool"),
+        )
+        try:
+            found = the_one(workflow_id, [Found(*row) for row in rows])
+        except AmbiguousId as exc:
+            return Reached(None, ambiguous=exc)
+        return Reached(None if found is None else found.chain_id)
+
+    def _runs(self, ids: Iterable[str]) -> dict[str, Reached]:
+        """Those of the ids that are ids of runs. No statement where none looks like it."""
+        wanted = {run_id: text for text in ids if (run_id := as_run_id(text)) is not None}
+        if not wanted:
+            return {}
+        test, parameter = self._sql.among(list(wanted), "uuid")
+        rows = self._sql.select(
+            "select i.id, c.id, c.closed from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
+            f" where i.id {test}",
+            [parameter],
+            ("uuid", "uuid", "bool"),
+        )
+        return {wanted[run]: Reached(None if closed else chain) for run, chain, closed in rows}
 
     def _children(self, runs: Iterable[UUID]) -> dict[tuple[UUID, int], UUID]:
         """Open chains of the children of these runs, by run and number."""

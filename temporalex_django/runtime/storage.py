@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from temporalex_django.core.commands import Command
 from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, DELIVERED, HistoryEvent
 from temporalex_django.core.senders import Sender
+from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -153,18 +154,30 @@ class NewMessage:
     child: tuple[UUID, int] | None = None
     ask: tuple[UUID, UUID, int] | None = None
 
-    def answer(self, *, delivered: bool, known: bool) -> tuple[str, dict[str, Any]]:
+    def answer(self, reached: Reached) -> tuple[str, dict[str, Any]]:
         """Name and body of what the sender that asked hears."""
         assert self.ask is not None
         body: dict[str, Any] = {"seq": self.ask[2]}
-        if delivered:
+        if reached.chain_id is not None:
             return DELIVERED, body
-        why = "is closed" if known else "was ever started"
-        body["type"] = "WorkflowClosed" if known else "WorkflowNotFound"
-        body["message"] = (
-            f"the run {self.workflow_id!r} {why}" if known else f"no run with the id {self.workflow_id!r} {why}"
-        )
+        if (several := reached.ambiguous) is not None:
+            body |= {"type": "AmbiguousId", "message": str(several), "candidates": several.candidates}
+        elif reached.known:
+            body |= {"type": "WorkflowClosed", "message": f"the run {self.workflow_id!r} is closed"}
+        else:
+            body |= {
+                "type": "WorkflowNotFound",
+                "message": f"no run with the id {self.workflow_id!r} was ever started",
+            }
         return "ExternalFailed", body
+
+
+class Reached(NamedTuple):
+    """Where a message to an id goes: an open chain, or none; ``known``: there was a run of it; or several could be meant."""
+
+    chain_id: UUID | None
+    known: bool = True
+    ambiguous: AmbiguousId | None = None
 
 
 #: Body of the message to a child whose parent closed.
@@ -205,13 +218,10 @@ class NewChild:
     def live_key(self) -> str | None:
         return live_key(self.scope, workflow=self.workflow, version=self.version, workflow_id=self.workflow_id)
 
-    def refusal(self) -> NewMessage:
-        """What the parent hears when the id is taken."""
-        body = {
-            "seq": self.parent_seq,
-            "type": "AlreadyRunning",
-            "message": f"{self.workflow} {self.workflow_id!r} is open already",
-        }
+    def refusal(self, error: TemporalexError | None = None) -> NewMessage:
+        """What the parent hears when the id is taken, or cannot be had for another reason."""
+        error = error or AlreadyRunning(f"{self.workflow} {self.workflow_id!r} is open already")
+        body = {"seq": self.parent_seq, "type": type(error).__name__, "message": str(error)}
         return NewMessage(
             kind="child", name="ChildFailed", body=body, chain_id=self.parent_chain, run_id=self.parent_run
         )

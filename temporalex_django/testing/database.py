@@ -12,9 +12,11 @@ from asgiref.sync import async_to_sync
 from django.db import DatabaseError
 from django.db.models import Min
 
+from temporalex_django.actions.targets import find
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.core.senders import Sender
+from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, Instance
 from temporalex_django.runtime import step
 from temporalex_django.runtime.django import DjangoStorage
@@ -77,9 +79,11 @@ class DjangoEnvironment(Environment):
         )
         return insert_start(new, storage=self.storage).chain_id
 
-    def _chain_of(self, workflow_id: str) -> UUID | None:
-        runs = Instance.objects.using(self.storage.alias).filter(workflow_id=workflow_id).order_by("-id")
-        return runs.values_list("chain_id", flat=True).first()
+    def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
+        try:
+            return find(ref, storage=self.storage, workflow=workflow).chain_id
+        except WorkflowNotFound:
+            return None
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=chain_id).order_by("id")

@@ -86,8 +86,8 @@ class Environment(ABC):
         """Store a new chain, due now; its id. Raises ``AlreadyRunning``."""
 
     @abstractmethod
-    def _chain_of(self, workflow_id: str) -> UUID | None:
-        """The newest chain of an id."""
+    def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
+        """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
 
     @abstractmethod
     def run_ids(self, chain_id: UUID) -> list[UUID]: ...
@@ -204,10 +204,10 @@ class Environment(ABC):
         """
         by = person(by)
         plain = payloads.plain(payload, what=f"the payload of signal {check_name(signal, what='signal')!r}")
-        chain_id = self._chain_of(check_id(id))
+        chain_id = self._chain_of(check_id(id), workflow.name)
         if chain_id is not None:
             row = self.row(self.run_ids(chain_id)[-1])
-            if row.status not in CLOSED_STATUSES and row.facts.workflow == workflow.name:
+            if row.status not in CLOSED_STATUSES and row.facts.workflow_id == id:
                 self.send(chain_id, "signal", signal, plain, by=by)
                 return EnvironmentHandle(self, id, chain_id)
         with nullcontext() if self._batch is not None else self.batch():
@@ -222,12 +222,15 @@ class Environment(ABC):
             return code_of(name, version)
         return newest(started, at)
 
-    def handle(self, id: str) -> EnvironmentHandle:
-        """The handle of the newest chain of that id. Raises ``WorkflowNotFound``."""
-        chain_id = self._chain_of(id)
+    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EnvironmentHandle:
+        """The handle of the run of that run id, else of the newest chain of that id; ``workflow`` narrows it to one class.
+
+        Raises ``WorkflowNotFound``, and ``AmbiguousId`` for an id that several workflows used.
+        """
+        chain_id = self._chain_of(id, None if workflow is None else workflow.name)
         if chain_id is None:
             raise WorkflowNotFound(f"no run with the id {id!r} was started in this environment")
-        return EnvironmentHandle(self, id, chain_id)
+        return EnvironmentHandle(self, self.row(self.run_ids(chain_id)[-1]).facts.workflow_id, chain_id)
 
     def send(
         self,

@@ -57,9 +57,8 @@ class WorkflowEnvironment(Environment):
             **timeouts(cls),
         )
 
-    def _chain_of(self, workflow_id: str) -> UUID | None:
-        chains = self.storage.chains_of.get(workflow_id)
-        return chains[-1] if chains else None
+    def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
+        return self.storage.chain_of(ref, workflow=workflow)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         return self.storage.run_ids[chain_id]

@@ -90,7 +90,9 @@ class Settings:
     )
     WORKER_MAX_MEMORY_MB: int | None = _setting(None, "The same when its memory grows beyond this. None: never.")
     DEADLOCK_TIMEOUT: float | None = _setting(
-        2.0, "Seconds that workflow code may compute without coming to a wait; then the run is blocked. None: no limit."
+        2.0,
+        "Seconds that workflow code may compute without coming to a wait; then the run is blocked. None: no limit. A long inbox is no "
+        "deadlock, nor is a long history that is replayed: each step is counted by itself.",
     )
     GUARD: Literal["error", "warn", "off"] = _setting(
         "error",

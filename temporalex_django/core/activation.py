@@ -67,7 +67,8 @@ class Completion:
     ``jobs`` are the inputs that took effect and belong into the history (a late result of a cancelled wait does not). ``rejected``
     holds ``(update id, error)``: nothing of those is written. ``resumed`` holds the ids of resumes that were let through, ``notes`` what a graph tells whoever listens: name and facts. ``pending`` holds ``(update id, after)`` of updates that wait behind a busy handler: the host delivers them again, with
     that ``after``, in each later activation until they are judged. ``changed`` is False when nothing needs writing.
-    ``unapplied`` counts the messages at the end of the jobs that came after the run had closed: nothing was done with them.
+    ``unapplied`` counts the messages at the end of the jobs with which nothing was done: the run had closed before them, or the host
+    had ``enough`` for one activation.
     ``carried`` are the signals that a continue-as-new takes along.
     """
 

@@ -93,26 +93,38 @@ class Executor:
 
     # -- activation ---------------------------------------------------------------------------------------------------
 
-    def activate(self, activation: Activation) -> Completion:
+    def activate(self, activation: Activation, *, enough: Callable[[], bool] | None = None) -> Completion:
         """Deliver, run until every unit is blocked, and answer.
+
+        ``enough`` is asked between two messages, when every unit is blocked: once it says so, those that follow are left unapplied,
+        for another activation. Something is always applied. A history has the messages of each activation: replay does not ask.
 
         Raises what makes the activation (not the workflow) fail: ``MemoryError``, ``RecursionError``, a deadlock. The executor
         is of no use then.
         """
-        return self._activate(activation, None)
+        return self._activate(activation, None, enough)
 
     def replay(self, events: Sequence[HistoryEvent]) -> None:
         """Go on from where it stands through ``events``. Raises ``NondeterminismError`` where the code parts from them."""
+        for _ in self.replay_in_steps(events):
+            pass
+
+    def replay_in_steps(self, events: Sequence[HistoryEvent]) -> Iterator[None]:
+        """``replay`` that stops behind each activation, for a host that has other things to do in between.
+
+        A host that feeds a history in pages, which end at activations, tells ``patches.recorded`` of all its markers first.
+        """
         self._check_engine(events)
         self.patches.recorded.update(e.attributes["id"] for e in events if e.kind == "PatchMarked")
-        self.replaying = True
-        try:
-            for recorded in activations(events):
+        for recorded in activations(events):
+            self.replaying = True
+            try:
                 completion = self._activate(recorded.activation, recorded)
-                run = f"{self.info.workflow} {self.info.id}"
-                matching.check(recorded.outputs, completion.commands, run=run, place_of=self.place_of)
-        finally:
-            self.replaying = False
+            finally:
+                self.replaying = False
+            run = f"{self.info.workflow} {self.info.id}"
+            matching.check(recorded.outputs, completion.commands, run=run, place_of=self.place_of)
+            yield
 
     def _check_engine(self, events: Sequence[HistoryEvent]) -> None:
         """A history of a newer engine may mean things that this one does not know."""
@@ -123,7 +135,9 @@ class Executor:
                 "update temporalex_django to the version that started it, or newer"
             )
 
-    def _activate(self, activation: Activation, recorded: Recorded | None) -> Completion:
+    def _activate(
+        self, activation: Activation, recorded: Recorded | None, enough: Callable[[], bool] | None = None
+    ) -> Completion:
         completion = self._completion = Completion(changed=activation.start is not None)
         self.now = activation.now
         self.history_length = activation.history_length
@@ -143,7 +157,8 @@ class Executor:
                     self._request_cancel()
             dispatch.run(self)
             for index, message in enumerate(incoming):
-                if self.closed is not None:
+                full = enough is not None and (index > 0 or self.recording) and enough()
+                if full or self.closed is not None:
                     completion.unapplied = len(incoming) - index
                     break
                 dispatch.arrive(self, message)

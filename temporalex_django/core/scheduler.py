@@ -91,6 +91,7 @@ class Scheduler:
         self.ready: list[Unit] = []
         self.current: Unit | None = None
         self.after_step: Callable[[], None] | None = None  # conditions look at the state again
+        self.on_wait: Callable[[], None] | None = None  # the host's: a unit has come to a wait, or ended
         self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
         self._last = 0
 
@@ -116,6 +117,8 @@ class Scheduler:
                 for unit in turn:
                     unit.queued = False
                     self._step(unit)
+                    if self.on_wait is not None:
+                        self.on_wait()
                     if self.after_step is not None:
                         self.after_step()
             if not self.when_blocked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
@@ -34,9 +34,11 @@ class TracingExecutor(Executor):
         self._run = coroutine.cr_code  # type: ignore[attr-defined] # run is an `async def`
         return coroutine
 
-    def _activate(self, activation: Activation, recorded: Recorded | None) -> Completion:
+    def _activate(
+        self, activation: Activation, recorded: Recorded | None, enough: Callable[[], bool] | None = None
+    ) -> Completion:
         self._places = []
-        return super()._activate(activation, recorded)
+        return super()._activate(activation, recorded, enough)
 
     def _add(self, command: Command) -> None:
         self._places.append(self._here())

@@ -19,11 +19,10 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.events import HistoryEvent
-from temporalex_django.core.senders import Sender
-from temporalex_django.errors import PayloadError
 from temporalex_django.runtime.dialect import Dialect, dialect_for
 from temporalex_django.runtime.ids import token, uuid7
-from temporalex_django.runtime.storage import InboxMessage, RunFacts, RunState
+from temporalex_django.runtime.inbox import InboxStatements, reading
+from temporalex_django.runtime.storage import RunFacts, RunState
 from temporalex_django.runtime.tasks import TaskStatements
 from temporalex_django.runtime.writing import TurnStatements
 
@@ -31,12 +30,8 @@ from temporalex_django.runtime.writing import TurnStatements
 #: entries, and every claim would crawl over them (60 ms against 0.3).
 _RECENT = timedelta(seconds=5)
 _FULL_EVERY = 1.0
-#: How long a worker leaves a run alone that it cannot take (it has not its class).
-_DECLINED_FOR = 5.0
 #: For how long the answer which classes live workers have is good: a turn may ask for each of its runs.
 _LIVING_FOR = 1.0
-#: Unsettled messages of one run that a turn reads at most.
-_INBOX = 10_000
 #: Runs in a turn of SQLite are few: a long transaction keeps every other writer out.
 TURN_SIZE = {"postgresql": 200, "sqlite": 20}
 
@@ -58,7 +53,7 @@ class _Look:
         self.full_at = 0.0
 
 
-class DjangoStorage(TaskStatements, TurnStatements):
+class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
     """``Storage`` and ``TaskStorage`` on one database alias.
 
     ``clock`` (a callable that gives an aware datetime) replaces the database's clock everywhere: virtual time in tests.
@@ -245,10 +240,14 @@ class DjangoStorage(TaskStatements, TurnStatements):
                 if deadline - time.monotonic() <= 0:
                     return False
 
-    def decline(self, chains: Iterable[UUID], *, seconds: float = _DECLINED_FOR) -> None:
-        """Leave these runs to other workers for some seconds (D-32): kept in memory, nothing is written."""
+    def decline(self, chains: Iterable[UUID], *, seconds: float) -> None:
+        """Leave these runs alone for so long: kept in memory, nothing is written. The last word counts; 0: no longer."""
         until = time.monotonic() + seconds
-        self._declined.update((chain, max(until, self._declined.get(chain, 0.0))) for chain in chains)
+        for chain in chains:
+            if seconds:
+                self._declined[chain] = until
+            else:
+                self._declined.pop(chain, None)
 
     def is_declined(self, chain: UUID) -> bool:
         return bool(self._declined) and self._declined.get(chain, 0.0) > time.monotonic()
@@ -262,49 +261,6 @@ class DjangoStorage(TaskStatements, TurnStatements):
         return f" and not ({column} {test})", [parameter]
 
     # --- reading -----------------------------------------------------------------------------------------------------
-
-    def inbox(self, chains: Collection[UUID], *, waiting: Collection[UUID] = ()) -> dict[UUID, list[InboxMessage]]:
-        """Unsettled messages of locked chains. A statement of its own after the lock: it sees what was committed until then."""
-        found: dict[UUID, list[InboxMessage]] = {chain: [] for chain in chains}
-        if not chains:
-            return found
-        test, parameter = self.sql.among(chains, "uuid")
-        which, parameters = "not m.settled", []
-        if waiting:
-            still, parked = self.sql.among(waiting, "uuid")
-            which, parameters = f"{which} and (m.fresh or not (m.chain_id {still}))", [parked]
-        columns = "m.chain_id, m.id, m.kind, m.name, m.body, m.dedupe, m.run_id, m.after, m.sender_key, m.sender_name"
-        if self.sql.vendor == "sqlite":
-            numbered = "row_number() over (partition by m.chain_id order by m.id) as number"
-            source = f"(select {columns}, {numbered} from temporalex_message m where {which} and m.chain_id {test}) m"
-            source += f" where m.number <= {_INBOX}"
-        else:  # one scan of the index a chain, which ends at the limit
-            source = (
-                f"temporalex_chain c cross join lateral (select {columns} from temporalex_message m"
-                f" where m.chain_id = c.id and {which} order by m.id limit {_INBOX}) m where c.id {test}"
-            )
-        rows = self.sql.select(
-            f"select {columns} from {source} order by m.chain_id, m.id",
-            [*parameters, parameter],
-            ("uuid", "int8", "text", "text", "bytea", "text", "uuid", "int4", "text", "text"),
-        )
-        decode = codec().decode
-        for chain, message, kind, name, body, dedupe, run, after, key, who in rows:
-            with _of(f"message {message} ({kind} {name})", chain=chain):
-                plain = decode(body)
-            found[chain].append(
-                InboxMessage(
-                    id=message,
-                    kind=kind,
-                    name=name,
-                    body=plain,
-                    dedupe=dedupe,
-                    run_id=run,
-                    after=after,
-                    sender=None if key is None else Sender(key, who or ""),
-                )
-            )
-        return found
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
         if not runs:
@@ -340,7 +296,7 @@ class DjangoStorage(TaskStatements, TurnStatements):
             started,
             snapshot,
         ) in rows:
-            with _of(f"the input of {workflow} {wid}", run=run):
+            with reading(f"the input of {workflow} {wid}", run=run):
                 found[run] = RunFacts(
                     run_id=run,
                     workflow_id=wid,
@@ -374,9 +330,32 @@ class DjangoStorage(TaskStatements, TurnStatements):
         )
         decode = codec().decode
         for run, seq, activation, kind, at, attributes in rows:
-            with _of(f"event {seq} ({kind}) of run {run}", run=run):
+            with reading(f"event {seq} ({kind}) of run {run}", run=run):
                 found[run].append(HistoryEvent(seq, activation, kind, at, decode(attributes)))
         return found
+
+    def page(self, run_id: UUID, *, after: int, most: int) -> list[HistoryEvent]:
+        rows = self.sql.select(
+            "select seq, activation, kind, at, attributes from temporalex_history_event where run_id = %s and seq > %s"
+            " order by seq limit %s",
+            [run_id, after, most],
+            ("int4", "int4", "text", "timestamptz", "bytea"),
+        )
+        decode, events = codec().decode, []
+        for seq, activation, kind, at, attributes in rows:
+            with reading(f"event {seq} ({kind}) of run {run_id}", run=run_id):
+                events.append(HistoryEvent(seq, activation, kind, at, decode(attributes)))
+        return events
+
+    def markers(self, run_id: UUID) -> set[str]:
+        rows = self.sql.select(
+            "select attributes from temporalex_history_event where run_id = %s and kind = 'PatchMarked'",
+            [run_id],
+            ("bytea",),
+        )
+        decode = codec().decode
+        with reading(f"a marker of run {run_id}", run=run_id):
+            return {decode(attributes)["id"] for (attributes,) in rows}
 
     def now(self) -> datetime:
         if self.clock is not None:
@@ -468,14 +447,3 @@ def _state(row: tuple[Any, ...]) -> RunState:
         paused=paused,
         atomic_due=atomic,
     )
-
-
-@contextmanager
-def _of(what: str, *, run: UUID | None = None, chain: UUID | None = None) -> Iterator[None]:
-    """Say of which run a payload cannot be read: the turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error."""
-    try:
-        yield
-    except Exception as exc:
-        error = PayloadError(f"{what} cannot be read: {exc}")
-        error.run_id, error.chain_id = run, chain  # type: ignore[attr-defined] # for whoever isolates it
-        raise error from exc

@@ -21,6 +21,7 @@ from temporalex_django.runtime import activities
 from temporalex_django.runtime.lookup import Found, as_run_id, run_id_taken, the_one
 from temporalex_django.runtime.storage import (
     PARENT_CLOSED,
+    Inbox,
     InboxMessage,
     NewChild,
     NewMessage,
@@ -255,7 +256,7 @@ class MemoryStorage:
     def check_constraints(self) -> None:
         """There are none."""
 
-    def decline(self, chains: Iterable[UUID]) -> None:
+    def decline(self, chains: Iterable[UUID], *, seconds: float) -> None:
         raise AssertionError("there are no other workers in memory")
 
     def live_workers_with(self, workflow: str, version: int) -> bool:
@@ -271,14 +272,20 @@ class MemoryStorage:
             wanted += [self.chains[chain_id] for chain_id in self._fresh if chain_id not in taken]
         return [replace(run) for run in wanted[:limit]]
 
-    def inbox(self, chains: Collection[UUID], *, waiting: Collection[UUID] = ()) -> dict[UUID, list[InboxMessage]]:
-        return {chain_id: [kept.message for kept in self._inboxes.get(chain_id, {}).values()] for chain_id in chains}
+    def inbox(self, chains: Collection[UUID], *, waiting: Collection[UUID] = ()) -> dict[UUID, Inbox]:
+        return {c: Inbox(kept.message for kept in self._inboxes.get(c, {}).values()) for c in chains}
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
         return {run_id: self.runs[run_id].facts for run_id in runs}
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         return {run_id: self.runs[run_id].events[seq:] for run_id, seq in after.items()}
+
+    def page(self, run_id: UUID, *, after: int, most: int) -> list[HistoryEvent]:
+        return self.runs[run_id].events[after : after + most]
+
+    def markers(self, run_id: UUID) -> set[str]:
+        return {e.attributes["id"] for e in self.runs[run_id].events if e.kind == "PatchMarked"}
 
     def now(self) -> datetime:
         return self.clock

@@ -16,6 +16,7 @@ from temporalex_django.core.senders import recorded
 from temporalex_django.errors import TemporalexError, WorkflowClosed
 from temporalex_django.runtime.cache import Cached
 from temporalex_django.runtime.storage import (
+    Inbox,
     InboxMessage,
     NewChild,
     NewEvent,
@@ -38,10 +39,9 @@ _MESSAGES = ("signal", "update", "resume")
 class Step:
     """Builds the ``RunWrite`` of one run."""
 
-    def __init__(
-        self, run: RunState, messages: Sequence[InboxMessage], now: datetime, *, inline_atomic: bool = True
-    ) -> None:
+    def __init__(self, run: RunState, messages: Inbox, now: datetime, *, inline_atomic: bool = True) -> None:
         self.run = run
+        self.left = messages.more  # whether there is more in the inbox than is read, and in the end than was delivered
         self._inline_atomic = inline_atomic
         # updates that waited were here before all others, whatever their ids (D-24)
         self.messages = sorted(messages, key=lambda message: message.after is None)
@@ -104,9 +104,11 @@ class Step:
         new_run_id: Callable[[], UUID],
         results: Sequence[Job] = (),
         limits: Mapping[str, Any] = MappingProxyType({}),
+        enough: Callable[[], bool] | None = None,
     ) -> RunWrite:
-        """Deliver everything that is there. ``results`` are outcomes of atomic activities of this very transaction.
+        """Deliver what is there. ``results`` are outcomes of atomic activities of this very transaction.
 
+        Of the messages as many as ``enough`` (see ``Executor.activate``) lets through: with some left the run is due again at once.
         ``limits`` are ``admit_updates`` and ``max_pending`` of the activation, where the host has them.
         """
         self._new_run_id = new_run_id
@@ -114,7 +116,7 @@ class Step:
         start, jobs = self._jobs(entry, results)
         if jobs or start is not None:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
-            completion = executor.activate(activation)
+            completion = executor.activate(activation, enough=enough)
         else:
             completion = Completion()
         if completion.changed:
@@ -129,7 +131,8 @@ class Step:
         if completion.closed is not None and completion.changed:
             self._close(completion, entry)
         else:
-            moments = (executor.next_timer(), run.atomic_due, run.deadline)
+            self.left = self.left or completion.unapplied > 0
+            moments = (executor.next_timer(), run.atomic_due, run.deadline, self.now if self.left else None)
             run.due_at = min((moment for moment in moments if moment is not None), default=None)
             self._show(entry)
         return self.write
@@ -224,7 +227,10 @@ class Step:
         cut = len(inbox) - completion.unapplied
         for index, message in enumerate(inbox):
             if index >= cut:
-                if completion.closed != "ContinueAsNew":  # else the next run of the chain reads it
+                if completion.closed not in (
+                    None,
+                    "ContinueAsNew",
+                ):  # else the next turn, or run of the chain, reads it
                     self._undelivered(message)
             elif message.kind == "signal" and message.dedupe is None:
                 write.consumed.append(message.id)

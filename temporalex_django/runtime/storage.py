@@ -88,6 +88,16 @@ class InboxMessage:
     sender: Sender | None = None
 
 
+class Inbox(list[InboxMessage]):
+    """What a turn reads of the inbox of one chain. ``more``: there are messages behind these, for another turn."""
+
+    __slots__ = ("more",)
+
+    def __init__(self, messages: Iterable[InboxMessage] = (), *, more: bool = False) -> None:
+        super().__init__(messages)
+        self.more = more
+
+
 @dataclass(slots=True, kw_only=True)
 class NewEvent:
     """An event to append."""
@@ -319,13 +329,22 @@ class Storage(Protocol):
     def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
         """Lock up to ``limit`` runs that are due or have fresh messages, skipping locked ones; with ``chains`` exactly these."""
 
-    def inbox(self, chains: Collection[UUID], *, waiting: Collection[UUID] = ()) -> dict[UUID, list[InboxMessage]]:
-        """Unsettled messages of locked runs in order; of those ``waiting``, which are only to be parked, fresh ones do."""
+    def inbox(self, chains: Collection[UUID], *, waiting: Collection[UUID] = ()) -> dict[UUID, Inbox]:
+        """Unsettled messages of locked runs in order; of those ``waiting``, which are only to be parked, fresh ones do.
+
+        Of a long inbox as much as a turn should read: the oldest signals and updates, and everything else that is in it.
+        """
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]: ...
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         """Events of each run with ``seq`` greater than the given one, in order."""
+
+    def page(self, run_id: UUID, *, after: int, most: int) -> list[HistoryEvent]:
+        """The next ``most`` events of one run."""
+
+    def markers(self, run_id: UUID) -> set[str]:
+        """Ids of the patches that are marked in the history of a run."""
 
     def now(self) -> datetime:
         """The storage's clock (after the locks are held)."""
@@ -350,8 +369,8 @@ class Storage(Protocol):
     def check_constraints(self) -> None:
         """Raise now what deferred constraints would raise at the commit, where nobody could tell whose fault it is."""
 
-    def decline(self, chains: Iterable[UUID]) -> None:
-        """Leave these runs to other workers for some seconds (D-32); nothing is written."""
+    def decline(self, chains: Iterable[UUID], *, seconds: float) -> None:
+        """Leave these runs alone for so long, others may take them; nothing is written. 0: no longer."""
 
     def live_workers_with(self, workflow: str, version: int) -> bool:
         """Whether some live worker has registered that version of the class."""

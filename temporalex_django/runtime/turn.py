@@ -18,14 +18,14 @@ from uuid import UUID
 
 from temporalex_django.authoring import workflow
 from temporalex_django.core import payloads
-from temporalex_django.core.activation import RunInfo
-from temporalex_django.core.events import HistoryEvent, Job
-from temporalex_django.core.executor import Executor
+from temporalex_django.core.events import Job
 from temporalex_django.errors import DeadlockDetected, UnknownWorkflow
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.cache import Cache, Cached
+from temporalex_django.runtime.executors import Executors
 from temporalex_django.runtime.step import Step
 from temporalex_django.runtime.storage import (
+    Inbox,
     NewTask,
     RunFacts,
     RunState,
@@ -45,8 +45,15 @@ _BUDGET = 0.025
 _ATOMIC_ACTIVATIONS = 20
 _ATOMIC_BUDGET = 0.05
 _ATOMIC_SLOW = 1.0
-#: What a rebuild may take beyond the deadlock timeout: a tenth of the speed that is expected of it.
-_REPLAYED_PER_SECOND = 10_000
+#: What the messages of one run may take of a turn that others share; at least, however late it is.
+_SHARE = 0.010
+_LEAST = 0.005
+#: A turn that has taken so long begins nothing more: the server ends sessions that idle in a transaction.
+_LATE = 1.0
+#: How long a worker leaves a run alone whose class it lacks and another one has.
+_LEFT_FOR = 5.0
+#: Runs of which it is remembered that they left messages.
+_MOST_LONG = 1_000
 
 
 @dataclass(slots=True)
@@ -69,10 +76,11 @@ class TurnReport:
         self.blocked.update(other.blocked)
 
 
-class Engine:
+class Engine(Executors):
     """Advances runs of one storage. Thread-safe when the storage is: entries leave the cache while they are worked on.
 
-    ``perform(task)`` runs an atomic activity and gives its value; ``inline_atomic`` False leaves those to whoever claims tasks.
+    ``hurried``: an activation takes what fits a budget and leaves the other messages, a long history is not rebuilt in a turn, but
+    by ``rebuild`` where ``rebuilds`` is set; environments deliver everything at once. ``perform(task)`` runs an atomic activity and gives its value; ``inline_atomic`` False leaves those to whoever claims tasks.
     ``limits`` are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name, version)`` gives the class of a run: the registered one unless said otherwise. ``on_activate`` hears which chain is
     being activated (None: none).
     """
@@ -90,17 +98,24 @@ class Engine:
         on_activate: Callable[[UUID | None], None] | None = None,
         resolve: Callable[[UUID, str, int], type[workflow.Workflow]] | None = None,
         limits: Mapping[str, Any] = MappingProxyType({}),
+        hurried: bool = True,
+        rebuilds: bool = False,
     ) -> None:
-        self.storage = storage
+        super().__init__(
+            storage,
+            cache=Cache(cache_size),
+            payload_limit=payload_limit,
+            deadlock_timeout=deadlock_timeout,
+            on_activate=on_activate or (lambda _: None),
+            resolve=resolve or (lambda _, name, version: workflow.code_of(name, version)),
+            hurried=hurried,
+            rebuilds=rebuilds,
+        )
         self.tasks = tasks
-        self.cache = Cache(cache_size)
-        self._limit = payload_limit
-        self._deadlock_timeout = deadlock_timeout
         self._inline_atomic = inline_atomic
         self._perform = perform
-        self._on_activate = on_activate or (lambda _: None)
         self._limits = limits
-        self._resolve = resolve or (lambda _, name, version: workflow.code_of(name, version))
+        self._long: dict[UUID, None] = {}  # chains whose inbox was too long for one turn, the last one served last
 
     def turn(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False
@@ -144,7 +159,7 @@ class Engine:
             set()
         )  # paused, or blocked and not due: a blocked run is not tried again because a message came
         for run in claimed:
-            step = Step(run, inbox.get(run.chain_id, []), now, inline_atomic=self._inline_atomic)
+            step = Step(run, inbox[run.chain_id], now, inline_atomic=self._inline_atomic)
             if step.ends:
                 if run.chain_id in waiting:  # the parked ones are to be answered too
                     every = self.storage.inbox([run.chain_id])[run.chain_id]
@@ -163,12 +178,16 @@ class Engine:
         active = [
             s.run for s in steps if not s.run.closed and s.run.chain_id not in idle and s.run.run_id not in ending
         ]
-        entries, errors = self._entries(active, report)
-        deadline = time.monotonic() + _BUDGET
-        for index, step in enumerate(steps):
+        entries, errors = self._entries(active, report.facts)
+        begun = time.monotonic()
+        share = _BUDGET if len(steps) == 1 else _SHARE
+        short, long = self._in_order(steps)
+        for index, step in enumerate(short + long):
             run = step.run
-            if index and time.monotonic() > deadline:
-                break
+            late = time.monotonic() - begun
+            # of those that have long inboxes the first one goes on whatever the others took
+            if index and late > (_LATE if index == len(short) else _BUDGET):
+                continue
             if run.closed:
                 write = step.closed()
             elif run.run_id in ending:
@@ -177,8 +196,13 @@ class Engine:
                 write = step.parked()
             elif self._left_to_others(run, errors.get(run.run_id), report):
                 continue
+            elif run.run_id not in entries and run.run_id not in errors:
+                continue  # it is being rebuilt, or that is for the next turn
             else:
-                write = self._step(step, entries.pop(run.run_id, None), errors.get(run.run_id), report)
+                at = time.monotonic()
+                until = max(begun + _BUDGET, at + _LEAST) if index >= len(short) else begun + _BUDGET
+                until = min(until, at + share)
+                write = self._step(step, entries.pop(run.run_id, None), errors.get(run.run_id), report, until=until)
             report.writes.append(write)
             report.runs += 1
             if self._inline_atomic and not write.run.attempt and _due(write.run.atomic_due, step.now):
@@ -198,6 +222,8 @@ class Engine:
         error: BaseException | None,
         report: TurnReport,
         results: Sequence[Job] = (),
+        *,
+        until: float,
     ) -> RunWrite:
         run = step.run
         if entry is None:
@@ -213,18 +239,30 @@ class Engine:
                 new_run_id=self.storage.new_run_id,
                 results=results,
                 limits=self._limits,
+                enough=partial(_enough, until if not run.attempt else 0.0) if self._hurried else None,
             )
             write = watchdog.run(activate, limit=self._deadlock_timeout, what=f"run {run.run_id}")
         except Exception as exc:  # noqa: BLE001 - pure work: whatever it is, it is this run's, and nothing of it was stored
             entry.executor.evict()
-            return self._blocked(Step(before, step.messages, step.now), exc, report)
+            return self._blocked(Step(before, Inbox(step.messages), step.now), exc, report)
         finally:
             self._on_activate(None)
+        self._long.pop(run.chain_id, None)
+        if step.left and len(self._long) < _MOST_LONG:
+            self._long[run.chain_id] = None
         if run.closed or write.next_run is not None:
             entry.executor.evict()
         else:
             self.cache.put(run.run_id, entry)
         return write
+
+    def _in_order(self, steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+        """Runs whose inbox was too long for one turn come behind the others, the one that was served last behind all."""
+        if not self._long:
+            return list(steps), []
+        by_chain = {step.run.chain_id: step for step in steps}
+        long = [by_chain.pop(chain) for chain in self._long if chain in by_chain]
+        return list(by_chain.values()), long
 
     def _facts_of(self, runs: Collection[UUID], report: TurnReport) -> None:
         """Facts of runs that are not to be activated any more; what the cache has of them goes."""
@@ -243,7 +281,7 @@ class Engine:
             return False
         if not self.storage.live_workers_with(facts.workflow, facts.version):
             return False
-        self.storage.decline([run.chain_id])
+        self.storage.decline([run.chain_id], seconds=_LEFT_FOR)
         return True
 
     def _blocked(self, step: Step, error: BaseException, report: TurnReport) -> RunWrite:
@@ -255,95 +293,6 @@ class Engine:
             )
         # a missing class comes with a worker that has it, which sets the run due: trying would only slow the claim
         return step.blocked(error, retry=not isinstance(error, UnknownWorkflow))
-
-    def _entries(
-        self, runs: Sequence[RunState], report: TurnReport
-    ) -> tuple[dict[UUID, Cached], dict[UUID, BaseException]]:
-        """An executor for each run: from the cache, brought up to date, or rebuilt; what is missing is read together."""
-        entries: dict[UUID, Cached] = {}
-        errors: dict[UUID, BaseException] = {}
-        behind: dict[UUID, int] = {}
-        unknown: list[RunState] = []
-        for run in runs:
-            entry = self.cache.take(run.run_id)
-            if entry is not None and not self._of_present_class(entry, run.chain_id):
-                entry.executor.evict()
-                entry = None
-            if entry is None:
-                unknown.append(run)
-            else:
-                report.facts[run.run_id] = entry.facts
-                entries[run.run_id] = entry
-                if entry.head != run.head:
-                    behind[run.run_id] = entry.head_at - 1
-        if behind:
-            newer = self.storage.histories(behind)
-            for run in runs:
-                if run.run_id in behind and not self._catch_up(
-                    entries[run.run_id], run, newer.get(run.run_id, []), errors
-                ):
-                    entries.pop(run.run_id).executor.evict()
-                    if run.run_id not in errors:
-                        unknown.append(run)
-        if unknown:
-            report.facts.update(self.storage.facts([run.run_id for run in unknown if run.run_id not in report.facts]))
-            histories = self.storage.histories({run.run_id: 0 for run in unknown if run.head is not None})
-            for run in unknown:
-                try:
-                    entries[run.run_id] = self._build(run, report.facts[run.run_id], histories.get(run.run_id, []))
-                except Exception as exc:  # noqa: BLE001 - a history or class that cannot be used blocks its own run only
-                    errors[run.run_id] = exc
-        return entries, errors
-
-    def _of_present_class(self, entry: Cached, chain_id: UUID) -> bool:
-        """False when the class was defined again since: the run goes on with the new code, as it would after a restart."""
-        try:
-            facts = entry.facts
-            present = self._resolve(chain_id, facts.workflow, facts.version)
-            return present.definition is entry.executor.definition
-        except UnknownWorkflow:
-            return True
-
-    def _catch_up(
-        self, entry: Cached, run: RunState, events: Sequence[HistoryEvent], errors: dict[UUID, BaseException]
-    ) -> bool:
-        """Feed what others wrote since. False when the entry is no ancestor: its activation was rolled back."""
-        if not events or events[0].attributes.get("head") != entry.head:
-            return False
-        try:
-            self._replay(entry.executor, [event for event in events if event.seq > entry.length])
-        except Exception as exc:  # noqa: BLE001 - see _entries
-            errors[run.run_id] = exc
-            return False
-        _stand(entry, events)
-        entry.shown = None
-        return True
-
-    def _replay(self, executor: Executor, events: Sequence[HistoryEvent]) -> None:
-        limit = self._deadlock_timeout
-        if limit is not None:
-            limit += len(events) / _REPLAYED_PER_SECOND
-        watchdog.run(partial(executor.replay, events), limit=limit, what=f"run {executor.info.run_id}")
-
-    def _build(self, run: RunState, facts: RunFacts, events: Sequence[HistoryEvent]) -> Cached:
-        cls = self._resolve(run.chain_id, facts.workflow, facts.version)
-        info = RunInfo(
-            workflow=facts.workflow,
-            id=facts.workflow_id,
-            run_id=str(facts.run_id),
-            version=facts.version,
-            attempt=facts.attempt,
-            parent=facts.parent,
-        )
-        executor = Executor(cls.definition, info, payload_limit=self._limit)
-        try:
-            self._replay(executor, events)
-        except BaseException:
-            executor.evict()
-            raise
-        entry = Cached(executor, facts, None, 0, 0)
-        _stand(entry, events)
-        return entry
 
     # -- phase 2 ------------------------------------------------------------------------------------------------------
 
@@ -358,7 +307,7 @@ class Engine:
                 self._atomic_rounds(chain_id, queues, done)
         except _ActivationFailed as failed:
             for run in self.storage.claim(limit=1, queues=queues, chains=[chain_id]):
-                messages = self.storage.inbox([chain_id]).get(chain_id, [])
+                messages = self.storage.inbox([chain_id])[chain_id]
                 report.facts.update(done.facts)
                 write = self._blocked(Step(run, messages, self.storage.now()), failed.error, report)
                 self.storage.write([write])
@@ -372,24 +321,27 @@ class Engine:
         if not claimed or claimed[0].closed or claimed[0].paused:
             return
         run = claimed[0]
-        entries, errors = self._entries(claimed, report)
+        entries, errors = self._entries(claimed, report.facts)
         if self._left_to_others(run, errors.get(run.run_id), report):
             return
         entry = entries.get(run.run_id)
         if entry is None:
-            raise _ActivationFailed(errors[run.run_id])
+            if run.run_id in errors:
+                raise _ActivationFailed(errors[run.run_id])
+            return  # it is being rebuilt
         now, rows = self.storage.now(), self.tasks.atomic_tasks(chain_id)
         due = [task for task in rows if task.due_at <= now]
         later = {task.seq: task.due_at for task in rows if task.due_at > now}  # failed before, waiting for another try
-        messages = self.storage.inbox([chain_id]).get(chain_id, [])
+        messages = self.storage.inbox([chain_id])[chain_id]
         begun = time.monotonic()
         for remaining in reversed(range(_ATOMIC_ACTIVATIONS)):
             results, retries = self._run_atomic(due)
             later.update((again.task.seq, again.retry_at) for again in retries if again.retry_at is not None)
             run.atomic_due = min(later.values(), default=None)
             step = Step(run, messages, self.storage.now())
-            messages = []
-            write = self._step(step, entry, None, report, results=[job for job, _ in results])
+            messages = Inbox(more=step.left)
+            until = time.monotonic() + _SHARE
+            write = self._step(step, entry, None, report, results=[job for job, _ in results], until=until)
             if run.run_id in report.blocked:
                 raise _ActivationFailed(report.blocked[run.run_id])
             write.cancelled_tasks += [task.seq for _, task in results if task.id]
@@ -457,19 +409,15 @@ def _due(moment: datetime | None, now: datetime) -> bool:
     return moment is not None and moment <= now
 
 
+def _enough(until: float) -> bool:
+    """Asked between two messages of an activation, when all its units wait."""
+    watchdog.all_blocked()
+    return time.monotonic() >= until
+
+
 def _waits(run: RunState, now: datetime, *, force: bool) -> bool:
     """Whether it is paused, or blocked and not due: all that a turn does with it is to park its messages."""
     return not run.closed and bool(run.paused or (run.attempt and not force and not _due(run.due_at, now)))
-
-
-def _stand(entry: Cached, events: Sequence[HistoryEvent]) -> None:
-    """Note where the entry stands after ``events``."""
-    for event in reversed(events):
-        if event.kind == "ActivationStarted":
-            entry.head, entry.head_at = event.attributes.get("head"), event.seq
-            break
-    if events:
-        entry.length = events[-1].seq
 
 
 def _keep(write: RunWrite, again: TaskResult) -> None:

@@ -24,6 +24,8 @@ T = TypeVar("T")
 logger = logging.getLogger("temporalex_django.runtime")
 #: Seconds until code that swallowed an interruption gets the next one: enough for the engine to unwind in between.
 _AGAIN = 1.0
+#: How many times the limit units may take together, one step after the other, until every one of them is blocked.
+_TOGETHER = 3
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
@@ -47,12 +49,17 @@ def _use_up(thread: int) -> None:
 
 
 class _Watched:
-    __slots__ = ("deadline", "fired", "thread")
+    __slots__ = ("deadline", "end", "fired", "limit", "thread")
 
-    def __init__(self, thread: int, deadline: float) -> None:
+    def __init__(self, thread: int, limit: float) -> None:
         self.thread = thread
-        self.deadline = deadline
+        self.limit = limit
         self.fired = False
+        self.rearm()
+
+    def rearm(self) -> None:
+        now = time.monotonic()
+        self.deadline, self.end = now + self.limit, now + self.limit * _TOGETHER
 
 
 class Watchdog:
@@ -65,10 +72,10 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def run(self, call: Callable[[], T], *, limit: float | None, what: str) -> T:
-        """``call()``, for at most ``limit`` seconds. Raises ``DeadlockDetected`` after that, whatever the code did about it."""
+        """``call()``, for at most ``limit`` seconds from wait to wait. Raises ``DeadlockDetected`` after that, whatever it did."""
         if limit is None:
             return call()
-        watched = _Watched(threading.get_ident(), time.monotonic() + limit)
+        watched = _Watched(threading.get_ident(), limit)
         self._arm(watched)
         value: T | None = None
         try:
@@ -86,6 +93,16 @@ class Watchdog:
                 f"{what} did not come to a wait within {limit:g} s: its code loops or computes too long"
             )
         return value  # type: ignore[return-value] # None only when it was interrupted
+
+    def came_to_a_wait(self) -> None:
+        """A unit of the call in this thread did: the next one has the whole limit, all of them together a multiple of it."""
+        if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
+            watched.deadline = min(time.monotonic() + watched.limit, watched.end)
+
+    def all_blocked(self) -> None:
+        """Every unit of the call in this thread waits: what comes next is counted anew."""
+        if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
+            watched.rearm()
 
     def _arm(self, watched: _Watched) -> None:
         with self._lock:

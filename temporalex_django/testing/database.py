@@ -58,8 +58,14 @@ class DjangoEnvironment(Environment):
         super().__init__()
         self.clock = EPOCH
         self.storage = DjangoStorage(clock=lambda: self.clock)
+        self.storage.inbox_page = 1_000_000  # an activation takes everything that is there
         self.engine = Engine(
-            self.storage, self.storage, cache_size=0 if evict else 1_000_000, inline_atomic=False, resolve=self.class_of
+            self.storage,
+            self.storage,
+            cache_size=0 if evict else 1_000_000,
+            inline_atomic=False,
+            resolve=self.class_of,
+            hurried=False,
         )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:

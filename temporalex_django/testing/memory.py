@@ -43,6 +43,7 @@ class WorkflowEnvironment(Environment):
             resolve=self.class_of,
             deadlock_timeout=deadlock_timeout,
             limits={name: value for name, value in limits.items() if value},
+            hurried=False,
         )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:

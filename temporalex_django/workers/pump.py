@@ -49,9 +49,10 @@ class Round:
     runs: int = 0
     tasks: int = 0
     results: int = 0
+    rebuilding: int = 0  # runs that come into memory, slice by slice
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.tasks or self.results)
+        return bool(self.runs or self.tasks or self.results or self.rebuilding)
 
 
 def all_queues() -> list[str]:
@@ -99,6 +100,7 @@ class Pump:
             deadlock_timeout=settings.DEADLOCK_TIMEOUT,
             perform=self._perform,
             on_activate=self.slot.note,
+            rebuilds=True,
         )
         self.row = WorkerRow(
             kind=kind,
@@ -119,12 +121,15 @@ class Pump:
     def round(self) -> Round:
         """Commit ends of activities, advance due runs, take due activities: one transaction, then one each for atomic work.
 
-        Raises when the database is gone. Ends of activities leave the memory after the commit, not before.
+        Before that a slice of what is being rebuilt, outside of transactions. Raises when the database is gone. Ends of activities leave the memory after the commit, not before.
         """
+        rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
         results, room = self.pool.results(), self.pool.room()
         sqlite = self.storage.sql.vendor == "sqlite"
         if not results and sqlite and not self.storage.ready(queues=self.queues):
-            return Round()  # by a plain read: the writer lock is for those who have something to write
+            return Round(
+                rebuilding=rebuilding
+            )  # by a plain read: the writer lock is for those who have something to write
         try:
             with self.storage.transaction():
                 valid = self.storage.finish_tasks(results)
@@ -140,7 +145,8 @@ class Pump:
             return self._apart(results, room, exc)
         self._exchanged(results, valid, tasks)
         self._committed(report)
-        return Round(runs=report.runs + self._phase_two(report.atomic), tasks=len(tasks), results=len(results))
+        runs = report.runs + self._phase_two(report.atomic)
+        return Round(runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuilding)
 
     def _claim_tasks(self, room: int) -> list[TaskState]:
         return self.storage.claim_tasks(limit=room, queues=self.queues, owner=self.row.epoch) if room else []

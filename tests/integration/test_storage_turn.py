@@ -402,7 +402,7 @@ def test_a_run_that_killed_its_worker_comes_alone_and_only_to_workers(storage: D
 def test_a_declined_run_is_left_alone(storage: DjangoStorage) -> None:
     one, two = start(storage, "one"), start(storage, "two")
     insert_message(one.chain_id, kind="signal", name="x", body=1, storage=storage)
-    storage.decline([one.chain_id])
+    storage.decline([one.chain_id], seconds=5.0)
 
     with storage.transaction():
         assert [run.chain_id for run in claim(storage)] == [two.chain_id]

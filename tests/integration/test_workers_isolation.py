@@ -15,7 +15,6 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
-from temporalex_django.runtime import django as storage_module
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
 from temporalex_django.runtime.turn import Engine
@@ -151,7 +150,7 @@ def test_what_a_drain_gives_back_never_began(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_run_that_waits_with_many_messages_does_not_starve_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "_INBOX", 3)
+    monkeypatch.setattr(DjangoStorage, "inbox_page", 3)
     blocked, other = start("Tally", workflow_id="blocked"), start("Tally", workflow_id="other")
     run_until_idle()
     for _ in range(5):

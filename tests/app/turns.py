@@ -1,0 +1,32 @@
+"""Workflows whose code takes its time, for the tests of what a turn may take."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from temporalex_django import NoReply, Ok, Stop, Workflow, api
+
+
+def spins(milliseconds: float) -> int:
+    """How many rounds of ``compute`` take that long on this machine."""
+    began = time.perf_counter()
+    compute(200_000)
+    return max(1, int(200_000 * milliseconds / 1000 / (time.perf_counter() - began)))
+
+
+def compute(rounds: int) -> None:
+    for _ in range(rounds):
+        pass
+
+
+class Ticking(Workflow):
+    """Each signal takes ``spins`` rounds of computing; the result is how many came, and how many of them in their place."""
+
+    async def run(self, args: dict[str, int]) -> Ok[Any]:
+        def tick(number: int, seen: list[int]) -> NoReply:
+            compute(args["spins"])
+            return NoReply([seen[0] + 1, seen[1] + (number == seen[0])])
+
+        state = await api.phase([0, 0], signal={"tick": tick, "stop": lambda _, s: Stop(s)})
+        return Ok(state)

@@ -1,0 +1,45 @@
+"""A worker is killed in the middle of a long inbox: what was consumed is kept, the next worker rebuilds the run and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from django.db import transaction
+
+from temporalex_django.models import Chain, Instance, Message
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import NewStart, insert_message, insert_start
+from tests.app.turns import spins
+from tests.processes import worker
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize("count", [3_000, pytest.param(50_000, marks=pytest.mark.slow)])
+def test_killed_half_way_every_signal_is_consumed_once_and_in_order(
+    subprocess_env: dict[str, str], tmp_path: Path, count: int
+) -> None:
+    storage = DjangoStorage()
+    args = {"spins": spins(1)}
+    started = insert_start(NewStart(workflow="Ticking", workflow_id="t-1", args=args), storage=storage)
+    with transaction.atomic():
+        for number in range(count):
+            insert_message(started.chain_id, kind="signal", name="tick", body=number, storage=storage)
+        insert_message(started.chain_id, kind="signal", name="stop", body=None, storage=storage)
+
+    def left() -> int:
+        return Message.objects.filter(chain_id=started.chain_id).count()
+
+    patience = 30.0 + count / 100
+    with worker(subprocess_env, tmp_path, name="first") as first:
+        wait_for(lambda: left() < count / 2, seconds=patience)
+        first.kill()
+    assert left() > 0
+    with worker(subprocess_env, tmp_path, name="second"):
+        wait_for(lambda: not Instance.objects.get(pk=started.run_id).is_open, seconds=patience)
+
+    run = Instance.objects.get(pk=started.run_id)
+    assert run.closing_value == {"result": [count, count]}
+    assert (run.blocked, Chain.objects.get(pk=started.chain_id).crashes) == (None, 0)

@@ -1,0 +1,195 @@
+"""A long inbox and a long history are worked off piece by piece: progress is kept, and others are served in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+from django.test.utils import override_settings
+
+from temporalex_django.models import Chain, HistoryEvent, Instance, Message
+from temporalex_django.runtime import executors
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
+from temporalex_django.workers.pump import Pump
+from tests.app.turns import spins
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def start(workflow: str, args: Any = None, **options: Any) -> Started:
+    options.setdefault("workflow_id", f"{workflow}-1")
+    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+
+
+def send(started: Started, name: str, body: Any = None, **more: Any) -> None:
+    insert_message(started.chain_id, kind="signal", name=name, body=body, storage=DjangoStorage(), **more)
+
+
+def send_ticks(started: Started, numbers: range) -> None:
+    with transaction.atomic():
+        for number in numbers:
+            send(started, "tick", number)
+
+
+def instance(started: Started) -> Instance:
+    return Instance.objects.get(pk=started.run_id)
+
+
+def left(started: Started) -> int:
+    return Message.objects.filter(chain_id=started.chain_id).count()
+
+
+@pytest.fixture
+def pump() -> Iterator[Pump]:
+    made = Pump(inline=True)
+    yield made
+    made.slot.close()
+
+
+def rounds_until(pump: Pump, done: Any, *, most: int = 20_000) -> int:
+    for count in range(most):
+        if done():
+            return count
+        pump.round()
+    raise AssertionError(f"not after {most} rounds")
+
+
+def test_a_backlog_of_slow_signals_is_consumed_and_a_neighbour_goes_on(pump: Pump) -> None:
+    busy = start("Ticking", {"spins": spins(1)})
+    neighbour = start("Tally")
+    rounds_until(pump, lambda: not Chain.objects.filter(head=None).exists())
+    send_ticks(busy, range(1_500))
+
+    pump.round()
+    before = left(busy)
+    assert before > 1_000
+    send(neighbour, "stop")
+    rounds_until(pump, lambda: not instance(neighbour).is_open, most=4)
+    assert left(busy) > 1_000
+
+    send(busy, "stop")
+    rounds_until(pump, lambda: not instance(busy).is_open)
+    assert instance(busy).closing_value == {"result": [1_500, 1_500]}
+    assert instance(busy).blocked is None
+
+
+def test_of_a_long_inbox_a_turn_reads_so_many_messages_and_so_many_bytes() -> None:
+    storage = DjangoStorage()
+    many, large = start("Tally", workflow_id="many"), start("Tally", workflow_id="large")
+    send_ticks(many, range(2_500))
+    with transaction.atomic():
+        for _ in range(20):
+            send(large, "tick", "x" * 1_000_000)
+        insert_message(many.chain_id, kind="cancel", name="", body={"reason": "enough"}, storage=storage)
+
+    inboxes = storage.inbox([many.chain_id, large.chain_id])
+    assert (len(inboxes[many.chain_id]), inboxes[many.chain_id].more) == (1_001, True)
+    assert inboxes[many.chain_id][-1].kind == "cancel"
+    assert [m.body for m in inboxes[many.chain_id][:-1]] == list(range(1_000))
+    assert (len(inboxes[large.chain_id]), inboxes[large.chain_id].more) == (7, True)
+    assert {len(m.body) for m in inboxes[large.chain_id]} == {1_000_000}
+
+
+def test_what_waits_and_what_brings_it_on_is_read_however_long_the_inbox_is() -> None:
+    storage = DjangoStorage()
+    storage.inbox_page = 10
+    started = start("Tally")
+    for number in range(30):
+        insert_message(started.chain_id, kind="update", name="add", body=number, dedupe=f"u{number}", storage=storage)
+    Message.objects.filter(dedupe__in=[f"u{n}" for n in range(12, 25)]).update(after=0, fresh=False)
+
+    inbox = storage.inbox([started.chain_id])[started.chain_id]
+
+    assert [m.body for m in inbox] == [*range(10), *range(12, 25)]
+    assert inbox.more
+
+
+def test_messages_that_were_parked_are_all_delivered(pump: Pump) -> None:
+    """A blocked or paused run's messages ring no more; those that do not fit into the first turn come all the same."""
+    pump.storage.inbox_page = 10
+    busy = start("Ticking", {"spins": 0})
+    send_ticks(busy, range(25))
+    Message.objects.update(fresh=False)
+    send(busy, "stop")
+    rounds_until(pump, lambda: not instance(busy).is_open, most=20)
+    assert instance(busy).closing_value == {"result": [25, 25]}
+
+
+@pytest.fixture
+def long_run(pump: Pump) -> Started:
+    """A run with a history of 1,200 signals whose handlers take a while, in no cache any more."""
+    started = start("Ticking", {"spins": spins(1)})
+    send_ticks(started, range(1_200))
+    rounds_until(pump, lambda: not left(started))
+    pump.engine.cache.clear()
+    return started
+
+
+def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(pump: Pump, long_run: Started) -> None:
+    """The rebuild takes several times the deadlock timeout: each step of it is short."""
+    neighbour = start("Tally")
+    send(long_run, "stop")
+    with override_settings(TEMPORALEX={"DEADLOCK_TIMEOUT": 0.25}):
+        fresh = Pump(inline=True)
+    try:
+        fresh.round()
+        assert fresh.engine.rebuilding == 1
+        assert instance(neighbour).status != "pending"
+        send(neighbour, "stop")
+        fresh.round()
+        fresh.round()
+        assert not instance(neighbour).is_open
+        assert fresh.engine.rebuilding == 1
+        if connection.vendor == "postgresql":
+            with transaction.atomic():
+                assert Chain.objects.select_for_update(nowait=True).get(pk=long_run.chain_id)
+        rounds_until(fresh, lambda: not instance(long_run).is_open)
+    finally:
+        fresh.slot.close()
+    assert instance(long_run).closing_value == {"result": [1_200, 1_200]}
+    assert instance(long_run).blocked is None
+
+
+def test_what_others_write_while_it_is_rebuilt_is_caught_up_with(pump: Pump, long_run: Started) -> None:
+    other = Pump(inline=True)
+    try:
+        send(long_run, "tick", 1_200)
+        while not other.engine.rebuild():
+            other.round()
+        rounds_until(pump, lambda: not left(long_run))  # somebody else was quicker
+        send(long_run, "stop")
+        rounds_until(other, lambda: not instance(long_run).is_open)
+    finally:
+        other.slot.close()
+    assert instance(long_run).closing_value == {"result": [1_201, 1_201]}
+
+
+def test_a_history_that_does_not_fit_blocks_after_the_rebuild(pump: Pump, long_run: Started) -> None:
+    event = HistoryEvent.objects.filter(run_id=long_run.run_id).last()
+    assert event is not None
+    HistoryEvent.objects.filter(run_id=long_run.run_id, seq=event.seq).update(
+        kind="TimerStarted", attributes=b'{"seq": 77, "duration": 1.0, "due": "2026-01-01T00:00:00+00:00"}'
+    )
+    send(long_run, "stop")
+    rounds_until(pump, lambda: instance(long_run).blocked)
+    assert instance(long_run).blocked["code"] == "nondeterminism"  # type: ignore[index] # just waited for
+    assert pump.engine.rebuilding == 0
+
+
+def test_pages_end_at_activations(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of a page, also below that of an activation."""
+    started = start("Ticking", {"spins": 0})
+    for numbers in (range(3), range(3, 10), range(10, 11)):
+        send_ticks(started, numbers)
+        rounds_until(pump, lambda: not left(started))
+    monkeypatch.setattr(executors, "LONG", 2)
+    for page in (1, 2, 3, 5, 100):
+        monkeypatch.setattr(executors, "_PAGE", page)
+        pump.engine.cache.clear()
+        send(started, "tick", 10 + page)
+        rounds_until(pump, lambda: not left(started))
+        assert instance(started).blocked is None
+    connections.close_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import Context
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
@@ -146,11 +147,7 @@ class Workflow(Startable):
         guard.watch(cls)
         try:
             with places.nowhere("query"):
-                if own:
-                    value = cls.handle_query(name, args, state)
-                else:
-                    assert fn is not None
-                    value = fn(state, args) if _takes_args(fn) else fn(state)
+                value = Context().run(cls._ask, fn, name, args, state)  # the same answer, whoever asks
         except UnknownQuery as exc:
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r}: {exc}") from exc
         except TemporalexError as exc:
@@ -158,6 +155,12 @@ class Workflow(Startable):
         except Exception as exc:
             raise QueryFailed(f"query {name!r} of {cls.name} raised {type(exc).__name__}: {message_of(exc)}") from exc
         return payloads.plain(value, what=f"the answer to query {name!r}")
+
+    @classmethod
+    def _ask(cls, fn: Callable[..., Any] | None, name: str, args: Any, state: Any) -> Any:
+        if fn is None:
+            return cls.handle_query(name, args, state)
+        return fn(state, args) if _takes_args(fn) else fn(state)
 
     if TYPE_CHECKING:  # what the facade does, in types
 

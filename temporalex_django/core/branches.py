@@ -10,17 +10,22 @@ from typing import Any
 from temporalex_django.core import dispatch
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.ivar import Call, IVar
+from temporalex_django.core.mailbox import Signal
 from temporalex_django.core.results import Async, Err
 from temporalex_django.core.scheduler import Unit
 from temporalex_django.errors import Cancelled, Control, NestingError, WorkflowDefinitionError
 
 logger = logging.getLogger("temporalex_django.workflow")
 
-Ended = Callable[[int, Any, BaseException | None], None]
+Hand = tuple[Signal, ...]
+Ended = Callable[[int, Any, BaseException | None, Hand], None]
 
 
 class _Branches:
-    """What the two have in common: branches are taken over when the primitive is called and started when it is awaited."""
+    """What the two have in common: branches are taken over when the primitive is called and started when it is awaited.
+
+    A signal that a branch took and returned is taken when the caller goes on with that value; else it stays in the mailbox.
+    """
 
     def __init__(self, executor: Executor, name: str, branches: Sequence[Any]) -> None:
         for branch in branches:
@@ -38,7 +43,7 @@ class _Branches:
         self.running = 0
 
     def start(self, index: int, host: Unit | None, ended: Ended) -> Unit:
-        """Spawn one branch as a unit; ``ended(index, value, error)`` is called when it is over."""
+        """Spawn one branch as a unit; ``ended(index, value, error, hand)`` is called when it is over."""
 
         def finished(value: Any, error: BaseException | None) -> None:
             self.running -= 1
@@ -47,13 +52,20 @@ class _Branches:
                 raise error
             if error is None and isinstance(value, Async):
                 error = NestingError(f"branch {index} returned Async: only a handler of a phase may")
-            ended(index, value, error)
+            ended(index, value, error, unit.hand if error is None else ())
 
         self.running += 1
         scheduler = self.executor.scheduler
         unit = Unit(scheduler, "branch", f"branch {index}", finished, host)
         scheduler.spawn(unit, dispatch.invoke(self.branches[index]))
         return unit
+
+    def give_up(self, hand: Hand) -> None:
+        """The caller goes on without the value that those signals went into."""
+        unit = self.executor.scheduler.current
+        assert unit is not None
+        unit.hand = ()
+        dispatch.put_back(self.executor, hand)
 
     def drop(self, first: int) -> None:
         """Branches from ``first`` on will never be started."""
@@ -73,6 +85,7 @@ class Parallel(_Branches):
         super().__init__(executor, "parallel", branches)
         self._limit = limit or len(branches)
         self._results: list[Any] = [None] * len(branches)
+        self._hand: Hand = ()
         self._next = 0
         self._control: BaseException | None = None
         self._done = IVar(f"parallel of {len(branches)}")
@@ -87,8 +100,10 @@ class Parallel(_Branches):
             self.drop(self._next)
             self._next = len(self.branches)
             await self._done
+            self.give_up(self._hand)
             raise
         if self._control is not None:
+            self.give_up(self._hand)
             raise self._control
         return self._results
 
@@ -97,12 +112,14 @@ class Parallel(_Branches):
             self._next += 1
             self.start(self._next - 1, self._host, self._ended)
 
-    def _ended(self, index: int, value: Any, error: BaseException | None) -> None:
+    def _ended(self, index: int, value: Any, error: BaseException | None, hand: Hand) -> None:
         if isinstance(error, Control):
             self._control = self._control or error
+        self._hand += hand
         self._results[index] = value if error is None else Err(error)
         self._fill()
         if not self.running:
+            self._done.hand = self._hand
             self._done.put()
 
 
@@ -116,7 +133,7 @@ class Race(_Branches):
     def __init__(self, executor: Executor, branches: Sequence[Any]) -> None:
         super().__init__(executor, "race", branches)
         self._units: list[Unit] = []
-        self._ends: dict[int, tuple[Any, BaseException | None]] = {}
+        self._ends: dict[int, tuple[Any, BaseException | None, Hand]] = {}
         self._winner: int | None = None
         self._done = IVar(f"race of {len(branches)}")
 
@@ -127,39 +144,43 @@ class Race(_Branches):
             await self._done
         except Cancelled:
             await self._done  # the same cancel has reached the branches
+            self.give_up(self._done.hand)
             raise
         assert self._winner is not None
-        value, error = self._ends[self._winner]
+        value, error, hand = self._ends[self._winner]
         control = next(
-            (e for _, e in self._ends.values() if isinstance(e, Control) and not isinstance(e, Cancelled)), None
+            (e for _, e, _ in self._ends.values() if isinstance(e, Control) and not isinstance(e, Cancelled)), None
         )
         if control is not None or error is not None:
+            self.give_up(hand)
             raise control or error  # type: ignore[misc] # one of them is set
         return self._winner, value
 
-    def _ended(self, index: int, value: Any, error: BaseException | None) -> None:
-        self._ends[index] = value, error
+    def _ended(self, index: int, value: Any, error: BaseException | None, hand: Hand) -> None:
+        self._ends[index] = value, error, hand
         if self._winner is None:
             if len(self._ends) == 1:
                 self.executor.scheduler.when_blocked.append(self._decide)
         else:
-            self._lost(index, error)
+            self._lost(index, error, hand)
             if not self.running:
                 self._done.put()
 
     def _decide(self) -> None:
         self._winner = min(self._ends)
-        for index, (_, error) in self._ends.items():
+        self._done.hand = self._ends[self._winner][2]
+        for index, (_, error, hand) in self._ends.items():
             if index != self._winner:
-                self._lost(index, error)
+                self._lost(index, error, hand)
         for unit in self._units:
             if unit.coroutine is not None:
                 self.executor.scheduler.cancel(unit)
         if not self.running:
             self._done.put()
 
-    def _lost(self, index: int, error: BaseException | None) -> None:
-        """An error of a loser goes to nobody."""
+    def _lost(self, index: int, error: BaseException | None, hand: Hand) -> None:
+        """An error of a loser goes to nobody; what it took stays for others."""
+        dispatch.put_back(self.executor, hand)
         if error is not None and not isinstance(error, Control) and not self.executor.replaying:
             info = self.executor.info
             logger.error("%s %s: branch %d lost its race and failed", info.workflow, info.id, index, exc_info=error)

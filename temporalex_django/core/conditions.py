@@ -1,4 +1,7 @@
-"""``wait_condition``: predicates that are looked at again whenever a unit has run."""
+"""``wait_condition``: predicates that are looked at again whenever a unit has run.
+
+One waiter at a time is let through, and goes on at once: so its condition holds when it goes on, whatever those before it did.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from temporalex_django.core.contexts import inherited
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.scheduler import Unit
 from temporalex_django.errors import NestingError
@@ -21,36 +25,43 @@ class Condition:
         self.predicate = predicate
         self.ivar = ivar
 
+    def holds(self) -> bool:
+        """Whether it is true. An async predicate would be true for ever: it raises ``NestingError``."""
+        verdict = inherited(self.unit.context).run(self.predicate)
+        if inspect.isawaitable(verdict):
+            getattr(verdict, "close", lambda: None)()
+            raise NestingError("wait_condition needs a plain predicate: this one gave an awaitable")
+        return bool(verdict)
+
+    def let_through(self, error: BaseException | None) -> None:
+        """Fill the wait without waking its unit, which is stepped by whoever asked."""
+        self.ivar.waiters.clear()
+        if error is None:
+            self.ivar.put(True)
+        else:
+            self.ivar.fail(error)
+
 
 class Conditions:
-    """Open conditions in the order in which they were waited for. A predicate that raises fails its own waiter only."""
+    """Open conditions in the order in which they began to wait. A predicate that raises fails its own waiter only."""
 
     def __init__(self) -> None:
         self.open: list[Condition] = []
 
-    def look(self) -> None:
-        for condition in list(self.open):
-            if condition.ivar.full:
-                self.open.remove(condition)
+    def first(self) -> Unit | None:
+        """The one that is to go on now. Units that go on anyway, by their timer or a cancel, are left alone."""
+        error: BaseException | None = None
+        for condition in self.open:
+            if condition.unit.queued:
                 continue
             try:
-                true = holds(condition.predicate)
+                if not condition.holds():
+                    continue
             except Exception as exc:  # noqa: BLE001 - user code; its waiter gets the error
-                self.open.remove(condition)
-                condition.ivar.fail(exc)
-                continue
-            if true:
-                self.open.remove(condition)
-                condition.ivar.put(True)
-
-
-def holds(predicate: Callable[[], Any]) -> bool:
-    """Whether it is true. An async predicate would be true for ever: it raises ``NestingError``."""
-    verdict = predicate()
-    if inspect.isawaitable(verdict):
-        getattr(verdict, "close", lambda: None)()
-        raise NestingError("wait_condition needs a plain predicate: this one gave an awaitable")
-    return bool(verdict)
+                error = exc
+            condition.let_through(error)
+            return condition.unit
+        return None
 
 
 def wants_state(predicate: Callable[..., Any]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.core import guard, payloads, senders
+from temporalex_django.core.contexts import inherited
 from temporalex_django.core.events import DELIVERED, RESOLUTIONS, RESUME, Job
 from temporalex_django.core.failures import describe, message_of
 from temporalex_django.core.history import Recorded
@@ -110,7 +111,7 @@ def run(executor: Executor) -> None:
     """Run units, and dispatch what the open phase takes, until nothing moves."""
     mailbox = executor.mailbox
     while True:
-        look(executor)
+        executor.scheduler.let_waiters_through()
         executor.scheduler.run()
         phase = executor.phase
         if phase is None or phase.leaving is not None:
@@ -131,11 +132,12 @@ def run(executor: Executor) -> None:
             _signal(executor, phase, message)
 
 
-def look(executor: Executor) -> None:
-    """Evaluate open conditions; not while there is nothing to record: a refused update must not move a run (its stamp could)."""
-    if executor.conditions.open and executor.recording:
-        with executor.pure("predicate"):
-            executor.conditions.look()
+def next_waiter(executor: Executor) -> Unit | None:
+    """Whose condition holds; nobody while there is nothing to record: a refused update must not move a run (its stamp could)."""
+    if not executor.conditions.open or not executor.recording:
+        return None
+    with executor.pure("predicate"):
+        return executor.conditions.first()
 
 
 def eligible(executor: Executor, name: str, unit: Unit) -> bool:
@@ -155,7 +157,16 @@ def match_waiters(executor: Executor, name: str) -> None:
                 return
             executor.mailbox.waiters(name).remove((unit, ivar))
             unit.sender = signal.sender
+            ivar.hand = (signal,)
             ivar.put(copied(signal.payload))
+
+
+def put_back(executor: Executor, hand: tuple[Signal, ...]) -> None:
+    """Signals whose taker was not the one that returned: they stay in the mailbox, in their order, for whoever wants them."""
+    for signal in hand:
+        executor.mailbox.put_back(signal)
+    for name in {signal.name: None for signal in hand}:
+        match_waiters(executor, name)
 
 
 def leave(executor: Executor, phase: Phase, reason: Any) -> None:
@@ -214,10 +225,12 @@ def _admit(executor: Executor, phase: Phase, update: Update) -> bool:
         if not update.accepted:  # else: the code no longer has it, which matching reports
             executor.reject(update.id, _not_now(executor, update.name))
         return False
+    judged = inherited(phase.host.context)  # thrown away: of those that are refused a replay knows nothing
+    what = f"the arguments of update {update.name!r}"
     try:
-        args = payloads.fit(copied(update.args), handler.args_type, what=f"the arguments of update {update.name!r}")
+        args = judged.run(payloads.fit, copied(update.args), handler.args_type, what=what)
         if not update.accepted:
-            _validate(executor, handler, update, args, phase)
+            judged.run(_validate, executor, handler, update, args, phase)
     except UpdateRejected as exc:
         executor.reject(update.id, exc)
         return False
@@ -260,7 +273,7 @@ def _signal(executor: Executor, phase: Phase, signal: Signal) -> None:
     try:
         args = payloads.fit(copied(signal.payload), handler.args_type, what=f"the payload of signal {name!r}")
     except PayloadError as exc:
-        _log(executor, f"signal {name}", exc)
+        complain(executor, f"the handler of signal {name}", exc)
         return
     _call(executor, phase, "signal", signal, handler, args)
 
@@ -282,8 +295,8 @@ def _call(executor: Executor, phase: Phase, kind: str, message: Signal | Update,
     except BaseException as exc:  # noqa: BLE001 - the handler's failure is its sender's
         finished(None, exc)
         return
-    if inspect.isawaitable(value):
-        executor.scheduler.spawn(unit, _awaited(value))
+    if inspect.isawaitable(value) or unit.generators:
+        executor.scheduler.spawn(unit, _given(value))
     else:
         finished(value, not_awaited(unit))
 
@@ -364,22 +377,21 @@ def _failed(executor: Executor, what: str, update: str | None, error: BaseExcept
         name = executor.open_updates.pop(update)
         executor.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
     elif not isinstance(error, Cancelled):
-        _log(executor, what, error)
+        complain(executor, f"the handler of {what}", error)
 
 
-def _log(executor: Executor, what: str, error: BaseException) -> None:
+def complain(executor: Executor, what: str, error: BaseException) -> None:
     """An error that has no caller to go to: logged once, when it happens first."""
     if not executor.replaying:
         info = executor.info
-        logger.error("%s %s: the handler of %s failed", info.workflow, info.id, what, exc_info=error)
+        logger.error("%s %s: %s failed", info.workflow, info.id, what, exc_info=error)
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return await value
+async def _given(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
 async def invoke(fn: Callable[[], Any] | Awaitable[Any]) -> Any:
     """Run a branch or an async handler: a callable without arguments, or an awaitable."""
     guard.watch(fn)
-    value = fn() if callable(fn) else fn
-    return await value if inspect.isawaitable(value) else value
+    return await _given(fn() if callable(fn) else fn)

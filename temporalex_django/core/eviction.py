@@ -12,7 +12,8 @@ import contextlib
 import ctypes
 import gc
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
+from contextvars import Context
 from typing import Any
 
 from temporalex_django.core import places
@@ -70,8 +71,8 @@ def _probe() -> bool:
 SAFE = _probe()
 
 
-def discard(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Drop suspended coroutines. Where ``SAFE`` is False they are closed, with every primitive refusing to act.
+def discard(coroutines: Iterable[Any]) -> None:
+    """Drop suspended coroutines and async generators. Where ``SAFE`` is False coroutines are closed, with every primitive refusing to act.
 
     The safe way touches no context variable: a finalizer may run in the middle of anything, and on Python 3.11 the collector runs
     inside of allocations, so in the middle of ``ContextVar.set`` too, which does not survive being entered again.
@@ -84,4 +85,4 @@ def discard(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> None:
     with places.nowhere("workflow that is being evicted"):
         for coroutine in coroutines:
             with contextlib.suppress(BaseException):  # code of a run that is gone; nobody is there to hear it
-                coroutine.close()
+                Context().run(coroutine.close)

@@ -12,7 +12,9 @@ import heapq
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -24,7 +26,7 @@ from temporalex_django.core.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS
 from temporalex_django.core.failures import RunFailure, activity_failure, failure_of_run
 from temporalex_django.core.history import Recorded, activations
 from temporalex_django.core.ivar import IVar
-from temporalex_django.core.mailbox import Mailbox
+from temporalex_django.core.mailbox import Mailbox, Update
 from temporalex_django.core.patches import Patches
 from temporalex_django.core.phase import Phase
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
@@ -56,6 +58,7 @@ class Executor:
         self.info = info
         self.payload_limit = payload_limit
         self.scheduler = Scheduler()
+        self.scheduler.complain = partial(dispatch.complain, self)
         self.mailbox = Mailbox()
         self.patches = Patches()
         self.conditions = Conditions()
@@ -145,6 +148,17 @@ class Executor:
         if activation.seed is not None:
             self._seed, self._rng = activation.seed, None
         waiting, incoming = dispatch.messages(self, activation.jobs, recorded)
+        Context().run(self._deliver, activation, waiting, incoming)  # what is of no unit is of this activation alone
+        # the host delivers those that wait again: cached and rebuilt executors agree
+        completion.pending = [(update.id, update.after) for update in self.mailbox.hand_back() if not update.accepted]
+        if self._kept_back and self.closed is None:
+            self._let_go()
+        completion.closed = self.closed
+        completion.changed = self.recording
+        return completion
+
+    def _deliver(self, activation: Activation, waiting: list[Update], incoming: list[Job | Update]) -> None:
+        completion = self._completion
         with places.active(self):
             self.mailbox.updates.extend(waiting)
             if activation.start is not None:
@@ -163,13 +177,6 @@ class Executor:
                     break
                 dispatch.arrive(self, message)
                 dispatch.run(self)
-        # the host delivers those that wait again: cached and rebuilt executors agree
-        completion.pending = [(update.id, update.after) for update in self.mailbox.hand_back() if not update.accepted]
-        if self._kept_back and self.closed is None:
-            self._let_go()
-        completion.closed = self.closed
-        completion.changed = self.recording
-        return completion
 
     def _start(self, start: dict[str, Any]) -> None:
         self._seed, self._rng = start["seed"], None
@@ -428,7 +435,8 @@ class Executor:
 
     def evict(self) -> None:
         """Drop the run from memory without running any more of its code."""
-        coroutines: list[Coroutine[Any, Any, Any]] = [u.coroutine for u in self.scheduler.units.values() if u.coroutine]
+        coroutines: list[Any] = [u.coroutine for u in self.scheduler.units.values() if u.coroutine]
+        coroutines += [generator for unit in self.scheduler.units.values() for generator in unit.generators]
         coroutines += self.handed_over.values()
         self.handed_over.clear()
         self.scheduler.units.clear()

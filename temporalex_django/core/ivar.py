@@ -14,13 +14,17 @@ from temporalex_django.core import places
 from temporalex_django.errors import NestingError
 
 if TYPE_CHECKING:
+    from temporalex_django.core.mailbox import Signal
     from temporalex_django.core.scheduler import Unit
 
 
 class IVar:
-    """``label`` says what is waited for (``waiting_for``). ``abandon`` is called when its waiter is cancelled."""
+    """``label`` says what is waited for (``waiting_for``). ``abandon`` is called when its waiter is cancelled.
 
-    __slots__ = ("abandon", "error", "full", "label", "value", "waiters")
+    ``hand``: the signals that its value is made of, which nobody has taken until somebody goes on with the value.
+    """
+
+    __slots__ = ("abandon", "error", "full", "hand", "label", "value", "waiters")
 
     def __init__(self, label: str = "", abandon: Callable[[], None] | None = None) -> None:
         self.label = label
@@ -28,6 +32,7 @@ class IVar:
         self.full = False
         self.value: Any = None
         self.error: BaseException | None = None
+        self.hand: tuple[Signal, ...] = ()
         self.waiters: list[Unit] = []
 
     @property

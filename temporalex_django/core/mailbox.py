@@ -7,8 +7,10 @@ them back where they stood. Signals are kept by name, so that thousands of one n
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Collection
+from operator import attrgetter
 from typing import Any
 
 from temporalex_django.core.ivar import IVar
@@ -76,6 +78,10 @@ class Mailbox:
             del self._signals[name]
         return signal
 
+    def put_back(self, signal: Signal) -> None:
+        """A signal whose taker never gave it to anybody: where it was before."""
+        insort(self._signals.setdefault(signal.name, deque()), signal, key=_number)
+
     def first(self, names: Collection[str]) -> Signal | Update | None:
         """What comes next for a phase that handles the signals ``names``; not removed."""
         if not self._signals or not names:
@@ -115,4 +121,5 @@ class Mailbox:
         return sorted((s for queue in self._signals.values() for s in queue), key=lambda s: s.number)
 
 
+_number = attrgetter("number")
 _NOBODY: deque[tuple[Unit, IVar]] = deque()

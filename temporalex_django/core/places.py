@@ -7,9 +7,10 @@ run at other moments, so a draw or a command there would part live runs from reb
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from temporalex_django.errors import NestingError, OutsideWorkflow
@@ -37,16 +38,23 @@ _BLIND: Final = frozenset({"update_state closure", "transition"})
 #: Who sent an update is known where it is judged; a predicate is about no message.
 _BESIDE: Final = frozenset({("sender", "validator")})
 
-_executor: ContextVar[Executor | None] = ContextVar("temporalex_executor", default=None)
-_place: ContextVar[str | None] = ContextVar("temporalex_place", default=None)
+
+class _Here(threading.local):
+    """Where this thread is. No context variables: the contexts of workflow code are its own, and empty at first."""
+
+    executor: Executor | None = None
+    place: str | None = None
+
+
+_here = _Here()
 #: Python 3.11: the determinism guard looks at calls from here on (True) or not; gives what undoes it.
 switch: Callable[[bool], Callable[[], None] | None] | None = None
 
 
 def executor_for(name: str) -> Executor:
     """The executor at work. Raises ``OutsideWorkflow``, or ``NestingError`` in a pure place."""
-    executor = _executor.get()
-    place = _place.get() if executor is None else executor.place
+    executor = _here.executor
+    place = _here.place if executor is None else executor.place
     if place is not None and (name not in READS or place in _BLIND) and (name, place) not in _BESIDE:
         raise NestingError(
             f"{_shown(name)} is not allowed in a {place}: it must only look at what it is given and return"
@@ -72,44 +80,51 @@ def unit_for(name: str) -> Unit:
 
 @contextmanager
 def active(executor: Executor) -> Iterator[None]:
-    """Workflow code that runs inside belongs to ``executor``."""
-    token = _executor.set(executor)
+    """Workflow code that runs inside belongs to ``executor``; async generators that it begins belong to its units."""
+    outer, _here.executor = _here.executor, executor
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(executor.scheduler.adopt, _left_alone)
     undo = switch(executor.suspect) if switch is not None else None
     try:
         yield
     finally:
         if undo is not None:
             undo()
-        _executor.reset(token)
+        sys.set_asyncgen_hooks(*hooks)
+        _here.executor = outer
+
+
+def _left_alone(generator: object) -> None:
+    """The collector has an async generator of a run that is gone: with this hook it runs nothing of it."""
 
 
 @contextmanager
 def nowhere(place: str | None) -> Iterator[None]:
     """User code that runs inside belongs to no workflow (activities: None) or to a pure place (queries)."""
-    executor, where = _executor.set(None), _place.set(place)
+    outer = _here.executor, _here.place
+    _here.executor, _here.place = None, place
     undo = switch(place is not None) if switch is not None else None
     try:
         yield
     finally:
         if undo is not None:
             undo()
-        _executor.reset(executor)
-        _place.reset(where)
+        _here.executor, _here.place = outer
 
 
 def inside_workflow() -> bool:
     """Whether workflow code is running here."""
-    return _executor.get() is not None
+    return _here.executor is not None
 
 
 def guarded() -> bool:
     """Whether what runs here is workflow code, that of a pure place included."""
-    return _executor.get() is not None or _place.get() is not None
+    return _here.executor is not None or _here.place is not None
 
 
 def current() -> Executor | None:
     """The executor whose workflow code is running here."""
-    return _executor.get()
+    return _here.executor
 
 
 def _shown(name: str) -> str:

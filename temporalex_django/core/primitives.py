@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from temporalex_django.core import dispatch, guard
-from temporalex_django.core.conditions import Condition, holds, wants_state
+from temporalex_django.core.conditions import Condition, wants_state
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.phase import Phase
@@ -45,6 +46,7 @@ def wait_for_signal(executor: Executor, name: str) -> IVar:
         signal = executor.mailbox.take_signal(name)
         if signal is not None:
             unit.sender = signal.sender
+            unit.hand = (*unit.hand, signal)
             return filled(copied(signal.payload))
     ivar = IVar(f"signal {name}")
     executor.mailbox.wait(name, unit, ivar)
@@ -75,13 +77,16 @@ async def phase(executor: Executor, opened: Phase, timeout: float | None) -> Any
 def update_state(executor: Executor, fn: Callable[[Any], Any]) -> IVar:
     """At once, or after the sync handler that is in progress, so that neither change is lost (TX-110)."""
     opened = executor.phase
+    unit = executor.scheduler.current
     assert opened is not None  # an async handler ends before its phase does
+    assert unit is not None
     ivar = IVar("update_state")
+    change = partial(opened.change, fn)
 
     def apply() -> None:
         try:
             with executor.pure("update_state closure"):
-                ivar.put(opened.change(fn))
+                ivar.put(change())
         except (MemoryError, RecursionError):
             raise
         except Exception as exc:  # noqa: BLE001 - the caller of update_state gets it
@@ -90,13 +95,14 @@ def update_state(executor: Executor, fn: Callable[[Any], Any]) -> IVar:
     if opened.busy is None:
         apply()
     else:
+        change = partial(unit.context.run, change)  # which the unit itself is in now, and later nobody
         opened.delayed.append(apply)
         ivar.abandon = lambda: opened.delayed.remove(apply)
     return ivar
 
 
 async def wait_condition(executor: Executor, predicate: Callable[..., Any], timeout: float | None) -> bool:
-    """Look at once, then whenever a unit has run; its timer is cancelled when it is not needed any more."""
+    """Look at once, then whenever a unit has run, in the order of the waits; a timer is cancelled when it is not needed any more."""
     unit = executor.scheduler.current
     assert unit is not None
     guard.watch(predicate)
@@ -108,13 +114,13 @@ async def wait_condition(executor: Executor, predicate: Callable[..., Any], time
                 "wait_condition with the phase state is for async handlers only: take no parameter elsewhere"
             )
         test = lambda: predicate(copied(opened.state))  # noqa: E731 - closes over the phase of this call
-    with executor.pure("predicate"):
-        if holds(test):
-            return True
     ivar = IVar("condition")
     condition = Condition(unit, test, ivar)
+    with executor.pure("predicate"):
+        if condition.holds():
+            return True
     executor.conditions.open.append(condition)
-    executor.scheduler.after_step = lambda: dispatch.look(executor)
+    executor.scheduler.next_waiter = lambda: dispatch.next_waiter(executor)
     number = None if timeout is None else executor.start_timer(timeout, lambda: ivar.put(False))
     try:
         return bool(await ivar)

@@ -7,16 +7,24 @@ which wait ended first, so the same inputs give the same order on every host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context
 from operator import attrgetter
-from typing import Any, Protocol
+from types import AsyncGeneratorType
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from temporalex_django.core.contexts import inherited
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.senders import Sender
-from temporalex_django.errors import Cancelled, DeterminismViolation, NotAwaited
+from temporalex_django.errors import Cancelled, Control, DeterminismViolation, NestingError, NotAwaited
+
+if TYPE_CHECKING:
+    from temporalex_django.core.mailbox import Signal
 
 Finished = Callable[[Any, BaseException | None], None]
 _number = attrgetter("number")
+#: From how many async generators of one unit on those that have ended are looked for.
+_GENERATORS = 32
 
 
 class Awaited(Protocol):
@@ -29,15 +37,22 @@ class Awaited(Protocol):
 
 
 class Unit:
-    """One tracked coroutine. ``finished(value, error)`` is called once, in the scheduler, when it ends."""
+    """One tracked coroutine. ``finished(value, error)`` is called once, in the scheduler, when it ends.
+
+    ``context`` is entered for each step. ``generators`` are the async generators that it began, in that order: they are closed
+    before it ends. ``hand`` holds the signals that it took and has not waited since: what is returned with them is what takes them.
+    """
 
     __slots__ = (
         "_scheduler",
         "cancelled",
         "children",
+        "context",
         "coroutine",
         "error",
         "finished",
+        "generators",
+        "hand",
         "kind",
         "name",
         "number",
@@ -58,7 +73,10 @@ class Unit:
         self.finished = finished
         self.parent = parent
         self.sender: Sender | None = None if parent is None else parent.sender  # of the message that it is about
+        self.context: Context = Context() if parent is None else inherited(parent.context)
         self.coroutine: Coroutine[Any, Any, Any] | None = None
+        self.generators: list[AsyncGeneratorType[Any, Any]] = []
+        self.hand: tuple[Signal, ...] = ()
         self.waiting: IVar | None = None
         self.error: BaseException | None = None  # thrown in at the next step
         self.cancelled = False  # Cancelled is due at the next wait outside of a shield
@@ -90,8 +108,9 @@ class Scheduler:
         self.units: dict[int, Unit] = {}
         self.ready: list[Unit] = []
         self.current: Unit | None = None
-        self.after_step: Callable[[], None] | None = None  # conditions look at the state again
         self.on_wait: Callable[[], None] | None = None  # the host's: a unit has come to a wait, or ended
+        self.next_waiter: Callable[[], Unit | None] | None = None  # whose condition holds now; asked after each step
+        self.complain: Callable[[str, BaseException], None] = lambda _what, _error: None  # of errors that go to nobody
         self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
         self._last = 0
 
@@ -119,13 +138,31 @@ class Scheduler:
                     self._step(unit)
                     if self.on_wait is not None:
                         self.on_wait()
-                    if self.after_step is not None:
-                        self.after_step()
+                    if self.next_waiter is not None:
+                        self.let_waiters_through()
             if not self.when_blocked:
                 return
             calls, self.when_blocked = self.when_blocked, []
             for call in calls:
                 call()
+
+    def let_waiters_through(self) -> None:
+        """Step those whose condition holds, one after the other: each may make it false for the next."""
+        while self.next_waiter is not None and (unit := self.next_waiter()) is not None:
+            self._step(unit)
+            if self.on_wait is not None:
+                self.on_wait()
+
+    def adopt(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """An async generator is begun. Raises ``NestingError`` outside of a unit: nobody could close it there."""
+        unit = self.current
+        if unit is None:
+            raise NestingError("an async generator was begun outside of a unit of the workflow: nothing could close it")
+        generators = unit.generators
+        count = len(generators)
+        if count >= _GENERATORS and count & (count - 1) == 0:  # now and then: at powers of two
+            generators[:] = [one for one in generators if one.ag_frame is not None]
+        generators.append(cast("AsyncGeneratorType[Any, Any]", generator))
 
     def cancel(self, root: Unit, *, seen: IVar | None = None) -> None:
         """Raise ``Cancelled`` in the unit and in all that it started, at the present wait or else at the next one; once in each.
@@ -150,7 +187,7 @@ class Scheduler:
         """Run plain code as ``unit``, without a coroutine. Raises what ``fn`` raises, and ``NotAwaited``."""
         outer, self.current = self.current, unit
         try:
-            value = fn()
+            value = unit.context.run(fn)
         finally:
             self.current = outer
         return value
@@ -159,6 +196,7 @@ class Scheduler:
         coroutine = unit.coroutine
         assert coroutine is not None
         waited, unit.waiting = unit.waiting, None
+        unit.hand = waited.hand if waited is not None else ()
         error, unit.error = unit.error, None
         if unit.cancelled and not unit.shields and waited is not None and not waited.full:
             unit.cancelled = False
@@ -167,8 +205,9 @@ class Scheduler:
                 waited.abandon()
             error = Cancelled._make("cancelled")
         self.current = unit
+        run = unit.context.run
         try:
-            trap = coroutine.send(None) if error is None else coroutine.throw(error)
+            trap = run(coroutine.send, None) if error is None else run(coroutine.throw, error)
         except StopIteration as stop:
             self._finish(unit, stop.value, None)
         except KeyboardInterrupt:
@@ -194,6 +233,9 @@ class Scheduler:
             unit.wake()
 
     def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
+        if unit.generators and not _is_fatal(error):
+            self._close_first(unit, value, error)
+            return
         del self.units[unit.number]
         if unit.parent is not None:
             unit.parent.children.pop(unit.number, None)
@@ -201,6 +243,39 @@ class Scheduler:
         if error is None:
             error = not_awaited(unit)
         unit.finished(value, error)
+
+    def _close_first(self, unit: Unit, value: Any, error: BaseException | None) -> None:
+        """Its code is over; async generators that it began and left are closed, shielded, as the last part of it."""
+        hand = unit.hand
+
+        def over(_: Any, failure: BaseException | None) -> None:
+            unit.hand = hand
+            finished(value, failure or error)
+
+        finished, unit.finished = unit.finished, over
+        unit.shields += 1
+        unit.coroutine = self._close(unit)
+        unit.wake()
+
+    async def _close(self, unit: Unit) -> None:
+        while unit.generators:
+            generator = unit.generators.pop(0)
+            if generator.ag_running and unit.parent is not None:  # another unit is in it
+                unit.parent.generators.append(generator)
+                continue
+            try:
+                await generator.aclose()
+            except (Exception, Cancelled) as exc:
+                if _is_fatal(exc):
+                    raise
+                self.complain(f"{unit.name}: closing the async generator {generator.__qualname__}", exc)
+
+
+def _is_fatal(error: BaseException | None) -> bool:
+    """Whether the activation has failed with it, and not the unit."""
+    return isinstance(error, (MemoryError, RecursionError)) or (
+        isinstance(error, Control) and not isinstance(error, Cancelled)
+    )
 
 
 def not_awaited(unit: Unit) -> NotAwaited | None:

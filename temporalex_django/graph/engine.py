@@ -13,6 +13,7 @@ step that has begun has ended for good, since a step becomes live only through o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import Context
 from datetime import datetime
 from typing import Any
 
@@ -226,7 +227,7 @@ def chosen(instance: Instance, step: StepRef, event: str) -> tuple[Target, ...]:
     if clause.route is None:
         return clause.targets
     where = f"{instance.id}: the transition of {name_of(step)} on {event!r}"
-    value = clause.route(instance.context)
+    value = Context().run(clause.route, instance.context)  # whoever follows the graph, now or from its history
     try:
         found = targets_of(value)
     except ValueError as exc:

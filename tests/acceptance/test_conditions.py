@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from temporalex_django import Async, NoReply, Ok, Reply, Stop, api, errors
@@ -198,3 +200,108 @@ def test_cancel_ends_the_wait_and_its_timer(env):
     h.cancel()
     assert h.status == "cancelled"
     assert kinds(h) == ["TimerStarted", "CancelRequested", "TimerCancelled", "WorkflowCancelled"]
+
+
+def lock_flow(seen, *, between=None):
+    """Units that wait for one lock, which each takes; the one of the highest number begins to wait first."""
+
+    async def unit(self, number):
+        await api.sleep(3 - number)
+        await api.wait_condition(lambda: not self.locked)
+        self.locked = True
+        seen.append(number)
+        if between is not None:
+            await between(number)
+        self.locked = False
+
+    async def run(self, args):
+        seen.clear()
+        self.locked = True
+        branches = [partial(unit, self, number) for number in range(3)]
+
+        async def unlock():
+            await api.wait_for_signal("unlock")
+            self.locked = False
+
+        await api.parallel([*branches, unlock])
+        return Ok(list(seen))
+
+    return flow(run)
+
+
+def test_a_waiter_goes_on_only_while_its_condition_holds_and_in_the_order_of_the_waits(env):
+    """ST-019 page 1.11 "Conditions": what the first one makes false is false for the next."""
+    seen = []
+    h = env.start(lock_flow(seen, between=work))
+    env.hold(work)
+    env.advance(5)
+    h.signal("unlock")
+    for count in (1, 2, 3):
+        assert seen[:count] == [2, 1, 0][:count] and len(seen) == count
+        env.complete(work)
+    assert h.result() == [2, 1, 0]
+
+
+def test_those_whose_condition_holds_go_on_one_behind_the_other_in_one_activation(env):
+    """ST-019: in the order in which they began to wait, not in that of the units."""
+    h = env.start(lock_flow([]))
+    env.advance(5)
+    h.signal("unlock")
+    assert h.result() == [2, 1, 0]
+
+
+def test_made_false_again_by_another_unit_of_the_same_round_nobody_saw_it(env):
+    """ST-019: a waiter goes on before whoever could take the condition away, or not at all."""
+
+    async def run(self, args):
+        self.count = 0
+        seen = []
+
+        async def waiter():
+            await api.wait_condition(lambda: self.count == 1)
+            seen.append(self.count)
+
+        async def adder():
+            await api.wait_for_signal("go")
+            self.count += 1
+
+        await api.parallel([adder, adder, waiter, partial(api.wait_for_signal, "end")])
+        return Ok(seen)
+
+    h = env.start(flow(run))
+    with env.batch():
+        h.signal("go")
+        h.signal("go")
+    h.signal("end")
+    assert h.result() == [1]
+
+
+def test_a_timeout_and_a_cancel_come_to_a_waiter_whose_condition_was_taken_away(env):
+    """ST-024 ST-085: it waits on, and ends as any wait does."""
+    flag = []
+
+    async def waiter(name, timeout):
+        try:
+            there = await api.wait_condition(lambda: bool(flag), timeout=timeout)
+        except errors.Cancelled:
+            return f"{name} cancelled"
+        flag.clear()
+        return f"{name} {there}"
+
+    async def run(self, args):
+        flag.clear()
+        branches = [partial(waiter, "first", None), partial(waiter, "second", 10), partial(waiter, "third", None)]
+
+        async def fill():
+            await api.wait_for_signal("go")
+            flag.append(1)
+
+        async with api.shield():
+            ended = api.parallel([*branches[:2], fill])
+            return Ok([*await ended, api.cancel_requested()])
+
+    h = env.start(flow(run))
+    h.signal("go")
+    h.cancel()
+    env.advance(10)
+    assert h.result() == ["first True", "second False", None, True]

@@ -148,7 +148,9 @@ class Executor:
         if activation.seed is not None:
             self._seed, self._rng = activation.seed, None
         waiting, incoming = dispatch.messages(self, activation.jobs, recorded)
-        Context().run(self._deliver, activation, waiting, incoming)  # what is of no unit is of this activation alone
+        Context().run(
+            self._deliver, activation, waiting, incoming, enough
+        )  # what is of no unit is of this activation alone
         # the host delivers those that wait again: cached and rebuilt executors agree
         completion.pending = [(update.id, update.after) for update in self.mailbox.hand_back() if not update.accepted]
         if self._kept_back and self.closed is None:
@@ -157,7 +159,13 @@ class Executor:
         completion.changed = self.recording
         return completion
 
-    def _deliver(self, activation: Activation, waiting: list[Update], incoming: list[Job | Update]) -> None:
+    def _deliver(
+        self,
+        activation: Activation,
+        waiting: list[Update],
+        incoming: list[Job | Update],
+        enough: Callable[[], bool] | None,
+    ) -> None:
         completion = self._completion
         with places.active(self):
             self.mailbox.updates.extend(waiting)

@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.models.functions import Now
 
+from temporalex_django.actions import inline
 from temporalex_django.actions.targets import Target, find_chain
 from temporalex_django.actions.waiting import Deadline, await_for, wait_for
 from temporalex_django.authoring.binding import Description
@@ -160,7 +161,9 @@ def version_of(target: Target, *, storage: DjangoStorage) -> int:
 
 def instance(target: Target, *, storage: DjangoStorage) -> Any:
     """A graph as an instance of the pure engine. Raises ``UnknownWorkflow`` for what is no graph of this process."""
-    return instance_of(target.shown, name=target.workflow, version=version_of(target, storage=storage))
+    version = version_of(target, storage=storage)
+    with inline.slot(storage).noted("run", target.shown):
+        return instance_of(target.shown, name=target.workflow, version=version)
 
 
 def run_ids(target: Target, *, storage: DjangoStorage) -> list[UUID]:

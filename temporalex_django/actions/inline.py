@@ -6,6 +6,7 @@ on the row. So a caller may roll back whatever happened here.
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import partial
 from uuid import UUID
@@ -20,28 +21,42 @@ from temporalex_django.runtime import telemetry
 from temporalex_django.runtime.activity_context import activity_context
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import ring_on_commit
+from temporalex_django.runtime.recovery import judge_abandoned
+from temporalex_django.runtime.slots import Slot, open_slot
 from temporalex_django.runtime.storage import RunFacts, RunState, RunWrite
 from temporalex_django.runtime.turn import Engine, TurnReport
 
-_engines: dict[tuple[str, int, int], Engine] = {}
+_engines: dict[tuple[int, str, int, int], Engine] = {}
+_held: dict[tuple[int, str], Slot] = {}
 _lock = threading.Lock()
 
 
 def engine(alias: str) -> Engine:
     """The engine of this process. Only its first phase is used: atomic activities are left to workers, due at once."""
     settings = get_settings()
-    key = (alias, settings.CACHE_SIZE, settings.MAX_PAYLOAD_BYTES)
+    key = (os.getpid(), alias, settings.CACHE_SIZE, settings.MAX_PAYLOAD_BYTES)
     with _lock:
         if key not in _engines:
             storage = DjangoStorage(alias)
+            if not connections[alias].in_atomic_block:  # else a worker, or another process like this one, does it
+                judge_abandoned(storage)
             _engines[key] = Engine(
                 storage,
                 storage,
                 cache_size=settings.CACHE_SIZE,
                 payload_limit=settings.MAX_PAYLOAD_BYTES,
                 deadlock_timeout=settings.DEADLOCK_TIMEOUT,
+                on_activate=slot(storage).note,
             )
         return _engines[key]
+
+
+def slot(storage: DjangoStorage) -> Slot:
+    """Where this process notes what it runs of a database: held until the process ends."""
+    key = (os.getpid(), storage.alias)
+    if key not in _held:
+        _held[key] = open_slot(storage.domain)
+    return _held[key]
 
 
 def locked(target: Target, *, storage: DjangoStorage, wait: float) -> RunState | None:

@@ -13,7 +13,8 @@ from temporalex_django.actions.targets import Target
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.events import CLOSED_STATUSES
-from temporalex_django.errors import UnknownQuery
+from temporalex_django.errors import QueryFailed, UnknownQuery
+from temporalex_django.runtime.verdicts import MOST_CRASHES
 
 BUILT_IN = ("__accepts", "__describe")
 
@@ -40,7 +41,7 @@ class Query(Action[Any]):
         inline.refuse_own_run(self.target, "query()", storage=self.storage)
         cls = workflows.code_of(self.target.workflow, self.target.version)
         row = self._row()
-        status, _, blocked, undelivered = row
+        status, _, blocked, undelivered, crashes = row
         stale = undelivered or (status == "pending" and not blocked)
         if self.fresh and stale and status not in CLOSED_STATUSES and self.target.code is not None and self._drive():
             row = self._row()
@@ -49,21 +50,27 @@ class Query(Action[Any]):
         published = None if row[1] is None else codec().decode(row[1])
         if published is None and self.target.pinned is None and row[0] not in CLOSED_STATUSES:
             published = self._before()
-        return cls.answer(self.query, self.args, published)
+        if crashes >= MOST_CRASHES:
+            raise QueryFailed(
+                f"{self.target.workflow} {self.target.workflow_id} answers no query: {crashes} processes in a row ended while they ran its "
+                "code. Terminate it, or put its code right and move it"
+            )
+        with inline.slot(self.storage).noted("run", self.target.run_id):
+            return cls.answer(self.query, self.args, published)
 
-    def _row(self) -> tuple[str, bytes | None, bool, bool]:
-        """Status, published state, whether it is blocked, and whether a message is unread; of the chain's run of this moment."""
+    def _row(self) -> tuple[str, bytes | None, bool, bool, int]:
+        """Status, published state, whether it is blocked, whether a message is unread, processes that ended over its code in a row."""
         run = "c.run_id" if self.target.pinned is None else "%s"
         pinned = [] if self.target.pinned is None else [self.target.pinned]
         rows = self.storage.sql.select(
             "select i.status, i.published, i.blocked is not null,"  # noqa: S608 - one of two constants
-            " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh)"
+            " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh), c.crashes"
             f" from temporalex_chain c join temporalex_instance i on i.id = {run} where c.id = %s",
             [*pinned, self.target.chain_id],
-            ("text", "bytea", "bool", "bool"),
+            ("text", "bytea", "bool", "bool", "int4"),
         )
-        status, published, blocked, undelivered = rows[0]
-        return status, published, blocked, undelivered
+        status, published, blocked, undelivered, crashes = rows[0]
+        return status, published, blocked, undelivered, crashes
 
     def _drive(self) -> bool:
         connection = connections[self.storage.alias]

@@ -30,7 +30,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         "workflows",
         ("runs", "activities", "turns"),
         ("started_at", "beat_at", "expires_at"),
-        ("skew", "session_lock", "suspected_at"),
+        ("skew", "session_lock", "buried_at"),
         ("id", "epoch"),
     )
 

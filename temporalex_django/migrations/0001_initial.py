@@ -39,7 +39,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "crashes",
-                    models.SmallIntegerField(db_default=0, help_text="Workers in a row that died while activating it."),
+                    models.SmallIntegerField(
+                        db_default=0, help_text="Processes in a row that ended while they ran its code."
+                    ),
                 ),
                 ("atomic_due", models.DateTimeField(help_text="When its next atomic activity is to run.", null=True)),
                 ("closed", models.BooleanField(db_default=False)),
@@ -74,13 +76,25 @@ class Migration(migrations.Migration):
                 ("workflows", models.JSONField(help_text="Workflow classes that it has: name to list of versions.")),
                 (
                     "slot",
-                    models.TextField(db_default="", help_text="File in which it notes the run that it activates."),
+                    models.TextField(db_default="", help_text="File in which it notes what it is running."),
                 ),
                 (
                     "session_lock",
                     models.BooleanField(db_default=False, help_text="Whether it holds an advisory lock on its epoch."),
                 ),
-                ("suspected_at", models.DateTimeField(help_text="When its lock was first seen absent.", null=True)),
+                (
+                    "trying",
+                    models.JSONField(
+                        help_text="Chains that it is about to activate, while a killer is looked for.", null=True
+                    ),
+                ),
+                (
+                    "buried_at",
+                    models.DateTimeField(
+                        help_text="When it was found dead; kept for a while where what it was running cannot be known.",
+                        null=True,
+                    ),
+                ),
                 ("runs", models.IntegerField(db_default=0, help_text="Runs in its memory.")),
                 ("activities", models.IntegerField(db_default=0, help_text="Activities that it is running.")),
                 (
@@ -277,6 +291,10 @@ class Migration(migrations.Migration):
                 ("atomic", models.BooleanField(db_default=False)),
                 ("attempt", models.IntegerField(db_default=0)),
                 ("max_attempts", models.IntegerField(db_default=0, help_text="0: without limit.")),
+                (
+                    "crashes",
+                    models.SmallIntegerField(db_default=0, help_text="Workers that ended while they ran it."),
+                ),
                 ("scheduled_at", models.DateTimeField()),
                 ("due_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField(null=True)),

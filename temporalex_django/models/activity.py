@@ -31,6 +31,7 @@ class ActivityTask(models.Model):
     atomic = models.BooleanField(db_default=False)
     attempt = models.IntegerField(db_default=0)
     max_attempts = models.IntegerField(db_default=0, help_text=_("0: without limit."))
+    crashes = models.SmallIntegerField(db_default=0, help_text=_("Workers that ended while they ran it."))
     scheduled_at = models.DateTimeField()
     due_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)

@@ -25,7 +25,9 @@ class Chain(models.Model):
     activations = models.IntegerField(db_default=0)
     stamp = models.DateTimeField(null=True, help_text=_("Stamp of the last activation: time never goes back."))
     attempt = models.IntegerField(db_default=0, help_text=_("Failed tries in a row of the present activation."))
-    crashes = models.SmallIntegerField(db_default=0, help_text=_("Workers in a row that died while activating it."))
+    crashes = models.SmallIntegerField(
+        db_default=0, help_text=_("Processes in a row that ended while they ran its code.")
+    )
     atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is to run."))
     closed = models.BooleanField(db_default=False)
     paused = models.BooleanField(db_default=False)

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 class Worker(models.Model):
     """One row a worker process; its ``epoch`` is the lease of everything that it has in hand.
 
-    It beats by one upsert. One that is late, and on PostgreSQL holds its advisory lock no longer, is dead: see ``runtime.recovery``.
+    It beats by one UPDATE. One that is late, or whose process has ended, is dead: see ``runtime.recovery``.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -22,9 +22,14 @@ class Worker(models.Model):
     )
     queues = models.JSONField(help_text=_("Queues that it takes runs and activities from."))
     workflows = models.JSONField(help_text=_("Workflow classes that it has: name to list of versions."))
-    slot = models.TextField(db_default="", help_text=_("File in which it notes the run that it activates."))
+    slot = models.TextField(db_default="", help_text=_("File in which it notes what it is running."))
     session_lock = models.BooleanField(db_default=False, help_text=_("Whether it holds an advisory lock on its epoch."))
-    suspected_at = models.DateTimeField(null=True, help_text=_("When its lock was first seen absent."))
+    trying = models.JSONField(
+        null=True, help_text=_("Chains that it is about to activate, while a killer is looked for.")
+    )
+    buried_at = models.DateTimeField(
+        null=True, help_text=_("When it was found dead; kept for a while where what it was running cannot be known.")
+    )
     runs = models.IntegerField(db_default=0, help_text=_("Runs in its memory."))
     activities = models.IntegerField(db_default=0, help_text=_("Activities that it is running."))
     turns = models.BigIntegerField(db_default=0, help_text=_("Runs that it has advanced since it started."))

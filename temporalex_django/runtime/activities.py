@@ -116,7 +116,8 @@ def lost(task: TaskState, now: datetime) -> TaskResult:
     return TaskResult(task=task, outcome=("ActivityFailed", worker_lost(task.seq, task.attempt)))
 
 
-def worker_lost(seq: int, attempt: int) -> dict[str, Any]:
+def worker_lost(seq: int, attempt: int, why: str | None = None) -> dict[str, Any]:
     """Attributes of the end of an activity whose last attempt died with its worker."""
-    message = "the worker that ran it was lost; whether it took effect is not known"
+    message = why or "the worker that ran it was lost"
+    message += "; whether it took effect is not known"
     return {"seq": seq, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}

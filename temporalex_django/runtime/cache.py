@@ -14,7 +14,12 @@ from temporalex_django.runtime.storage import RunFacts
 
 @dataclass(slots=True)
 class Cached:
-    """``head_at`` is the number of the event that carries ``head``; ``length`` how many events the executor has seen. ``shown`` is what the row of the run says at present, so that only changes are written; None when not known."""
+    """An executor and where it stands.
+
+    ``head_at`` is the number of the event that carries ``head``; ``length`` how many events the executor has seen. ``shown`` is what the
+    row of the run says at present, so that only changes are written; None when not known. ``crashes``: how many the run had when this
+    one was built.
+    """
 
     executor: Executor
     facts: RunFacts
@@ -22,6 +27,7 @@ class Cached:
     head_at: int
     length: int
     shown: dict[str, Any] | None = None
+    crashes: int = 0
 
 
 class Cache:

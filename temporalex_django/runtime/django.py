@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from hashlib import blake2s
 from typing import Any
 from uuid import UUID
 
@@ -57,7 +58,7 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
     """``Storage`` and ``TaskStorage`` on one database alias.
 
     ``clock`` (a callable that gives an aware datetime) replaces the database's clock everywhere: virtual time in tests.
-    ``worker`` is True in worker processes: they alone take runs whose last worker died while activating them.
+    ``worker`` is True in worker processes: they alone take runs whose code ended a process.
     An object serves one thread at a time; its connection is that of the calling thread.
     """
 
@@ -74,6 +75,14 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
         self._living: tuple[float, set[tuple[str, int]]] = (0.0, set())
         self._turn = 0
         self.last_claimed: list[UUID] = []
+        self.suspects: list[UUID] = []  # due, and left out of the last claim: each is to be taken by itself
+
+    @property
+    def domain(self) -> str:
+        """Tells this database from others, in names of files."""
+        found = connections[self.alias].settings_dict
+        which = "|".join([self.sql.vendor, *(str(found.get(key) or "") for key in ("HOST", "PORT", "NAME"))])
+        return blake2s(which.encode(), digest_size=8).hexdigest()
 
     @property
     def turn_size(self) -> int:
@@ -134,7 +143,8 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
     def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
         """Lock runs that are due or have fresh messages; with ``chains`` exactly these, as far as nobody else has them locked.
 
-        A run whose last worker died while activating it comes alone, and only to workers.
+        A run whose code ended a process comes only to workers, and only by its name: a claim without ``chains`` puts it into
+        ``suspects``.
         """
         if chains:
             return [s for s in self._lock(chains) if self.worker or not s.crashes]
@@ -147,7 +157,8 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
             # Messages first: they go to runs that are in memory. Due runs get a share even where messages would fill the turn.
             self._claim_fresh(queue, limit - len(claimed), claimed)
             self._claim_due(queue, max(limit - len(claimed), limit // 4, 1), claimed)
-        chosen = _alone(list(claimed.values()), worker=self.worker)
+        chosen = [state for state in claimed.values() if not state.crashes]
+        self.suspects = [state.chain_id for state in claimed.values() if state.crashes]
         self.last_claimed = [state.chain_id for state in chosen]
         return chosen
 
@@ -412,21 +423,15 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
             return (workflow, version) in there
         now, parameters = self.sql.instant(self.clock)
         rows = self.sql.select(
-            f"select cast(workflows as text) from temporalex_worker where expires_at > {now}", parameters, ("text",)
+            f"select cast(workflows as text) from temporalex_worker where expires_at > {now} and buried_at is null",
+            parameters,
+            ("text",),
         )
         import json  # noqa: PLC0415 - the column is JSON in both dialects, the codec is not for it
 
         there = {(name, number) for (text,) in rows for name, numbers in json.loads(text).items() for number in numbers}
         self._living = (time.monotonic() + _LIVING_FOR, there)
         return (workflow, version) in there
-
-
-def _alone(states: list[RunState], *, worker: bool) -> list[RunState]:
-    """Keep a run that killed its worker apart from the others: a batch goes on, or it goes by itself."""
-    if not any(s.crashes for s in states):
-        return states
-    calm = [s for s in states if not s.crashes]
-    return calm or (states[:1] if worker else [])
 
 
 def _state(row: tuple[Any, ...]) -> RunState:

@@ -79,6 +79,11 @@ class Executors:
         """How many runs ``rebuild`` is to go on with."""
         return len(self._rebuilding)
 
+    @property
+    def put_off(self) -> list[UUID]:
+        """Their chains, in the order in which ``rebuild`` takes them."""
+        return [work.run.chain_id for work in self._rebuilding.values()]
+
     def rebuild(self) -> bool:
         """Go on with one of the runs that turns put off, for a moment. Whether there was one.
 
@@ -122,7 +127,8 @@ class Executors:
         unknown: list[RunState] = []
         for run in runs:
             entry = self.cache.take(run.run_id)
-            if entry is not None and not self._of_present_class(entry, run.chain_id):
+            # one that ended whoever rebuilt it is rebuilt here too: that it goes on where it is in memory proves nothing
+            if entry is not None and (entry.crashes < run.crashes or not self._of_present_class(entry, run.chain_id)):
                 entry.executor.evict()
                 entry = None
             if entry is None:
@@ -239,7 +245,7 @@ class Executors:
         executor = Executor(cls.definition, info, payload_limit=self._limit)
         if self._deadlock_timeout is not None:
             executor.scheduler.on_wait = watchdog.came_to_a_wait
-        return Cached(executor, facts, None, 0, 0)
+        return Cached(executor, facts, None, 0, 0, crashes=run.crashes)
 
     def _feed(self, work: _Rebuild, events: Sequence[HistoryEvent]) -> None:
         assert work.entry is not None

@@ -25,7 +25,7 @@ def is_gone(place: str) -> bool:
     if not is_neighbour(place):
         return False
     _, pid, started = place.rsplit(":", 2)
-    return _started(int(pid)) != started
+    return pid.isdecimal() and _started(int(pid)) != started
 
 
 def is_neighbour(place: str) -> bool:
@@ -44,6 +44,14 @@ def _boot() -> str:
 def _space() -> str:
     try:
         return f"{_boot()}:{Path('/proc/self/ns/pid').stat().st_ino}" if _boot() else ""
+    except OSError:
+        return ""
+
+
+def state_of(pid: int) -> str:
+    """The state of a process as the system names it (``T``: stopped); empty where it does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
 

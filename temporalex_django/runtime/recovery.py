@@ -1,15 +1,20 @@
 """What dead workers left behind, and runs that cannot be taken with others.
 
-Dead is a worker whose process has ended on this very machine, or whose beat is late and, where it holds a session lock, whose lock
-is absent in two probes at least two seconds apart: a dropped connection alone must not double every effect that is running.
+Dead is a worker whose process has ended on this very machine, or whose lease has expired by the database's clock; a session lock that
+stands says nothing, since a frozen worker holds it for ever. What it had in hand is due again. Deaths are counted only against what
+a process was running that is known to have ended: its slot says that. Where no slot can be read (another machine, a container that
+was made anew) the dead worker's row stays for a while: as long as one is there, workers are *cautious* and commit to their rows what
+they are about to activate, in batches that halve with each further death, until the killer is found.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from temporalex_django.conf import codec, get_settings
@@ -17,52 +22,104 @@ from temporalex_django.errors import TemporalexError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.places import is_gone, is_neighbour
-from temporalex_django.runtime.slots import chain_in, remove_slot
+from temporalex_django.runtime.slots import Left, Marked, abandoned, left_in, remove_slot
+from temporalex_django.runtime.verdicts import Verdict, judge
 from temporalex_django.runtime.writing import insert
 
 log = logging.getLogger("temporalex_django.recovery")
 
-_PROBES_APART = timedelta(seconds=2)
-_CRASHES_BEFORE_BLOCK = 3
 _LONGEST_BACKOFF = 300.0
+#: Leases for which a worker must have lived since the last death whose cause is not known, until nobody is cautious any more.
+_CAUTIOUS_FOR = 5
 
 
 @dataclass(slots=True)
 class Recovered:
-    """``workers`` that were found dead, ``due`` activities that are due again, ``failed`` ones that had no attempt left."""
+    """``workers`` that were found dead, ``due`` activities that are due again, ``failed`` ones that had no attempt left.
+
+    ``caution``: deaths of late whose cause is not known; each halves the batches of those that live.
+    """
 
     workers: list[UUID] = field(default_factory=list)
     due: int = 0
     failed: int = 0
+    caution: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.workers)
 
 
-def recover(storage: DjangoStorage, *, own: UUID | None = None) -> Recovered:
-    """Find dead workers and give what they held to others. One transaction a dead worker; a plain read when there is none."""
+class _Row(NamedTuple):
+    id: UUID
+    epoch: int
+    place: str
+    slot: str
+    trying: str | None
+    buried_at: datetime | None
+    expires_at: datetime
+
+    @property
+    def tried(self) -> list[UUID]:
+        return [UUID(chain) for chain in json.loads(self.trying or "null") or ()]
+
+
+def recover(storage: DjangoStorage, *, own: UUID | None = None, lived: float = float("inf")) -> Recovered:
+    """Find dead workers and give what they held to others. One transaction a dead worker; a plain read when there is none.
+
+    ``lived``: seconds since the first beat of whoever asks, or since the first one after he could not beat for a lease. He buries
+    by an expired lease only after one of his own: when the database was away, survivors do not bury each other.
+    """
     found = Recovered()
+    lease = get_settings().LEASE_SECONDS
     now = storage.now()
     rows = storage.sql.select(
-        "select id, epoch, place, slot, session_lock, suspected_at, expires_at from temporalex_worker",
+        "select id, epoch, place, slot, cast(trying as text), buried_at, expires_at from temporalex_worker",
         [],
-        ("uuid", "int8", "text", "text", "bool", "timestamptz", "timestamptz"),
+        ("uuid", "int8", "text", "text", "text", "timestamptz", "timestamptz"),
     )
-    for worker, epoch, place, slot, session_lock, suspected, expires in rows:
-        if worker == own:
+    for row in (_Row(*row) for row in rows):
+        if row.id == own:
             continue
-        ended = is_gone(place)
-        late = expires <= now
-        if ended or (late and _is_dead(storage, worker, epoch, suspected, now, session_lock=session_lock)):
-            _bury(storage, worker, epoch, slot if is_neighbour(place) else "", found)
+        if row.buried_at is not None:
+            found.caution += 1
+            if min(lived, (now - row.buried_at).total_seconds()) > _CAUTIOUS_FOR * lease:
+                storage.sql.execute("delete from temporalex_worker where id = %s and epoch = %s", [row.id, row.epoch])
+        elif is_gone(row.place):
+            left = left_in(row.slot)
+            _bury(storage, row, left, now, found, unknown=left is None)
+        elif row.expires_at <= now:
+            unknown = not is_neighbour(row.place)  # else it is frozen, or starved: when it ends, its slot is read
+            found.caution += unknown
+            if lived >= lease:
+                _bury(storage, row, None, now, found, unknown=unknown)
+            elif unknown and len(row.tried) == 1:
+                _blame_tried(storage, row)
     return found
+
+
+def judge_abandoned(storage: DjangoStorage) -> int:
+    """Read the slots of processes of this machine that ended without a row; the number of those.
+
+    Web processes have none, and workers that were late have lost theirs. One transaction each; nothing but a look into a folder when
+    there is none.
+    """
+    with abandoned(storage.domain) as paths:
+        for path in paths:
+            if storage.sql.select("select 1 from temporalex_worker where slot = %s", [path], ("int4",)):
+                continue  # whoever buries that worker reads it
+            left = left_in(path)
+            if left is not None and left.marks:
+                with storage.transaction():
+                    _blame(storage, left)
+            remove_slot(path)
+    return len(paths)
 
 
 def release_orphans(storage: DjangoStorage) -> None:
     """Activities of an owner without a row: nobody is left who could finish them, or be judged. Looked for now and then."""
     rows = storage.sql.select(
         "select distinct owner from temporalex_activity_task where owner is not null"
-        " and not exists (select 1 from temporalex_worker w where w.epoch = owner)",
+        " and not exists (select 1 from temporalex_worker w where w.epoch = owner and w.buried_at is null)",
         [],
         ("int8",),
     )
@@ -71,39 +128,165 @@ def release_orphans(storage: DjangoStorage) -> None:
             release(storage, owner)
 
 
-def _is_dead(
-    storage: DjangoStorage, worker: UUID, epoch: int, suspected: datetime | None, now: datetime, *, session_lock: bool
-) -> bool:
-    if not session_lock or storage.sql.vendor != "postgresql" or get_settings().POOLED:
-        return True
-    with storage.transaction():
-        absent = storage.sql.select("select pg_try_advisory_xact_lock(%s::int8)", [epoch], ("bool",))[0][0]
-    if not absent:  # alive and late: starved, or its database connection is
-        storage.sql.execute("update temporalex_worker set suspected_at = null where id = %s", [worker])
-        return False
-    if suspected is None:
-        storage.sql.execute("update temporalex_worker set suspected_at = %s where id = %s", [now, worker])
-        return False
-    return now - suspected >= _PROBES_APART
+def _bury(
+    storage: DjangoStorage, row: _Row, left: Left | None, now: datetime, found: Recovered, *, unknown: bool
+) -> None:
+    """Whoever deletes the row, or notes in it that it was buried, does the rest, in the same transaction.
 
-
-def _bury(storage: DjangoStorage, worker: UUID, epoch: int, slot: str, found: Recovered) -> None:
-    """Whoever deletes the row does the rest, in the same transaction."""
-    chain = chain_in(slot) if slot else None
+    ``left``: what it was running when it ended; None: it has not ended as far as is known, or ``unknown``: nobody can say.
+    """
+    tried = row.tried
+    alone = unknown and len(tried) == 1
+    which = "where id = %s and epoch = %s and buried_at is null" + (" and trying is not null" if alone else "")
     with storage.transaction():
-        if not storage.sql.execute("delete from temporalex_worker where id = %s and epoch = %s", [worker, epoch]):
+        if unknown and not alone:
+            statement, values = f"update temporalex_worker set buried_at = %s {which}", [now, row.id, row.epoch]
+        else:
+            statement, values = f"delete from temporalex_worker {which}", [row.id, row.epoch]
+        if not storage.sql.execute(statement, values):
             return
-        due, failed = release(storage, epoch)
-        if chain is not None:
-            mark_crash(storage, chain)
-    if slot:
-        remove_slot(slot)
-    found.workers.append(worker)
+        if unknown:  # what it had claimed stands in the tables: that is all there is to go by
+            held = storage.sql.select(
+                "select id from temporalex_activity_task where owner = %s", [row.epoch], ("int8",)
+            )
+            chains = [Marked("chain", chain) for chain in tried if alone]
+            left = Left((*chains, *(Marked("task", task) for (task,) in held)))
+        due, failed = release(storage, row.epoch)
+        if left is not None:
+            _blame(storage, left)
+        if alone:
+            _found_out(storage)
+    if left is not None:
+        remove_slot(row.slot)
+    found.workers.append(row.id)
     found.due += due
     found.failed += failed
     log.warning(
-        "a worker died: %d activities are due again, %d had no attempt left", due, failed, extra={"worker": str(worker)}
+        "a worker %s: %d activities are due again, %d had no attempt left",
+        "died" if left is not None else "did not beat for a lease",
+        due,
+        failed,
+        extra={"worker": str(row.id)},
     )
+
+
+def _blame_tried(storage: DjangoStorage, row: _Row) -> None:
+    """A worker elsewhere is late that had committed to activate this run and no other: once."""
+    with storage.transaction():
+        if storage.sql.execute(
+            "update temporalex_worker set trying = null where id = %s and epoch = %s and trying is not null",
+            [row.id, row.epoch],
+        ):
+            _blame(storage, Left((Marked("chain", row.tried[0]),)))
+            _found_out(storage)
+
+
+def _found_out(storage: DjangoStorage) -> None:
+    """A killer was found: it explains the deaths before."""
+    storage.sql.execute("delete from temporalex_worker where buried_at is not null")
+
+
+# --- blame -------------------------------------------------------------------------------------------------------------
+
+
+def _blame(storage: DjangoStorage, left: Left) -> None:
+    """Write what is decided about those that a process was running when it ended. Inside a transaction; locks their rows."""
+    marks = _resolved(storage, left.marks)
+    for verdict in judge(marks, _recorded(storage, marks)):
+        if verdict.what.kind == "task":
+            _blame_activity(storage, verdict, left.ended_after)
+        else:
+            _blame_run(storage, verdict, left.ended_after)
+
+
+def _resolved(storage: DjangoStorage, marks: Iterable[Marked]) -> list[Marked]:
+    """A query names a run; what counts is on the row of its chain."""
+    found: dict[Marked, None] = {}
+    for mark in marks:
+        if mark.kind == "run":
+            rows = storage.sql.select("select chain_id from temporalex_instance where id = %s", [mark.key], ("uuid",))
+            found.update((Marked("run", row[0]), None) for row in rows)
+        else:
+            found[mark] = None
+    return list(found)
+
+
+def _recorded(storage: DjangoStorage, marks: Collection[Marked]) -> Mapping[Marked, int]:
+    recorded: dict[Marked, int] = {}
+    for mark in marks:
+        table, still = (
+            ("temporalex_activity_task", "") if mark.kind == "task" else ("temporalex_chain", " and not closed")
+        )
+        for (crashes,) in storage.sql.select(
+            f"select crashes from {table} where id = %s{still}",
+            [mark.key],
+            ("int4",),
+        ):
+            recorded[mark] = crashes
+    return recorded
+
+
+_HINT = "look for a segmentation fault, a memory blow-up or os._exit"
+
+
+def _cause(ended_after: float) -> str:
+    if not ended_after:
+        return _HINT
+    return (
+        f"the last one was ended by its guardian, because for {ended_after:g} s nothing could interrupt it: look for a loop that catches"
+        " every exception, or for C code that keeps the interpreter to itself, such as a regular expression"
+    )
+
+
+def _blame_run(storage: DjangoStorage, verdict: Verdict, ended_after: float) -> None:
+    """Alone next time and after a wait, to workers only; blocked when it was the last time.
+
+    Not due for a query: that the run goes on would not prove that the query is harmless.
+    """
+    now, chain = storage.now(), verdict.what.key
+    rows = storage.sql.select(
+        "update temporalex_chain set crashes = %s where id = %s and not closed returning run_id",
+        [verdict.crashes, chain],
+        ("uuid",),
+    )
+    if not rows:
+        return
+    if not verdict.final:
+        if verdict.what.kind == "chain":
+            due = now + timedelta(seconds=verdict.wait)
+            storage.sql.execute("update temporalex_chain set due_at = %s where id = %s and attempt = 0", [due, chain])
+        return
+    why = f"{verdict.crashes} processes in a row ended while they ran the code of this run; {_cause(ended_after)}"
+    assert isinstance(chain, UUID)
+    _block(storage, chain, rows[0][0], code="crash", error=why, attempt=verdict.crashes, now=now, due=None)
+    log.error("run %s is blocked: %s", rows[0][0], why, extra={"run_id": str(rows[0][0])})
+
+
+def _blame_activity(storage: DjangoStorage, verdict: Verdict, ended_after: float) -> None:
+    """Back after a wait, alone; failed when it was the last time. One that somebody else has by now goes on there."""
+    now, task = storage.now(), verdict.what.key
+    if verdict.final:
+        why = f"{verdict.crashes} workers ended while they ran it; {_cause(ended_after)}"
+        gone = storage.sql.select(
+            f"delete from temporalex_activity_task where id = %s and owner is null returning {_ENDED}",
+            [task],
+            _ENDED_TYPES,
+        )
+        _tell_lost(storage, gone, now, why)
+        if gone:
+            return
+    storage.sql.execute(
+        "update temporalex_activity_task set crashes = %s where id = %s", [min(verdict.crashes, 2), task]
+    )
+    due = now + timedelta(seconds=verdict.wait / 2)
+    storage.sql.execute(
+        "update temporalex_activity_task set due_at = %s where id = %s and owner is null and due_at < %s",
+        [due, task, due],
+    )
+
+
+_ENDED = "chain_id, run_id, run_queue, seq, attempt"
+_ENDED_TYPES = ("uuid", "uuid", "text", "int4", "int4")
 
 
 def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
@@ -114,23 +297,11 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     now = storage.now()
     lost = storage.sql.select(
         "delete from temporalex_activity_task where owner = %s and max_attempts > 0 and attempt >= max_attempts"
-        " returning chain_id, run_id, run_queue, seq, attempt",
+        f" returning {_ENDED}",
         [epoch],
-        ("uuid", "uuid", "text", "int4", "int4"),
+        _ENDED_TYPES,
     )
-    encode = codec().encode
-    columns = (
-        *(("chain_id", "uuid"), ("run_id", "uuid"), ("queue", "text"), ("kind", "text"), ("name", "text")),
-        *(("body", "bytea"), ("created_at", "timestamptz")),
-    )
-    storage.sql.write(
-        columns,
-        insert("temporalex_message", columns),
-        [
-            (chain, run, queue, "activity", "ActivityFailed", encode(activities.worker_lost(seq, attempt)), now)
-            for chain, run, queue, seq, attempt in lost
-        ],
-    )
+    _tell_lost(storage, lost, now)
     due = storage.sql.execute(
         "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s"
         " where owner = %s",
@@ -139,23 +310,22 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     return due, len(lost)
 
 
-def mark_crash(storage: DjangoStorage, chain: UUID) -> None:
-    """A worker died while it activated this run: alone next time and after a wait, blocked after three. Inside a transaction."""
-    now = storage.now()
-    rows = storage.sql.select(
-        "update temporalex_chain set crashes = crashes + 1 where id = %s and not closed returning crashes, run_id",
-        [chain],
-        ("int4", "uuid"),
+def _tell_lost(
+    storage: DjangoStorage, lost: Iterable[tuple[object, ...]], now: datetime, why: str | None = None
+) -> None:
+    """Whoever waits for these activities hears that no worker came back from them."""
+    encode = codec().encode
+    columns = (
+        *(("chain_id", "uuid"), ("run_id", "uuid"), ("queue", "text"), ("kind", "text"), ("name", "text")),
+        *(("body", "bytea"), ("created_at", "timestamptz")),
     )
-    if not rows:
-        return
-    crashes, run = rows[0]
-    if crashes < _CRASHES_BEFORE_BLOCK:
-        due = now + timedelta(seconds=float(2**crashes))
-        storage.sql.execute("update temporalex_chain set due_at = %s where id = %s", [due, chain])
-        return
-    why = f"{crashes} workers in a row died while they activated this run; look for a segfault, a memory blow-up or os._exit"
-    _block(storage, chain, run, code="crash", error=why, attempt=crashes, now=now, due=None)
+    rows = []
+    for chain, run, queue, seq, attempt in lost:
+        assert isinstance(seq, int)
+        assert isinstance(attempt, int)
+        body = activities.worker_lost(seq, attempt, why)
+        rows.append((chain, run, queue, "activity", "ActivityFailed", encode(body), now))
+    storage.sql.write(columns, insert("temporalex_message", columns), rows)
 
 
 def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool:
@@ -186,7 +356,9 @@ def _block(
     due: datetime | None,
 ) -> None:
     mark = {"code": code, "error": error, "since": now.isoformat(), "attempt": attempt}
-    storage.sql.execute("update temporalex_chain set attempt = %s, due_at = %s where id = %s", [attempt, due, chain])
+    storage.sql.execute(
+        "update temporalex_chain set attempt = %s, due_at = coalesce(%s, deadline) where id = %s", [attempt, due, chain]
+    )
     storage.sql.execute("update temporalex_message set fresh = false where chain_id = %s and fresh", [chain])
     cast = "%s::jsonb" if storage.sql.vendor == "postgresql" else "%s"
     storage.sql.execute(f"update temporalex_instance set blocked = {cast} where id = %s", [json.dumps(mark), run])

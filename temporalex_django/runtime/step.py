@@ -112,6 +112,7 @@ class Step:
         ``limits`` are ``admit_updates`` and ``max_pending`` of the activation, where the host has them.
         """
         self._new_run_id = new_run_id
+        self.write.executed = True
         run, executor = self.run, entry.executor
         start, jobs = self._jobs(entry, results)
         if jobs or start is not None:

@@ -36,9 +36,7 @@ class RunState:
     due_at: datetime | None
     deadline: datetime | None
     attempt: int = 0  # failed tries in a row of the present activation
-    crashes: int = (
-        0  # workers in a row that died while activating it: such a run comes alone; a write sets it back to 0
-    )
+    crashes: int = 0  # processes in a row that ended while they ran its code: such a run comes alone, and is rebuilt
     closed: bool = False
     paused: bool = False
     atomic_due: datetime | None = None  # when the next atomic activity of the run is to run; None: there is none
@@ -275,6 +273,7 @@ class RunWrite:
     """
 
     run: RunState  # with head, length, activations, stamp, due_at … already as they are after the turn
+    executed: bool = False  # the code of the run was run, and whoever ran it lives: its crashes are forgotten
     events: list[NewEvent] = field(default_factory=list)
     tasks: list[NewTask] = field(default_factory=list)
     cancelled_tasks: list[int] = field(
@@ -399,6 +398,7 @@ class TaskState:
     beat_at: datetime | None = None  # last heartbeat of this attempt
     heartbeat_details: Any = None
     owner: int | None = None  # epoch of the worker that has it
+    crashes: int = 0  # workers that ended while they ran it: such a one runs alone
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,11 +26,11 @@ log = logging.getLogger("temporalex_django.activity")
 
 _TASK = (
     "id, chain_id, run_id, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, scheduled_at, due_at,"
-    " started_at, beat_at, heartbeat, owner"
+    " started_at, beat_at, heartbeat, crashes, owner"
 )
 _TYPES = (
     *("int8", "uuid", "uuid", "text", "text", "int4", "text", "bytea", "bytea", "text", "bool", "int4", "timestamptz"),
-    *("timestamptz", "timestamptz", "timestamptz", "bytea", "int8"),
+    *("timestamptz", "timestamptz", "timestamptz", "bytea", "int4", "int8"),
 )
 _FENCE = (
     "id {key} and exists (select 1 from v where v.id = temporalex_activity_task.id"
@@ -276,7 +276,7 @@ def _task(row: tuple[Any, ...]) -> TaskState:
     task_id, chain, run, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, *times, owner = (
         row
     )
-    scheduled, due, started, beat, heartbeat = times
+    scheduled, due, started, beat, heartbeat, crashes = times
     return TaskState(
         id=task_id,
         chain_id=chain,
@@ -297,6 +297,7 @@ def _task(row: tuple[Any, ...]) -> TaskState:
         beat_at=beat,
         heartbeat_details=heartbeat,
         owner=owner,
+        crashes=crashes,
     )
 
 

@@ -81,8 +81,8 @@ class Engine(Executors):
 
     ``hurried``: an activation takes what fits a budget and leaves the other messages, a long history is not rebuilt in a turn, but
     by ``rebuild`` where ``rebuilds`` is set; environments deliver everything at once. ``perform(task)`` runs an atomic activity and gives its value; ``inline_atomic`` False leaves those to whoever claims tasks.
-    ``limits`` are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name, version)`` gives the class of a run: the registered one unless said otherwise. ``on_activate`` hears which chain is
-    being activated (None: none).
+    ``limits`` are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name, version)`` gives the class of a run: the registered one unless said otherwise. ``on_activate`` hears of which chain
+    code is about to be run (None: it came through).
     """
 
     def __init__(

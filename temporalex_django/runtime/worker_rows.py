@@ -54,8 +54,9 @@ class WorkerRow:
         self.skew = ((before + (after - before) / 2) - now).total_seconds()
         lease = timedelta(seconds=get_settings().LEASE_SECONDS)
         changed = storage.sql.execute(
-            "update temporalex_worker set beat_at = %s, expires_at = %s, suspected_at = null, runs = %s, activities = %s,"
-            " turns = %s, clock_skew = %s, session_lock = %s where id = %s and epoch = %s",
+            "update temporalex_worker set beat_at = %s, expires_at = %s, runs = %s, activities = %s,"
+            " turns = %s, clock_skew = %s, session_lock = %s"
+            " where id = %s and epoch = %s and buried_at is null",
             [now, now + lease, runs, activities, turns, self.skew, self.session_lock, self.id, self.epoch],
         )
         return changed == 1
@@ -63,6 +64,14 @@ class WorkerRow:
     def renew(self) -> None:
         """Take a new epoch: what was held under the old one belongs to others."""
         self.id, self.epoch = uuid7(), token()
+
+    def announce(self, storage: DjangoStorage, chains: Sequence[UUID]) -> None:
+        """Say which runs are about to be activated, for whoever finds this worker dead and cannot read its slot; none: all came through."""
+        cast = "%s::jsonb" if storage.sql.vendor == "postgresql" else "%s"
+        trying = json.dumps([str(chain) for chain in chains]) if chains else None
+        storage.sql.execute(
+            f"update temporalex_worker set trying = {cast} where id = %s and epoch = %s", [trying, self.id, self.epoch]
+        )
 
     def remove(self, storage: DjangoStorage) -> None:
         storage.sql.execute("delete from temporalex_worker where id = %s", [self.id])

@@ -39,7 +39,7 @@ _CHAIN: Columns = (
         ("attempt", "int4"),
         ("atomic_due", "timestamptz"),
     ),
-    *(("closed", "bool"), ("paused", "bool")),
+    *(("closed", "bool"), ("paused", "bool"), ("crashes", "int4")),
 )
 _RUN: Columns = (
     *(("id", "uuid"), ("previous", "uuid"), ("args", "bytea"), ("seed", "int8"), ("carried", "bytea")),
@@ -136,7 +136,7 @@ class TurnStatements(ABC):
             _CHAIN,
             "update temporalex_chain set run_id = v.run_id, due_at = v.due_at, deadline = v.deadline, head = v.head,"
             " length = v.length, activations = v.activations, stamp = v.stamp, attempt = v.attempt,"
-            " atomic_due = v.atomic_due, closed = v.closed, paused = v.paused, crashes = 0,"
+            " atomic_due = v.atomic_due, closed = v.closed, paused = v.paused, crashes = v.crashes,"
             " live_key = case when v.closed then null else live_key end"
             " from v where temporalex_chain.id = v.id and temporalex_chain.id {key}",
             [_chain_row(w) for w in writes],
@@ -327,10 +327,25 @@ def _chain_row(w: RunWrite) -> tuple[Any, ...]:
     run = w.run
     if w.next_run is not None:  # the chain goes on with a run that has no history yet; time does not go back
         due = run.due_at or run.stamp
-        return (run.chain_id, w.next_run.run_id, due, run.deadline, None, 0, 0, run.stamp, 0, None, False, run.paused)
+        return (
+            run.chain_id,
+            w.next_run.run_id,
+            due,
+            run.deadline,
+            None,
+            0,
+            0,
+            run.stamp,
+            0,
+            None,
+            False,
+            run.paused,
+            0,
+        )
     due, deadline = (None, None) if run.closed else (run.due_at, run.deadline)
     counts = (run.length, run.activations, run.stamp, run.attempt, run.atomic_due)
-    return (run.chain_id, run.run_id, due, deadline, run.head, *counts, run.closed, run.paused)
+    crashes = 0 if w.executed else run.crashes
+    return (run.chain_id, run.run_id, due, deadline, run.head, *counts, run.closed, run.paused, crashes)
 
 
 def _stored(name: str, value: Any, encode: Callable[[Any], bytes]) -> Any:

@@ -13,7 +13,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.recovery import recover, release_orphans
+from temporalex_django.runtime.recovery import judge_abandoned, recover, release_orphans
 from temporalex_django.workers.attempts import announce_end
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ log = logging.getLogger("temporalex_django.worker")
 _EVERY = 0.5
 _SWEPT_AT_ONCE = 200
 _ORPHANS_EVERY = 30.0
+_ABANDONED_EVERY = 1.0
 #: How often a worker that starts tries to bury the dead before it goes on; its first passes try again.
 _RECOVERIES = 3
 
@@ -38,6 +39,8 @@ class Keeper:
         self.listener: Listener | None = None
         self._beaten_at = 0.0
         self._orphans_at = 0.0
+        self._abandoned_at = 0.0
+        self._lives_since = 0.0  # the first beat, or the first one after it could not beat for a lease
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="temporalex-keeper", daemon=True)
 
@@ -66,12 +69,13 @@ class Keeper:
         self._recover()  # first: a run that killed the worker before this one must not be among the first to be taken
         row.session_lock = self.listener is not None and self.listener.locked
         row.register(self.storage)
-        self._beaten_at = time.monotonic()
+        self._beaten_at = self._lives_since = time.monotonic()
 
     def _recover(self) -> None:
         for _ in range(_RECOVERIES):
             try:
-                recover(self.storage)
+                self.pump.caution = recover(self.storage, lived=0.0).caution
+                judge_abandoned(self.storage)
             except DatabaseError as exc:
                 if not self.storage.transient(exc):
                     raise
@@ -102,7 +106,12 @@ class Keeper:
         self._sweep()
         if time.monotonic() - self._beaten_at >= get_settings().LEASE_SECONDS / 3:
             self._beat()
-        if recover(self.storage, own=self.pump.row.id):
+        found = recover(self.storage, own=self.pump.row.id, lived=time.monotonic() - self._lives_since)
+        self.pump.caution = found.caution
+        if time.monotonic() - self._abandoned_at >= _ABANDONED_EVERY:
+            judge_abandoned(self.storage)
+            self._abandoned_at = time.monotonic()
+        if found:
             self.pump.wake.set()
         if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
             release_orphans(self.storage)
@@ -113,9 +122,13 @@ class Keeper:
         row.session_lock = self.listener is not None and self.listener.locked
         if not row.beat(self.storage, runs=len(pump.engine.cache), activities=pump.pool.busy, turns=pump.turns):
             log.error("this worker was taken for dead: its activities are others' now, it goes on under a new epoch")
-            pump.pool.cancel(set(pump.pool.keys()))
+            pump.pool.cancel(pump.pool.held())
+            row.remove(self.storage)  # nobody need wonder what it died of
             row.renew()
             row.register(self.storage)
+            self._lives_since = time.monotonic()
+        if time.monotonic() - self._beaten_at > get_settings().LEASE_SECONDS:
+            self._lives_since = time.monotonic()
         self._beaten_at = time.monotonic()
 
     def _heartbeats(self) -> None:

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +27,8 @@ _MOMENT = 0.1
 class Pool:
     """Runs attempts and keeps their ends until somebody has committed them.
 
-    ``on_result`` is called in the thread of the activity when one ends: it should only wake somebody.
+    ``on_result`` is called in the thread of the activity when one ends: it should only wake somebody. ``noted(id of a task)`` is
+    held while that one runs.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class Pool:
         tasks: int,
         now: Callable[[], datetime],
         on_result: Callable[[], None],
+        noted: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
         name: str = "activity",
     ) -> None:
         self._threads = threads
         self._tasks = tasks
         self._now = now
         self._on_result = on_result
+        self._noted = noted
         self._name = name
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
@@ -108,6 +112,11 @@ class Pool:
         with self._lock:
             return [key for key, a in self._held.items() if a.began and not a.cancelled]
 
+    def held(self) -> set[tuple[int, int, int]]:
+        """All attempts in hand, begun or not."""
+        with self._lock:
+            return set(self._held)
+
     def cancel(self, keys: set[tuple[int, int, int]]) -> None:
         """The result of these would come too late: tell them, and do not wait for their threads any more."""
         with self._lock:
@@ -158,7 +167,8 @@ class Pool:
                 if not self._begins(attempt):
                     continue
                 close_old_connections()
-                result = attempt.run()
+                with self._noted(attempt.task.id):
+                    result = attempt.run()
                 close_old_connections()
                 if not self._finished(attempt, result):
                     return  # somebody else took this thread's place
@@ -209,18 +219,27 @@ class Pool:
     async def _one(self, attempt: Attempt) -> None:
         async with self._slots:
             if self._begins(attempt):
-                self._finished(attempt, await attempt.run_async())
+                with self._noted(attempt.task.id):
+                    result = await attempt.run_async()
+                self._finished(attempt, result)
 
 
 class InlinePool(Pool):
     """Runs each attempt in the thread that submits it: for ``drain`` in tests."""
 
-    def __init__(self, *, now: Callable[[], datetime]) -> None:
-        super().__init__(threads=1, tasks=1, now=now, on_result=lambda: None)
+    def __init__(
+        self,
+        *,
+        now: Callable[[], datetime],
+        noted: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+    ) -> None:
+        super().__init__(threads=1, tasks=1, now=now, on_result=lambda: None, noted=noted)
 
     def submit(self, tasks: list[TaskState]) -> None:
         for task in tasks:
             attempt = Attempt(task, self._now)
             self._held[attempt.key] = attempt
             self._begins(attempt)
-            self._finished(attempt, attempt.run())
+            with self._noted(task.id):
+                result = attempt.run()
+            self._finished(attempt, result)

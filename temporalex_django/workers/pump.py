@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.recovery import block_alone, release
-from temporalex_django.runtime.slots import Slot
+from temporalex_django.runtime.slots import open_slot
 from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.runtime.telemetry import announce, hint, notices
 from temporalex_django.runtime.turn import Engine, TurnReport
@@ -83,13 +84,18 @@ class Pump:
         self.alias = self.storage.alias
         self.queues = list(queues or all_queues())
         self.wake = threading.Event()
-        self.slot = Slot()
+        self.slot = open_slot(self.storage.domain)
+        self.caution = 0  # the keeper's: see ``runtime.recovery``
         self.on_beat = on_beat  # called several times a second while this process lives, by the keeper
         self.pool: Pool = (
-            InlinePool(now=self.now)
+            InlinePool(now=self.now, noted=partial(self.slot.noted, "task"))
             if inline
             else Pool(
-                threads=settings.ACTIVITY_THREADS, tasks=settings.ACTIVITY_TASKS, now=self.now, on_result=self.wake.set
+                threads=settings.ACTIVITY_THREADS,
+                tasks=settings.ACTIVITY_TASKS,
+                now=self.now,
+                on_result=self.wake.set,
+                noted=partial(self.slot.noted, "task"),
             )
         )
         self.engine = Engine(
@@ -123,6 +129,8 @@ class Pump:
 
         Before that a slice of what is being rebuilt, outside of transactions. Raises when the database is gone. Ends of activities leave the memory after the commit, not before.
         """
+        if self.caution:
+            return self._cautiously()
         rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
         results, room = self.pool.results(), self.pool.room()
         sqlite = self.storage.sql.vendor == "sqlite"
@@ -145,7 +153,7 @@ class Pump:
             return self._apart(results, room, exc)
         self._exchanged(results, valid, tasks)
         self._committed(report)
-        runs = report.runs + self._phase_two(report.atomic)
+        runs = report.runs + self._phase_two(report.atomic) + self._suspects()
         return Round(runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuilding)
 
     def _claim_tasks(self, room: int) -> list[TaskState]:
@@ -204,22 +212,54 @@ class Pump:
             tasks = self._claim_tasks(room)
         self._exchanged(results, valid, tasks)
         done = Round(tasks=len(tasks), results=len(results))
-        for chain in chains:
-            try:
-                report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
-            except Exception as exc:
-                if self.storage.lost(exc):
-                    raise
-                if not self.storage.transient(exc):
-                    block_alone(self.storage, chain, exc)
-                    done.runs += 1
-                continue
-            self._committed(report)
-            done.runs += report.runs
+        done.runs += sum(self._alone(chain) for chain in chains)
         return done
 
+    def _alone(self, chain: UUID) -> int:
+        """A turn of one run: the number of runs that it advanced, or blocked."""
+        try:
+            report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            if self.storage.transient(exc):
+                return 0
+            block_alone(self.storage, chain, exc)
+            return 1
+        self._committed(report)
+        return report.runs
+
+    def _suspects(self) -> int:
+        """One of the runs that ended a process before, by itself; it is on the row of this worker before its code runs."""
+        if not self.storage.suspects:
+            return 0
+        return self._announced(self.storage.suspects[:1])
+
+    def _announced(self, chains: Sequence[UUID]) -> int:
+        self.row.announce(self.storage, chains)
+        advanced = sum(self._alone(chain) for chain in chains)
+        self.row.announce(self.storage, ())
+        return advanced
+
+    def _cautiously(self) -> Round:
+        """While somebody died of nobody knows what: few runs at a time, which are on the row of this worker before their code runs."""
+        results, room = self.pool.results(), self.pool.room() >> min(self.caution, 30)
+        with self.storage.transaction():
+            valid = self.storage.finish_tasks(results)
+            tasks = self._claim_tasks(room or (0 if self.pool.busy else 1))
+        self._exchanged(results, valid, tasks)
+        if waiting := self.engine.put_off:
+            self.row.announce(self.storage, waiting[:1])
+            self.engine.rebuild()
+        limit = max(1, self.storage.turn_size >> min(self.caution, 30))
+        with self.storage.transaction():
+            chains = [run.chain_id for run in self.storage.claim(limit=limit, queues=self.queues)]
+        chains = chains[:limit] or self.storage.suspects[:1]
+        runs = self._announced(chains) if chains or waiting else 0
+        return Round(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuilding)
+
     def _perform(self, task: TaskState) -> Any:
-        """An atomic activity. It may be what kills this process: its run is noted like one that is activated."""
+        """An atomic activity. It may be what ends this process: its run is noted like one that is activated."""
         self.slot.note(task.chain_id)
         try:
             return perform(task)

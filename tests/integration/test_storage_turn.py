@@ -392,10 +392,14 @@ def test_a_run_that_killed_its_worker_comes_alone_and_only_to_workers(storage: D
     with storage.transaction():
         assert chains[0] not in {run.chain_id for run in claim(storage)}
         assert storage.claim(limit=1, queues=["default"], chains=chains[:1]) == []
+        assert storage.suspects == chains[:1]  # a process without the role of a worker only hears of it
         assert {run.chain_id for run in claim(worker)} == set(chains[1:])
-        Chain.objects.exclude(pk=chains[0]).update(due_at=None)
-        (run,) = claim(worker)
+        assert worker.suspects == chains[:1]
+        (run,) = worker.claim(limit=1, queues=[], chains=worker.suspects)
         storage.write([RunWrite(run=run)])
+    assert Chain.objects.get(pk=chains[0]).crashes == 1  # nothing of it was run
+    with storage.transaction():
+        storage.write([RunWrite(run=run, executed=True)])
     assert Chain.objects.get(pk=chains[0]).crashes == 0
 
 

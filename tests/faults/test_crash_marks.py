@@ -1,0 +1,79 @@
+"""Code that ends whoever runs it, with real processes that the test starts again like a supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from temporalex_django.models import Chain, Instance
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
+from tests.processes import running, worker
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+def start(workflow: str, args: Any = None, **options: Any) -> Started:
+    options.setdefault("workflow_id", f"{workflow}-1")
+    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+
+
+def instance(started: Started) -> Instance:
+    return Instance.objects.get(pk=started.run_id)
+
+
+def closed(started: Started) -> bool:
+    return not instance(started).is_open
+
+
+def supervised(env: dict[str, str], tmp_path: Path, done: Callable[[], bool], *, most: int = 12) -> int:
+    """Start a worker again each time it ends, until ``done()``; the number of those that ended before."""
+    for deaths in range(most):
+        with running(["temporalex", "worker"], env, tmp_path / f"supervised{deaths}.log") as process:
+            wait_for(lambda p=process: p.popen.poll() is not None or done(), seconds=40)  # type: ignore[misc]
+            if process.popen.poll() is None:
+                return deaths
+    raise AssertionError(f"{most} workers died")
+
+
+def test_a_run_that_kills_whoever_replays_it_is_blocked_and_its_neighbours_go_on(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    armed = tmp_path / "armed"
+    killer = start("DeadlyToReplay", {"path": str(armed)})
+    with worker(subprocess_env, tmp_path, name="first") as first:
+        wait_for(lambda: instance(killer).status == "waiting")
+        first.kill()
+    armed.touch()
+    insert_message(killer.chain_id, kind="signal", name="go", body=None, storage=DjangoStorage())
+    others = [start("Doubling", {"n": n}, workflow_id=f"d{n}") for n in range(20)]
+
+    deaths = supervised(
+        subprocess_env, tmp_path, lambda: bool(instance(killer).blocked) and all(closed(other) for other in others)
+    )
+
+    assert deaths == 3
+    blocked = instance(killer).blocked
+    assert blocked is not None
+    assert (blocked["code"], blocked["attempt"]) == ("crash", 3)
+    assert "3 processes in a row ended while they ran the code of this run" in blocked["error"]
+    assert [instance(other).closing_value["result"] for other in others] == [2 * n for n in range(20)]
+
+
+def test_a_worker_that_has_it_in_memory_does_not_make_its_crashes_forgotten(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    """What is dangerous is the rebuilding: that a run goes on where it is cached proves nothing."""
+    armed = tmp_path / "armed"
+    killer = start("DeadlyToReplay", {"path": str(armed)})
+    with worker(subprocess_env, tmp_path, name="has-it") as first:
+        wait_for(lambda: instance(killer).status == "waiting")
+        armed.touch()
+        Chain.objects.filter(pk=killer.chain_id).update(crashes=1)
+        insert_message(killer.chain_id, kind="signal", name="go", body=None, storage=DjangoStorage())
+        assert first.popen.wait(30) != 0
+    supervised(subprocess_env, tmp_path, lambda: bool(instance(killer).blocked))

@@ -189,9 +189,9 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
                 id="temporalex_django.E006",
             )
         return
-    from temporalex_django.workers.q2 import PumpTokens  # noqa: PLC0415 - it imports django-q2
+    from temporalex_django.workers.q2 import PumpHost  # noqa: PLC0415 - it imports django-q2
 
-    if isinstance(cls, type) and issubclass(cls, PumpTokens):
+    if isinstance(cls, type) and issubclass(cls, PumpHost):
         return
     if ours:
         yield Error(
@@ -202,7 +202,7 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     else:
         yield Warning(
             f"Q_CLUSTER['broker_class'] is {path!r}, which does not advance workflows.",
-            hint=f"class Broker({_OURS}.PumpTokens, {name}): pass, or run manage.py temporalex worker beside the cluster.",
+            hint=f"class Broker({_OURS}.PumpHost, {name}): pass, or run manage.py temporalex worker beside the cluster.",
             id="temporalex_django.W004",
         )
 

@@ -82,8 +82,8 @@ class Settings:
     )
     Q2_PUMPS: int | None = _setting(
         None,
-        "Processes of a django-q2 cluster that advance workflows, when its `broker_class` is ours; the others run the project's own "
-        "tasks. None: half of `Q_CLUSTER['workers']`, at least one.",
+        "Processes that a django-q2 cluster starts to advance workflows, when its `broker_class` is ours, beside the "
+        "`Q_CLUSTER['workers']` that run the project's own tasks. None: half as many, at least one.",
     )
     WORKER_MAX_SECONDS: float | None = _setting(
         3600.0, "A worker of a django-q2 cluster retires after this time and is replaced. None: never."

@@ -84,3 +84,25 @@ def worker(env: dict[str, str], tmp_path: Path, *arguments: str, name: str = "wo
     with running(["temporalex", "worker", *arguments], env, tmp_path / f"{name}.log") as process:
         wait_for(lambda: process._gone() or Worker.objects.exclude(pk__in=before).filter(pid=process.pid).exists())
         yield process
+
+
+@contextmanager
+def cluster(env: dict[str, str], tmp_path: Path) -> Iterator[Process]:
+    """``manage.py qcluster``, with a pump when the block begins."""
+    from temporalex_django.models import Worker
+
+    with running(["qcluster", "--skip-checks"], env, tmp_path / "cluster.log") as process:
+        wait_for(lambda: process._gone() or Worker.objects.filter(kind="q2").exists(), what="a pump")
+        yield process
+
+
+def members(process: Process, *, parent: int | None = None) -> list[int]:
+    """The living processes of the group that this one leads, all or those of one parent."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            pid, _, rest = stat.read_text().partition(" ")
+            state, ppid, group, *_ = rest.rpartition(")")[2].split()
+            if int(group) == process.pid and state not in {"Z", "X"} and parent in {None, int(ppid)}:
+                found.append(int(pid))
+    return found

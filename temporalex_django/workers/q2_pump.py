@@ -1,0 +1,60 @@
+"""One pump of a django-q2 cluster: ``python -m temporalex_django.workers.q2_pump PID``, the pid being that of the pusher that wants it."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+
+import django
+
+log = logging.getLogger("temporalex_django.worker")
+
+_LOOK_EVERY = 0.2
+
+
+def main(parent: int) -> None:
+    """Advance workflows until told to stop (SIGTERM), orphaned, or old: then the process ends, and its memory with it."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    faulthandler.enable()
+    django.setup()
+    from temporalex_django.workers.pump import Pump  # noqa: PLC0415 - when the apps are there
+
+    threading.Thread(target=_watch, args=[parent, stop], name="temporalex-watch", daemon=True).start()
+    Pump(kind="q2").run(stop)
+
+
+def _watch(parent: int, stop: threading.Event) -> None:
+    """Tell the pump when to stop."""
+    from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
+
+    settings, began = get_settings(), time.monotonic()
+    while not stop.wait(_LOOK_EVERY):
+        if os.getppid() != parent:
+            reason = "its cluster is gone"
+        elif settings.WORKER_MAX_SECONDS is not None and time.monotonic() - began > settings.WORKER_MAX_SECONDS:
+            reason = f"it is older than {settings.WORKER_MAX_SECONDS:g} s"
+        elif settings.WORKER_MAX_MEMORY_MB is not None and _memory_mb() > settings.WORKER_MAX_MEMORY_MB:
+            reason = f"it takes more than {settings.WORKER_MAX_MEMORY_MB} MB"
+        else:
+            continue
+        log.info("this pump retires: %s", reason)
+        stop.set()
+
+
+def _memory_mb() -> float:
+    """Resident memory of this process; 0.0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except OSError:
+        return 0.0
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

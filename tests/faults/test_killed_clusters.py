@@ -1,0 +1,80 @@
+"""A django-q2 cluster whose processes are killed one after the other: workflows go on, and it still ends when it is told to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from django_q.models import OrmQ
+from django_q.tasks import async_task
+
+from temporalex_django.models import Instance, Worker
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.inserting import NewStart, Started, insert_start
+from tests.processes import Process, cluster, members
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+def start(n: int) -> Started:
+    return insert_start(NewStart(workflow="Doubling", args={"n": n}, workflow_id=f"d-{n}"), storage=DjangoStorage())
+
+
+def closed(started: Started) -> bool:
+    return not Instance.objects.get(pk=started.run_id).is_open
+
+
+def ready(process: Process) -> set[int]:
+    """The processes of the cluster that said that they take tasks from its queue."""
+    return {int(pid) for pid in re.findall(r"ready for work at (\d+)", process.log.read_text())}
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_pumps_come_back_after_an_idle_process_died_with_the_lock_of_the_queue(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    with cluster(subprocess_env, tmp_path) as process:
+        pump = wait_for(lambda: len(ready(process)) >= 2 and Worker.objects.get().pid)
+        for pid in ready(process) - {pump}:  # one of them sits on the queue and waits for a task
+            kill(pid)
+        kill(pump)
+
+        wait_for(lambda: Worker.objects.exclude(pid=pump).exists(), what="another pump")
+        started = start(1)
+        wait_for(lambda: closed(started))
+        async_task("tests.app.durable.note", str(log), "a task of the project")
+        wait_for(log.exists, what="the project's own task")
+        wait_for(lambda: not OrmQ.objects.exists())
+
+        assert process.terminate() == 0
+        assert members(process) == []
+    assert not Worker.objects.exists()
+
+
+def test_a_cluster_that_lost_all_its_processes_but_two_goes_on_and_ends(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    """Pusher, monitor, workers and pumps; its parent and the sentinel are who starts others."""
+    with cluster(subprocess_env, tmp_path) as process:
+        wait_for(lambda: len(ready(process)) >= 2)
+        pump = Worker.objects.get().pid
+        (sentinel,) = members(process, parent=process.pid)
+        for pid in members(process):
+            if pid not in {process.pid, sentinel}:
+                kill(pid)
+
+        wait_for(lambda: Worker.objects.exclude(pid=pump).exists(), what="another pump")
+        started = start(1)
+        wait_for(lambda: closed(started))
+        assert process.terminate() == 0
+        assert members(process) == []

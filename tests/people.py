@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from temporalex_django.testing import WorkflowEnvironment
+
 
 class Somebody:
     """Whoever is named by ``by=``: known by his name, with these permissions, in these groups (None: nobody can tell)."""
@@ -20,3 +24,22 @@ class Somebody:
 
     def has_perm(self, perm: str) -> bool:
         return perm in self.permissions
+
+
+def person(env: object, name: str, *permissions: str, is_active: bool = True) -> Any:
+    """Somebody whom the host of an environment knows: on a database a stored user."""
+    if isinstance(env, WorkflowEnvironment):
+        return Somebody(name, *permissions, is_active=is_active)
+    return stored(name, *permissions, is_active=is_active)
+
+
+def stored(name: str, *permissions: str, is_active: bool = True) -> Any:
+    """A user with these permissions; each of them must exist."""
+    from django.contrib.auth import get_user_model
+    from django.contrib.auth.models import Permission
+
+    user = get_user_model().objects.create_user(name, is_active=is_active)
+    for permission in permissions:
+        app, codename = permission.split(".")
+        user.user_permissions.add(Permission.objects.get(content_type__app_label=app, codename=codename))
+    return user

@@ -21,6 +21,7 @@ from temporalex_django.runtime import telemetry
 from temporalex_django.runtime.activity_context import activity_context
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import ring_on_commit
+from temporalex_django.runtime.judging import DatabaseJudge
 from temporalex_django.runtime.recovery import judge_abandoned
 from temporalex_django.runtime.slots import Slot, open_slot
 from temporalex_django.runtime.storage import RunFacts, RunState, RunWrite
@@ -47,6 +48,7 @@ def engine(alias: str) -> Engine:
                 payload_limit=settings.MAX_PAYLOAD_BYTES,
                 deadlock_timeout=settings.DEADLOCK_TIMEOUT,
                 on_activate=slot(storage).note,
+                judges=DatabaseJudge,
             )
         return _engines[key]
 

@@ -15,14 +15,29 @@ def update(
     validator: Callable[[Any, Any], Any] | None = None,
     permission: str | None = None,
 ) -> Handler:
-    """An update handler ``(args, state)`` with a validator ``(args, state)`` that runs before it is accepted."""
+    """An update handler ``(args, state)`` with a validator ``(args, state)`` that runs before it is accepted.
+
+    A person who sends it (``by=``) needs the ``permission`` (``app.codename``): else he gets ``ActionNotPermitted``, and nothing is
+    written. It is asked before the validator, when the update is first dispatched; what code sends is not judged.
+    """
     if not callable(handler) or (validator is not None and not callable(validator)):
         raise WorkflowDefinitionError(f"update: not callable: {handler!r}, validator {validator!r}")
+    _check_permission("update", permission)
     return Handler(handler, validator=validator, permission=permission, args_type=first_annotation(handler))
 
 
 def signal(handler: Callable[[Any, Any], Any], *, permission: str | None = None) -> Handler:
-    """A signal handler ``(payload, state)`` with options."""
+    """A signal handler ``(payload, state)`` with options.
+
+    A person who sends it (``by=``) needs the ``permission`` (``app.codename``), else it does nothing and leaves an audit row. It is asked
+    when the signal comes; of one that came before its phase was open, when the phase takes it.
+    """
     if not callable(handler):
         raise WorkflowDefinitionError(f"signal: not callable: {handler!r}")
+    _check_permission("signal", permission)
     return Handler(handler, permission=permission, args_type=first_annotation(handler))
+
+
+def _check_permission(what: str, permission: object) -> None:
+    if permission is not None and not (isinstance(permission, str) and all(permission.partition("."))):
+        raise WorkflowDefinitionError(f"{what}: permission must be of the form app.codename, not {permission!r}")

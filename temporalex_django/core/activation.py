@@ -9,6 +9,7 @@ from typing import Any
 
 from temporalex_django.core.commands import Command
 from temporalex_django.core.events import Job
+from temporalex_django.core.senders import Sender
 from temporalex_django.errors import TemporalexError
 
 
@@ -44,7 +45,8 @@ class Activation:
     """Delivered together, answered together.
 
     ``now`` is the stamp that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``, and ``snapshot`` of a graph that was moved. ``jobs``
-    are in delivery order: resolutions, a cancel request, messages. ``seed`` replaces the generator (after a reset).
+    are in delivery order: resolutions, a cancel request, messages. ``seed`` replaces the generator (after a reset). ``refused`` (replay only)
+    holds the numbers of buffered signals that a phase refused in this activation.
 
     Two limits of hosts that are not ours, recorded with the activation: ``admit_updates`` accepts an update that comes behind a busy
     handler at once and queues it, ``max_pending`` keeps back calls (activities, children, external messages) beyond so many that
@@ -58,6 +60,22 @@ class Activation:
     seed: int | None = None
     admit_updates: bool = False
     max_pending: int | None = None
+    refused: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A signal whose sender lacks the permission of its handler.
+
+    ``job`` is what was delivered: no trace of it is to be left in the history. None: it came before the phase was open and is in the
+    history; its ``number`` among the signals of the run is to be noted with the activation.
+    """
+
+    name: str
+    sender: Sender
+    permission: str
+    job: Job | None = None
+    number: int | None = None
 
 
 @dataclass(slots=True)
@@ -69,7 +87,7 @@ class Completion:
     that ``after``, in each later activation until they are judged. ``changed`` is False when nothing needs writing.
     ``unapplied`` counts the messages at the end of the jobs with which nothing was done: the run had closed before them, or the host
     had ``enough`` for one activation.
-    ``carried`` are the signals that a continue-as-new takes along.
+    ``carried`` are the signals that a continue-as-new takes along. ``refused``: signals that the permission of a handler kept out.
     """
 
     commands: list[Command] = field(default_factory=list)
@@ -79,6 +97,7 @@ class Completion:
     notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     pending: list[tuple[str, int]] = field(default_factory=list)
     carried: list[dict[str, Any]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
     unapplied: int = 0
     closed: str | None = None
     changed: bool = False

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.core import guard, payloads, senders
+from temporalex_django.core import guard, payloads, places, senders
+from temporalex_django.core.activation import Refusal
 from temporalex_django.core.contexts import inherited
 from temporalex_django.core.events import DELIVERED, RESOLUTIONS, RESUME, Job
 from temporalex_django.core.failures import describe, message_of
@@ -16,8 +17,10 @@ from temporalex_django.core.mailbox import Signal, Update
 from temporalex_django.core.phase import Handler, Phase, check_shape
 from temporalex_django.core.results import Async, Err, Ok, Stop
 from temporalex_django.core.scheduler import Unit, not_awaited
+from temporalex_django.core.senders import Sender
 from temporalex_django.core.values import copied
 from temporalex_django.errors import (
+    ActionNotPermitted,
     Cancelled,
     Control,
     NestingError,
@@ -55,10 +58,8 @@ def messages(
             incoming.extend(update for update in rest if update.after == base + count)
             incoming.extend(signals[count : count + 1])
         return waiting, incoming
-    count = base
     for job in jobs:
         if job.kind == "SignalReceived":
-            count += 1
             incoming.append(job)
         elif job.kind == "UpdateRequested":
             attributes = job.attributes
@@ -67,7 +68,7 @@ def messages(
                 attributes["id"],
                 attributes["name"],
                 attributes["args"],
-                count if after is None else after,
+                base if after is None else after,  # of a new one: see ``arrive``
                 accepted=False,
                 sender=senders.of(attributes),
             )
@@ -88,6 +89,8 @@ def messages(
 def arrive(executor: Executor, message: Job | Update) -> None:
     """Put one message in its place: to a unit that waits for it, or in the mailbox."""
     if isinstance(message, Update):
+        if not message.accepted:
+            message.after = executor.mailbox.received  # signals of the same activation that were refused do not count
         executor.mailbox.updates.append(message)
         return
     if message.kind == "ResumeRequested":
@@ -98,13 +101,40 @@ def arrive(executor: Executor, message: Job | Update) -> None:
         message = Job("SignalReceived", {"name": RESUME, "payload": payload, **noted})
     name = message.attributes["name"]
     sender = senders.of(message.attributes)
+    permission = _permission(executor, name)
+    if (
+        permission is not None
+        and not executor.replaying
+        and not _permitted(executor, permission, sender, f"signal {name!r}")
+    ):
+        assert sender is not None
+        executor.refuse(Refusal(name=name, sender=sender, permission=permission, job=message))
+        return
     executor.record(message)
     if name == RESUME and executor.resumes is not None:
         executor.mailbox.received += 1
         executor.resumes.resumed(message.attributes["payload"])
         return
-    executor.mailbox.add_signal(name, message.attributes.get("payload"), sender=sender)
+    executor.mailbox.add_signal(name, message.attributes.get("payload"), sender=sender, permission=permission)
     match_waiters(executor, name)
+
+
+def _permission(executor: Executor, name: str) -> str | None:
+    """What the handler asks for that takes signals of that name now."""
+    phase = executor.phase
+    if phase is None or phase.leaving is not None or name not in phase.signals:
+        return None
+    return phase.signals[name].permission
+
+
+def _permitted(executor: Executor, permission: str, sender: Sender | None, message: str) -> bool:
+    """Whether the host's judge lets somebody send that; code may send everything. The judge may use the database."""
+    if sender is None:
+        return True
+    if executor.judge is None:
+        return False
+    with places.nowhere(None):
+        return executor.judge(sender.key, permission, message)
 
 
 def run(executor: Executor) -> None:
@@ -225,6 +255,9 @@ def _admit(executor: Executor, phase: Phase, update: Update) -> bool:
         if not update.accepted:  # else: the code no longer has it, which matching reports
             executor.reject(update.id, _not_now(executor, update.name))
         return False
+    if not update.accepted and (refusal := _refusal(executor, handler, update)) is not None:
+        executor.reject(update.id, refusal)
+        return False
     judged = inherited(phase.host.context)  # thrown away: of those that are refused a replay knows nothing
     what = f"the arguments of update {update.name!r}"
     try:
@@ -242,6 +275,15 @@ def _admit(executor: Executor, phase: Phase, update: Update) -> bool:
     executor.emit("AcceptUpdate", None, {**attributes, **senders.recorded(update.sender)})
     update.admitted, update.args = True, args
     return True
+
+
+def _refusal(executor: Executor, handler: Handler, update: Update) -> ActionNotPermitted | None:
+    """Why the sender may not send an update, when he may not."""
+    permission, what = handler.permission, f"update {update.name!r}"
+    if permission is None or _permitted(executor, permission, update.sender, what):
+        return None
+    run = f"{executor.info.workflow} {executor.info.id}"
+    return ActionNotPermitted(f"{run}: {update.sender} may not send the {what}: that takes the permission {permission}")
 
 
 def _validate(executor: Executor, handler: Handler, update: Update, args: Any, phase: Phase) -> None:
@@ -270,12 +312,26 @@ def _validate(executor: Executor, handler: Handler, update: Update, args: Any, p
 def _signal(executor: Executor, phase: Phase, signal: Signal) -> None:
     name = signal.name
     handler = phase.signals[name]
+    if _refused_late(executor, signal, handler.permission):
+        return
     try:
         args = payloads.fit(copied(signal.payload), handler.args_type, what=f"the payload of signal {name!r}")
     except PayloadError as exc:
         complain(executor, f"the handler of signal {name}", exc)
         return
     _call(executor, phase, "signal", signal, handler, args)
+
+
+def _refused_late(executor: Executor, signal: Signal, permission: str | None) -> bool:
+    """Whether a signal that came before its phase was open goes nowhere. Its event is in the history: which one it was is recorded."""
+    if permission is None or signal.sender is None or signal.permission == permission:
+        return False
+    if executor.replaying:
+        return signal.number in executor.refused
+    if _permitted(executor, permission, signal.sender, f"signal {signal.name!r}"):
+        return False
+    executor.refuse(Refusal(name=signal.name, sender=signal.sender, permission=permission, number=signal.number))
+    return True
 
 
 def _call(executor: Executor, phase: Phase, kind: str, message: Signal | Update, handler: Handler, args: Any) -> None:

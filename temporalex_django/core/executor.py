@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from temporalex_django.core import dispatch, eviction, matching, payloads, places, senders
-from temporalex_django.core.activation import Activation, Completion, Definition, RunInfo
+from temporalex_django.core.activation import Activation, Completion, Definition, Refusal, RunInfo
 from temporalex_django.core.commands import Command
 from temporalex_django.core.conditions import Conditions
 from temporalex_django.core.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS, HistoryEvent, Job
@@ -31,7 +31,7 @@ from temporalex_django.core.patches import Patches
 from temporalex_django.core.phase import Phase
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
 from temporalex_django.core.scheduler import Scheduler, Unit
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.senders import Judge, Sender
 from temporalex_django.core.values import copied
 from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError, ResumeRefused, TemporalexError
 
@@ -74,6 +74,10 @@ class Executor:
         self.published: Any = None
         self.publications = 0
         self.resumes: Resumes | None = None  # of a graph
+        self.judge: Judge | None = (
+            None  # of the present activation; without one, who is named may do nothing that takes a permission
+        )
+        self.refused: tuple[int, ...] = ()  # of the activation that is replayed
         self.snapshot: dict[str, Any] | None = None  # where a graph that was moved from another version goes on
         self.cancel_requested = False
         self.cancel_notice = IVar("a cancel request")
@@ -145,6 +149,7 @@ class Executor:
         self.now = activation.now
         self.history_length = activation.history_length
         self.admits, self._max_pending = activation.admit_updates, activation.max_pending
+        self.refused = activation.refused
         if activation.seed is not None:
             self._seed, self._rng = activation.seed, None
         waiting, incoming = dispatch.messages(self, activation.jobs, recorded)
@@ -289,6 +294,10 @@ class Executor:
     def note(self, name: str, facts: dict[str, Any]) -> None:
         """Tell whoever listens, when the activation is committed; not to be called while a history is replayed."""
         self._completion.notes.append((name, facts))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """A signal goes nowhere: its sender may not send it."""
+        self._completion.refused.append(refusal)
 
     def reject(self, update_id: str, error: TemporalexError) -> None:
         self._completion.rejected.append((update_id, error))

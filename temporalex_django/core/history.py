@@ -57,5 +57,6 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
         seed=stamp.get("seed"),
         admit_updates=stamp.get("admit_updates", False),
         max_pending=stamp.get("max_pending"),
+        refused=tuple(stamp.get("refused", ())),
     )
     return Recorded(activation, outputs)

@@ -404,7 +404,13 @@ class Migration(migrations.Migration):
                 ("workflow", models.CharField(blank=True, max_length=200)),
                 ("workflow_id", models.CharField(blank=True, max_length=200)),
                 ("reason", models.TextField(blank=True)),
-                ("source", models.CharField(help_text="The face: admin, rest, pages, command, code.", max_length=40)),
+                (
+                    "source",
+                    models.CharField(
+                        help_text="The face: admin, rest, pages, command, code; turn: a signal was refused.",
+                        max_length=40,
+                    ),
+                ),
                 ("address", models.GenericIPAddressField(null=True)),
                 ("forced", models.BooleanField(default=False)),
                 ("details", models.JSONField(default=dict)),

@@ -30,7 +30,9 @@ class OperatorAction(models.Model):
     workflow = models.CharField(max_length=200, blank=True)
     workflow_id = models.CharField(max_length=200, blank=True)
     reason = models.TextField(blank=True)
-    source = models.CharField(max_length=40, help_text=_("The face: admin, rest, pages, command, code."))
+    source = models.CharField(
+        max_length=40, help_text=_("The face: admin, rest, pages, command, code; turn: a signal was refused.")
+    )
     address = models.GenericIPAddressField(null=True)
     forced = models.BooleanField(default=False)
     details = models.JSONField(default=dict)

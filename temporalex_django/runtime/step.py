@@ -12,8 +12,8 @@ from temporalex_django.core.activation import Activation, Completion
 from temporalex_django.core.commands import Command
 from temporalex_django.core.events import CLOSING, DELIVERED, ENGINE_VERSION, FORMAT, Job
 from temporalex_django.core.failures import ending_of_child, error_data, message_of
-from temporalex_django.core.senders import recorded
-from temporalex_django.errors import TemporalexError, WorkflowClosed
+from temporalex_django.core.senders import Judge, recorded
+from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowClosed
 from temporalex_django.runtime.cache import Cached
 from temporalex_django.runtime.storage import (
     Inbox,
@@ -24,6 +24,7 @@ from temporalex_django.runtime.storage import (
     NewRun,
     NewTask,
     Outcome,
+    Refused,
     RunFacts,
     RunState,
     RunWrite,
@@ -47,6 +48,7 @@ class Step:
         self.messages = sorted(messages, key=lambda message: message.after is None)
         self.now = max(now, run.stamp) if run.stamp is not None else now
         self.write = RunWrite(run=run)
+        self._sent: list[tuple[Job, InboxMessage]] = []  # signals that somebody is named for
 
     def closed(self) -> RunWrite:
         """The chain is closed: its messages are answered, never silently dropped."""
@@ -105,11 +107,12 @@ class Step:
         results: Sequence[Job] = (),
         limits: Mapping[str, Any] = MappingProxyType({}),
         enough: Callable[[], bool] | None = None,
+        judge: Judge | None = None,
     ) -> RunWrite:
         """Deliver what is there. ``results`` are outcomes of atomic activities of this very transaction.
 
         Of the messages as many as ``enough`` (see ``Executor.activate``) lets through: with some left the run is due again at once.
-        ``limits`` are ``admit_updates`` and ``max_pending`` of the activation, where the host has them.
+        ``limits`` are ``admit_updates`` and ``max_pending`` of the activation, where the host has them; ``judge`` says who may send what.
         """
         self._new_run_id = new_run_id
         self.write.executed = True
@@ -117,6 +120,7 @@ class Step:
         start, jobs = self._jobs(entry, results)
         if jobs or start is not None:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
+            executor.judge = judge
             completion = executor.activate(activation, enough=enough)
         else:
             completion = Completion()
@@ -124,6 +128,8 @@ class Step:
             self._record(completion, entry, start, {"head": token, **limits})
             self.write.commands = completion.commands
             self.write.notes = completion.notes
+        if completion.refused:
+            self._refuse(completion, entry)
         self._settle(completion)
         self._commands(completion, entry)
         if run.attempt:
@@ -168,6 +174,8 @@ class Step:
             elif message.kind == "signal":
                 signal = {"name": message.name, "payload": message.body, **recorded(message.sender)}
                 later.append(Job("SignalReceived", signal))
+                if message.sender is not None:
+                    self._sent.append((later[-1], message))
             elif message.kind == "resume":
                 resume = {"id": message.dedupe, "request": message.body, **recorded(message.sender)}
                 later.append(Job("ResumeRequested", resume))
@@ -189,6 +197,8 @@ class Step:
             self._event("WorkflowStarted", started_attributes(entry.facts))
         if delivered := [job.attributes["seq"] for job in completion.jobs if job.kind == DELIVERED]:
             stamp["delivered"] = delivered
+        if refused := [refusal.number for refusal in completion.refused if refusal.number is not None]:
+            stamp["refused"] = refused
         self._event("ActivationStarted", stamp)
         entry.head, entry.head_at = stamp["head"], run.length
         for job in completion.jobs:
@@ -203,6 +213,25 @@ class Step:
         run.length += 1
         event = NewEvent(seq=run.length, activation=run.activations, kind=kind, at=self.now, attributes=attributes)
         self.write.events.append(event)
+
+    def _refuse(self, completion: Completion, entry: Cached) -> None:
+        """Signals whose senders may not send them: settled with the reason, and audited."""
+        facts, by_job = entry.facts, {id(job): message for job, message in self._sent}
+        for refusal in completion.refused:
+            refused = Refused(
+                run_id=self.run.run_id,
+                workflow=facts.workflow,
+                workflow_id=facts.workflow_id,
+                at=self.now,
+                signal=refusal.name,
+                permission=refusal.permission,
+                sender=refusal.sender,
+            )
+            self.write.refused.append(refused)
+            message = by_job.get(id(refusal.job))
+            if message is not None:
+                error = ActionNotPermitted(refused.reason)
+                self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
 
     def _settle(self, completion: Completion) -> None:
         """Every message that was read has an end now, or a place to wait."""
@@ -233,6 +262,8 @@ class Step:
                     "ContinueAsNew",
                 ):  # else the next turn, or run of the chain, reads it
                     self._undelivered(message)
+            elif message.id in write.settled:
+                continue  # a signal that was refused
             elif message.kind == "signal" and message.dedupe is None:
                 write.consumed.append(message.id)
             elif message.kind == "signal":  # its row stays, so that it is not taken twice when it is sent again

@@ -145,6 +145,23 @@ class Outcome:
     value: Any = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A signal that was refused, since its sender lacks the permission of its handler."""
+
+    run_id: UUID
+    workflow: str
+    workflow_id: str
+    at: datetime
+    signal: str
+    permission: str
+    sender: Sender
+
+    @property
+    def reason(self) -> str:
+        return f"refused: {self.sender} lacks the permission {self.permission}"
+
+
 @dataclass(slots=True, kw_only=True)
 class NewMessage:
     """To another chain (``chain_id``), to the child that ``child`` (run, number) names, or to the newest open run of ``workflow_id``.
@@ -297,6 +314,7 @@ class RunWrite:
     commands: Sequence[Command] | None = (
         None  # of a recorded activation, for whoever watches; the storage has its events
     )
+    refused: list[Refused] = field(default_factory=list)  # signals that are to be audited
     closing: Outcome | None = None  # the chain closed: the answer for its updates that are accepted and unfinished
 
     @property

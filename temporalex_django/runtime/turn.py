@@ -19,6 +19,7 @@ from uuid import UUID
 from temporalex_django.authoring import workflow
 from temporalex_django.core import payloads
 from temporalex_django.core.events import Job
+from temporalex_django.core.senders import Judge
 from temporalex_django.errors import DeadlockDetected, UnknownWorkflow
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.cache import Cache, Cached
@@ -66,6 +67,7 @@ class TurnReport:
     facts: dict[UUID, RunFacts] = field(default_factory=dict)
     atomic: list[UUID] = field(default_factory=list)
     blocked: dict[UUID, BaseException] = field(default_factory=dict)
+    judge: Judge | None = None
 
     def add(self, other: TurnReport) -> None:
         """Count in what a further transaction of the same turn did."""
@@ -82,7 +84,7 @@ class Engine(Executors):
     ``hurried``: an activation takes what fits a budget and leaves the other messages, a long history is not rebuilt in a turn, but
     by ``rebuild`` where ``rebuilds`` is set; environments deliver everything at once. ``perform(task)`` runs an atomic activity and gives its value; ``inline_atomic`` False leaves those to whoever claims tasks.
     ``limits`` are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name, version)`` gives the class of a run: the registered one unless said otherwise. ``on_activate`` hears of which chain
-    code is about to be run (None: it came through).
+    code is about to be run (None: it came through). ``judges()`` makes the judge of one turn: who may send what; it is not kept beyond.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Engine(Executors):
         limits: Mapping[str, Any] = MappingProxyType({}),
         hurried: bool = True,
         rebuilds: bool = False,
+        judges: Callable[[], Judge] | None = None,
     ) -> None:
         super().__init__(
             storage,
@@ -116,6 +119,7 @@ class Engine(Executors):
         self._perform = perform
         self._limits = limits
         self._long: dict[UUID, None] = {}  # chains whose inbox was too long for one turn, the last one served last
+        self._judges = judges
 
     def turn(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False
@@ -229,6 +233,8 @@ class Engine(Executors):
         if entry is None:
             assert error is not None
             return self._blocked(step, error, report)
+        if report.judge is None and self._judges is not None:
+            report.judge = self._judges()
         before = replace(run)  # an activation that fails after it began to write into the run must not have moved it
         self._on_activate(run.chain_id)
         try:
@@ -240,16 +246,27 @@ class Engine(Executors):
                 results=results,
                 limits=self._limits,
                 enough=partial(_enough, until if not run.attempt else 0.0) if self._hurried else None,
+                judge=report.judge,
             )
             write = watchdog.run(activate, limit=self._deadlock_timeout, what=f"run {run.run_id}")
-        except Exception as exc:  # noqa: BLE001 - pure work: whatever it is, it is this run's, and nothing of it was stored
+        except Exception as exc:
             entry.executor.evict()
+            if self.storage.lost(exc) or self.storage.transient(exc):
+                raise  # of the judge's queries: nobody's fault
             return self._blocked(Step(before, Inbox(step.messages), step.now), exc, report)
         finally:
             self._on_activate(None)
         self._long.pop(run.chain_id, None)
         if step.left and len(self._long) < _MOST_LONG:
             self._long[run.chain_id] = None
+        for refused in write.refused:
+            logger.warning(
+                "the signal %s to run %s was %s",
+                refused.signal,
+                run.run_id,
+                refused.reason,
+                extra={"run_id": str(run.run_id)},
+            )
         if run.closed or write.next_run is not None:
             entry.executor.evict()
         else:

@@ -14,6 +14,7 @@ import msgspec
 
 from temporalex_django.conf import codec
 from temporalex_django.runtime.dialect import Columns, Dialect
+from temporalex_django.runtime.judging import audit_refused
 from temporalex_django.runtime.relatives import Relatives
 from temporalex_django.runtime.storage import NewTask, RunWrite, TaskState
 
@@ -95,6 +96,7 @@ class TurnStatements(ABC):
 
     sql: Dialect
     clock: Callable[[], datetime] | None
+    alias: str
     _taking: _Taking | None = None
 
     @abstractmethod
@@ -118,6 +120,8 @@ class TurnStatements(ABC):
             )
             self._write_tasks(writes)
             self._write_inbox(writes)
+            if refused := [refused for w in writes for refused in w.refused]:
+                audit_refused(refused, alias=self.alias)
             self._write_runs(writes)
             self._write_chains(writes)
 

@@ -21,6 +21,7 @@ from temporalex_django.models import ActivityTask, Chain, Instance
 from temporalex_django.runtime import step
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, insert_message, insert_start, message_outcome
+from temporalex_django.runtime.judging import DatabaseJudge
 from temporalex_django.runtime.memory import MemoryRun
 from temporalex_django.runtime.storage import Outcome
 from temporalex_django.runtime.turn import Engine
@@ -66,6 +67,7 @@ class DjangoEnvironment(Environment):
             inline_atomic=False,
             resolve=self.class_of,
             hurried=False,
+            judges=DatabaseJudge,
         )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:

@@ -34,7 +34,7 @@ from temporalex_django.graph.steps import Step, StepRef
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.activity_context import ActivityContext, running
 from temporalex_django.runtime.memory import MemoryRun
-from temporalex_django.runtime.storage import Outcome, TaskResult, TaskState
+from temporalex_django.runtime.storage import Outcome, Refused, TaskResult, TaskState
 from temporalex_django.runtime.turn import Engine, TurnReport
 from temporalex_django.testing import created
 from temporalex_django.testing.handles import EnvironmentHandle
@@ -74,6 +74,7 @@ class Environment(ABC):
         self.projections = Projections(lambda run, after: self.row(run).events[after:])
         self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
         self.errors: dict[UUID, BaseException] = {}  # of blocked runs
+        self.refused: list[Refused] = []  # signals that the permission of a handler kept out
         self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
         self._crash_points: dict[str, int] = {}
         for listener in created.listeners:
@@ -468,6 +469,7 @@ class Environment(ABC):
 
     def _note(self, report: TurnReport) -> None:
         for write in report.writes:
+            self.refused += write.refused
             if write.commands is not None:
                 self.commands.append(list(write.commands))
             if write.instance.get("blocked", 0) is None:

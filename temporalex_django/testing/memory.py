@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.authoring.people import Person, permits
 from temporalex_django.authoring.workflow import Workflow, timeouts
 from temporalex_django.core.senders import Sender
 from temporalex_django.runtime import activities, step
@@ -44,7 +45,20 @@ class WorkflowEnvironment(Environment):
             deadlock_timeout=deadlock_timeout,
             limits={name: value for name, value in limits.items() if value},
             hurried=False,
+            judges=lambda: self._judge,
         )
+        self._people: dict[str, Person] = {}
+
+    def _sender(self, by: Person | None) -> Sender | None:
+        who = super()._sender(by)
+        if who is not None and by is not None:
+            self._people[who.key] = by
+        return who
+
+    def _judge(self, key: str, permission: str, message: str) -> bool:
+        """What the user says who was given as ``by``."""
+        del message
+        return permits(self._people[key], permission)
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
         return self.storage.start(

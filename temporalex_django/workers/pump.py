@@ -18,6 +18,7 @@ from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.judging import DatabaseJudge
 from temporalex_django.runtime.recovery import block_alone, release
 from temporalex_django.runtime.slots import open_slot
 from temporalex_django.runtime.storage import TaskResult, TaskState
@@ -107,6 +108,7 @@ class Pump:
             perform=self._perform,
             on_activate=self.slot.note,
             rebuilds=True,
+            judges=DatabaseJudge,
         )
         self.row = WorkerRow(
             kind=kind,

@@ -9,10 +9,12 @@ import threading
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
 
 from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied
-from temporalex_django.conf import get_settings
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.workers.patience import once_there
 from temporalex_django.workers.pump import Pump, all_queues
 
 
@@ -31,10 +33,6 @@ def handle(
     command: BaseCommand, *, queues: str | None, burst: bool, timeout: float | None, verbosity: int = 1, **_: Any
 ) -> None:
     """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go. A second one: go now."""
-    if missing := unapplied(get_settings().DATABASE):
-        raise CommandError(
-            f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
-        )
     chosen = [name.strip() for name in queues.split(",") if name.strip()] if queues else all_queues()
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
@@ -42,6 +40,16 @@ def handle(
     if not workflow.registry:
         command.stderr.write("No workflow is registered: is there a workflows.py in an installed app?")
     _log_to_console(verbosity)
+    storage = DjangoStorage()
+    try:
+        if not once_there(connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout):
+            return
+    except TimeoutError as exc:
+        raise CommandError(str(exc)) from exc
+    if missing := unapplied(storage.alias):
+        raise CommandError(
+            f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
+        )
     pump = Pump(queues=chosen, kind="burst" if burst else "worker")
     command.stdout.write(
         f"worker {pump.row.id}: {len(workflow.registry)} workflows, queues {', '.join(chosen)}, database {pump.alias!r}"

@@ -56,7 +56,14 @@ class Dialect(Protocol):
 
     def skip_locked(self) -> str: ...
 
-    def transient(self, exc: BaseException) -> bool: ...
+    def transient(self, exc: BaseException) -> bool:
+        """Whether the same work may succeed on another try."""
+
+    def interrupted(self, exc: BaseException) -> bool:
+        """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
+
+    def over(self, exc: BaseException) -> bool:
+        """Whether an ``OperationalError`` means that the session has ended."""
 
 
 def dialect_for(alias: str) -> Dialect:

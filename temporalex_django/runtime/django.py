@@ -20,6 +20,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.events import HistoryEvent
+from temporalex_django.runtime.connections import STATEMENT_TIMEOUT
 from temporalex_django.runtime.dialect import Dialect, dialect_for
 from temporalex_django.runtime.ids import token, uuid7
 from temporalex_django.runtime.inbox import InboxStatements, reading
@@ -110,29 +111,31 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
         transaction.on_commit(callback, using=self.alias, robust=True)
 
     def transient(self, exc: BaseException) -> bool:
-        """Whether the same work may succeed on another try: lock timeout, deadlock, serialization failure."""
+        """Whether the same work may succeed on another try: lock timeout, deadlock, serialization failure, a cancelled statement."""
         return self.sql.transient(exc)
+
+    def interrupted(self, exc: BaseException) -> bool:
+        """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
+        return self.sql.interrupted(exc)
 
     def check_constraints(self) -> None:
         """Raise now what deferred constraints (Django's foreign keys) would raise at the commit.
 
-        On PostgreSQL. SQLite could only be asked about whole tables; there such a run is blocked with the error of the commit.
+        On PostgreSQL; a ``statement_timeout`` that user code set for its own statements ends here too. SQLite could only be asked about
+        whole tables; there such a run is blocked with the error of the commit.
         """
         if self.sql.vendor == "postgresql":
             with connections[self.alias].cursor() as cursor:
-                cursor.execute("set constraints all immediate; set constraints all deferred")
+                cursor.execute(
+                    "set constraints all immediate; set constraints all deferred;"
+                    f" set local statement_timeout = '{STATEMENT_TIMEOUT}'"
+                )
 
     def lost(self, exc: BaseException) -> bool:
         """Whether the connection is gone: nothing was committed, and the caller should reconnect."""
         if isinstance(exc, InterfaceError):
             return True
-        if not isinstance(exc, OperationalError) or self.sql.transient(exc):
-            return False
-        if self.sql.vendor == "sqlite":
-            return False
-        raw = connections[self.alias].connection
-        state = getattr(exc.__cause__, "sqlstate", None)
-        return raw is None or raw.closed or state is None or state[:2] in {"08", "57"}
+        return isinstance(exc, OperationalError) and not self.sql.transient(exc) and self.sql.over(exc)
 
     # --- claiming ----------------------------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
         else:
             done = _insert_postgres(start, chain, run, storage, wide)
     except DatabaseError as exc:
-        if not storage.transient(exc):
+        if not storage.transient(exc) or storage.interrupted(exc):
             raise
         wait = get_settings().START_LOCK_WAIT
         raise AlreadyRunning(

@@ -250,6 +250,9 @@ class MemoryStorage:
     def transient(self, exc: BaseException) -> bool:
         return False
 
+    def interrupted(self, exc: BaseException) -> bool:
+        return False
+
     def lost(self, exc: BaseException) -> bool:
         return False
 

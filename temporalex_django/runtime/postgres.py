@@ -18,8 +18,12 @@ from temporalex_django.runtime.pg_arrays import array, register
 
 #: Connections that can send our arrays.
 _known: WeakSet[Any] = WeakSet()
+#: A statement ran into its ``statement_timeout``, or somebody cancelled it: the session goes on.
+QUERY_CANCELED = "57014"
 #: lock_not_available, deadlock_detected, serialization_failure: the same work succeeds on another try.
-TRANSIENT = frozenset({"55P03", "40P01", "40001"})
+TRANSIENT = frozenset({"55P03", "40P01", "40001", QUERY_CANCELED})
+#: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout: the session is over.
+_OVER = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05"})
 
 
 class PostgresDialect:
@@ -100,8 +104,19 @@ class PostgresDialect:
         return " for no key update skip locked"
 
     def transient(self, exc: BaseException) -> bool:
-        cause = exc if isinstance(exc, psycopg.Error) else exc.__cause__
-        return isinstance(cause, psycopg.Error) and cause.sqlstate in TRANSIENT
+        return _state(exc) in TRANSIENT
+
+    def interrupted(self, exc: BaseException) -> bool:
+        return _state(exc) == QUERY_CANCELED
+
+    def over(self, exc: BaseException) -> bool:
+        raw, state = connections[self.alias].connection, _state(exc)
+        return raw is None or raw.closed or state is None or state in _OVER or state.startswith("08")
+
+
+def _state(exc: BaseException) -> str | None:
+    cause = exc if isinstance(exc, psycopg.Error) else exc.__cause__
+    return cause.sqlstate if isinstance(cause, psycopg.Error) else None
 
 
 def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[bytes]:

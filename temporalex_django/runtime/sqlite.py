@@ -68,6 +68,14 @@ class SqliteDialect:
         cause = exc if isinstance(exc, sqlite3.Error) else exc.__cause__
         return isinstance(cause, sqlite3.OperationalError) and "locked" in str(cause)
 
+    def interrupted(self, exc: BaseException) -> bool:
+        del exc
+        return False
+
+    def over(self, exc: BaseException) -> bool:
+        del exc
+        return False
+
 
 def _adapt(value: Any) -> Any:
     if isinstance(value, UUID):

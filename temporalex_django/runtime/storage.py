@@ -378,7 +378,10 @@ class Storage(Protocol):
         """Call it after the commit of the outermost open transaction, never after a rollback; what it raises is logged."""
 
     def transient(self, exc: BaseException) -> bool:
-        """Whether the same work may succeed on another try (lock timeout, deadlock, serialization failure)."""
+        """Whether the same work may succeed on another try (lock timeout, deadlock, serialization failure, a cancelled statement)."""
+
+    def interrupted(self, exc: BaseException) -> bool:
+        """Whether a statement was cancelled: in an activity that is its own failure."""
 
     def lost(self, exc: BaseException) -> bool:
         """Whether the connection is gone: nothing was committed."""

@@ -391,8 +391,8 @@ class Engine(Executors):
                 with self.storage.savepoint():
                     result = activities.completed(task, self._perform(task), limit=self._limit)
                     self.storage.check_constraints()
-            except (Exception, SystemExit) as exc:
-                if self.storage.transient(exc):
+            except BaseException as exc:
+                if self.storage.transient(exc) and not self.storage.interrupted(exc):
                     raise
                 if self.storage.lost(exc):
                     held = time.monotonic() - began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,31 +28,43 @@ class WorkerRow:
     id: UUID = field(default_factory=uuid7)
     epoch: int = field(default_factory=token)
     skew: float = 0.0
+    #: What the database's clock said last, and what this process's monotonic one said then.
+    _clocks: tuple[datetime, float] = field(default=(datetime.min.replace(tzinfo=UTC), 0.0), repr=False)
+
+    def now(self) -> datetime:
+        """The database's time, as of the last beat and what has passed since: whatever the clock of this machine says, and does."""
+        moment, at = self._clocks
+        return moment + timedelta(seconds=time.monotonic() - at)
+
+    def _measure(self, storage: DjangoStorage) -> datetime:
+        """Ask the database for its time; half of what that takes is taken for the way."""
+        began = time.monotonic()
+        now = storage.now()
+        self._clocks = now, (began + time.monotonic()) / 2
+        self.skew = (datetime.now(UTC) - self.now()).total_seconds()
+        return now
 
     def register(self, storage: DjangoStorage) -> int:
         """Insert the row, and set blocked runs due that this worker may be able to take. One transaction; the number of those."""
         with storage.transaction():
-            now = storage.now()
+            now = self._measure(storage)
             lease = timedelta(seconds=get_settings().LEASE_SECONDS)
             storage.sql.execute(
                 "insert into temporalex_worker (id, epoch, kind, host, pid, place, queues, workflows, slot, session_lock,"
-                " started_at, beat_at, expires_at) values (%s, %s, %s, %s, %s, %s, "
+                " clock_skew, started_at, beat_at, expires_at) values (%s, %s, %s, %s, %s, %s, "
                 + ("%s::jsonb, %s::jsonb" if storage.sql.vendor == "postgresql" else "%s, %s")
-                + ", %s, %s, %s, %s, %s)",
+                + ", %s, %s, %s, %s, %s, %s)",
                 [
                     *(self.id, self.epoch, self.kind, host(), os.getpid(), place_of()),
                     *(json.dumps(list(self.queues)), json.dumps({k: list(v) for k, v in self.workflows.items()})),
-                    *(self.slot, self.session_lock, now, now, now + lease),
+                    *(self.slot, self.session_lock, self.skew, now, now, now + lease),
                 ],
             )
             return wake_blocked(storage, list(self.workflows), now)
 
     def beat(self, storage: DjangoStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
         """Prolong the lease: one UPDATE. False when the row is gone: this worker was taken for dead and needs a new epoch."""
-        before = datetime.now(UTC)
-        now = storage.now()
-        after = datetime.now(UTC)
-        self.skew = ((before + (after - before) / 2) - now).total_seconds()
+        now = self._measure(storage)
         lease = timedelta(seconds=get_settings().LEASE_SECONDS)
         changed = storage.sql.execute(
             "update temporalex_worker set beat_at = %s, expires_at = %s, runs = %s, activities = %s,"

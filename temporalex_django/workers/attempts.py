@@ -34,7 +34,8 @@ class Attempt:
     began: bool = False
     cancelled: bool = False
     details: list[Any] = field(default_factory=list)
-    future: Any = None  # of an async one, in its loop
+    future: Any = None  # of an async one,
+    loop: Any = None  # in its loop
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -60,7 +61,7 @@ class Attempt:
         return self._guarded(call)
 
     async def run_async(self) -> TaskResult:
-        """Run it in the loop of this thread. Raises ``CancelledError`` only."""
+        """Run it in the loop of this thread. Raises ``CancelledError`` when the attempt was cancelled, and ``GeneratorExit``."""
         prepared = self._prepare()
         if isinstance(prepared, TaskResult):
             return prepared
@@ -71,10 +72,12 @@ class Attempt:
             return self._completed(act.outgoing(value, self.task.args, TaskSource(self.task)))
         except asyncio.CancelledError:
             if not self.cancelled:
-                return self._failed(RuntimeError("the activity was cancelled from inside"))
+                return self.failed(RuntimeError("the activity was cancelled from inside"))
             raise
-        except Exception as exc:  # noqa: BLE001 - the policy decides
-            return self._failed(exc)
+        except GeneratorExit:
+            raise
+        except BaseException as exc:  # noqa: BLE001 - the policy decides; what leaves a task ends its loop
+            return self.failed(exc)
 
     def _guarded(self, invoke: Callable[[Callable[..., Any], Any, Any], Any]) -> TaskResult:
         prepared = self._prepare()
@@ -86,7 +89,7 @@ class Attempt:
                 value = invoke(*call)
             return self._completed(act.outgoing(value, self.task.args, TaskSource(self.task)))
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt, not the worker
-            return self._failed(exc)
+            return self.failed(exc)
 
     def _prepare(self) -> TaskResult | tuple[Activity[Any, Any], Callable[..., Any], Any, Any]:
         task = self.task
@@ -95,8 +98,8 @@ class Attempt:
             fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
         except (ActivityNotFound, PayloadError) as exc:
             return activities.unknown(task, exc)
-        except Exception as exc:  # noqa: BLE001 - a graph that could not be read: the policy decides
-            return self._failed(exc)
+        except BaseException as exc:  # noqa: BLE001 - a graph that could not be read: the policy decides
+            return self.failed(exc)
         announce("activity_started", task, attempt=task.attempt)
         return act, fn, args, kwargs
 
@@ -106,7 +109,8 @@ class Attempt:
         except PayloadError as exc:
             return activities.failed(self.task, exc, self.now(), final=True)
 
-    def _failed(self, exc: BaseException) -> TaskResult:
+    def failed(self, exc: BaseException) -> TaskResult:
+        """Its end by that exception: due again by its policy, or over."""
         task = self.task
         result = activities.failed(task, exc, self.now())
         log.warning(

@@ -7,7 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from django.db import DatabaseError, connections
+from django.db import Error as DatabaseError
+from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.runtime import activities
@@ -45,9 +46,12 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="temporalex-keeper", daemon=True)
 
     def start(self) -> None:
-        """Register the worker (in the calling thread: when this returns, the row is there), then tend it."""
+        """Register the worker (in the calling thread: when this returns, the row is there), then tend it.
+
+        May be called again after the database did not answer.
+        """
         pump = self.pump
-        if self.storage.sql.vendor == "postgresql" and not get_settings().POOLED:
+        if self.listener is None and self.storage.sql.vendor == "postgresql" and not get_settings().POOLED:
             from temporalex_django.workers.listener import Listener  # noqa: PLC0415 - psycopg is an extra
 
             self.listener = Listener(pump.alias, pump.queues, epoch=lambda: pump.row.epoch, ring=pump.wake.set)

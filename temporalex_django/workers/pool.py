@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +18,8 @@ from temporalex_django.authoring import activity
 from temporalex_django.runtime.connections import KEPT_FOR, keep_open
 from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.workers.attempts import Attempt
+
+log = logging.getLogger("temporalex_django.activity")
 
 #: How many more than it has threads a pool takes when they are done at once: attempts that take no time are limited by how
 #: often the tables are looked at, long ones must not pile up in one worker.
@@ -55,8 +58,10 @@ class Pool:
         self._ahead = 0
         self._ended = 0
         self._looked_at = 0.0
+        self._loop_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = False
+        self._slots = asyncio.Semaphore(tasks)
+        self._stopping = self._closed = False
 
     # --- filling -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +152,7 @@ class Pool:
 
     def close(self) -> None:
         """Let idle threads and the loop end; stuck ones are daemons."""
-        self._stopping = True
+        self._stopping = self._closed = True
         for _ in range(self._alive):
             self._queue.put(None)
         if self._loop is not None:
@@ -191,7 +196,7 @@ class Pool:
 
     def _finished(self, attempt: Attempt, result: TaskResult) -> bool:
         with self._lock:
-            if attempt.cancelled:
+            if self._held.get(attempt.key) is not attempt:
                 return False
             del self._held[attempt.key]
             self._results.append(result)
@@ -202,26 +207,52 @@ class Pool:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def _submit_async(self, attempt: Attempt) -> None:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._run_loop, args=[self._loop], name="temporalex-loop", daemon=True).start()
-        attempt.future = asyncio.run_coroutine_threadsafe(self._one(attempt), self._loop)
+        with self._loop_lock:
+            if self._loop is None:
+                self._loop, self._slots = asyncio.new_event_loop(), asyncio.Semaphore(self._tasks)
+                threading.Thread(target=self._run_loop, args=[self._loop], name="temporalex-loop", daemon=True).start()
+            attempt.loop = self._loop
+            attempt.future = asyncio.run_coroutine_threadsafe(self._one(attempt, self._slots), self._loop)
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Keep a loop going until the pool closes: activities are arbitrary code, which may stop it or raise through it."""
         asyncio.set_event_loop(loop)
-        self._slots = asyncio.Semaphore(self._tasks)
-        try:
-            loop.run_forever()
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
+        while not self._closed:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):  # alone of all exceptions these leave a task and its loop
+                log.exception("a task that an activity made raised through the event loop; the others go on")
+            except BaseException:
+                log.exception("an activity broke the event loop of its worker; another one takes its place")
+                self._move_from(loop)
+                return
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    def _move_from(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What was under way in this loop has failed, what had not begun goes to another one."""
+        with self._loop_lock:
+            self._loop = None
+        with self._lock:
+            left = [attempt for attempt in self._held.values() if attempt.loop is loop]
+        for attempt in left:
+            if attempt.began:
+                self._finished(attempt, attempt.failed(RuntimeError("the event loop of its worker broke while it ran")))
+            else:
+                self._submit_async(attempt)
+        with suppress(Exception):
             loop.close()
 
-    async def _one(self, attempt: Attempt) -> None:
-        async with self._slots:
-            if self._begins(attempt):
+    async def _one(self, attempt: Attempt, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            if not self._begins(attempt):
+                return
+            try:
                 with self._noted(attempt.task.id):
                     result = await attempt.run_async()
-                self._finished(attempt, result)
+            except GeneratorExit as exc:
+                result = attempt.failed(exc)
+            self._finished(attempt, result)
 
 
 class InlinePool(Pool):

@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db import DatabaseError, connections
+from django.db import Error as DatabaseError
+from django.db import connections
 
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
@@ -27,6 +27,7 @@ from temporalex_django.runtime.turn import Engine, TurnReport
 from temporalex_django.runtime.worker_rows import WorkerRow
 from temporalex_django.workers.attempts import announce_end, perform
 from temporalex_django.workers.keeper import Keeper
+from temporalex_django.workers.patience import once_there, pause_after
 from temporalex_django.workers.pool import InlinePool, Pool
 
 if TYPE_CHECKING:
@@ -86,15 +87,21 @@ class Pump:
         self.queues = list(queues or all_queues())
         self.wake = threading.Event()
         self.slot = open_slot(self.storage.domain)
+        self.row = WorkerRow(
+            kind=kind,
+            queues=self.queues,
+            workflows=workflow.versions_here(),
+            slot=self.slot.path,
+        )
         self.caution = 0  # the keeper's: see ``runtime.recovery``
         self.on_beat = on_beat  # called several times a second while this process lives, by the keeper
         self.pool: Pool = (
-            InlinePool(now=self.now, noted=partial(self.slot.noted, "task"))
+            InlinePool(now=self.row.now, noted=partial(self.slot.noted, "task"))
             if inline
             else Pool(
                 threads=settings.ACTIVITY_THREADS,
                 tasks=settings.ACTIVITY_TASKS,
-                now=self.now,
+                now=self.row.now,
                 on_result=self.wake.set,
                 noted=partial(self.slot.noted, "task"),
             )
@@ -110,19 +117,9 @@ class Pump:
             rebuilds=True,
             judges=DatabaseJudge,
         )
-        self.row = WorkerRow(
-            kind=kind,
-            queues=self.queues,
-            workflows=workflow.versions_here(),
-            slot=self.slot.path,
-        )
         self.turns = 0
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # its keeper's, where there is one
-
-    def now(self) -> datetime:
-        """The database's time, by the skew of the last beat: good enough for when to try again."""
-        return datetime.now(UTC) - timedelta(seconds=self.row.skew)
 
     # --- one look ----------------------------------------------------------------------------------------------------
 
@@ -273,13 +270,13 @@ class Pump:
     def run(self, stop: threading.Event, *, until_idle: bool = False, timeout: float | None = None) -> int:
         """Turn until ``stop`` is set, or, with ``until_idle``, until nothing is due. The number of runs that were advanced.
 
-        Survives a database that goes away: nothing was committed, and it comes back with backoff. On return what has not
-        started is given back with its attempt uncounted, what still runs with its attempt counted.
+        Waits for a database that is away, and survives one that goes away: nothing was committed, and it comes back with backoff. On
+        return what has not started is given back with its attempt uncounted, what still runs with its attempt counted.
         """
         keeper = Keeper(self)
         with worker_session(self.alias):
-            keeper.start()
             try:
+                once_there(keeper.start, storage=self.storage, stop=stop, timeout=timeout)
                 self._loop(stop, until_idle=until_idle, timeout=timeout)
             finally:
                 self._leave(keeper, hurried=until_idle)
@@ -302,7 +299,7 @@ class Pump:
             except DatabaseError as exc:
                 if until_idle and not self.storage.lost(exc):
                     raise
-                delay = min(max(0.1, delay * 2), 5.0)
+                delay = pause_after(delay)
                 log.warning("the database does not answer, trying again in %.1f s: %s", delay, exc)
                 connections[self.alias].close()
                 stop.wait(delay)
@@ -310,7 +307,7 @@ class Pump:
             except Exception:
                 if until_idle:
                     raise
-                delay = min(max(0.1, delay * 2), 5.0)
+                delay = pause_after(delay)
                 log.exception("a round failed, going on in %.1f s", delay)
                 stop.wait(delay)
                 continue

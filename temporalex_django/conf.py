@@ -99,6 +99,11 @@ class Settings:
         "What happens when workflow code reads the clock, draws randomness, or touches files, network, threads or the ORM. "
         "error: `DeterminismViolation`; warn: a `DeterminismWarning` and a log line, once per place; off: nothing.",
     )
+    WAITING_REQUESTS: int = _setting(
+        16,
+        "Requests to REST that may wait at a time, in one process, for a result or the outcome of an update (`?wait=`). Others are "
+        "answered at once: 202, with `Retry-After`. Less than the server has threads.",
+    )
     LOCAL_RUNNER: bool | None = _setting(
         None, "Whether `runserver` runs workflows in threads of its own. None: under DEBUG it does."
     )

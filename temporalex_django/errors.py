@@ -4,7 +4,8 @@ The code is what REST answers, logs and ``docs/reference/errors.md`` use; the do
 
     TemporalexError
     ├── WorkflowDefinitionError · PayloadError · OutsideWorkflow · NestingError · DeterminismViolation · NotAwaited
-    ├── UnknownWorkflow · UnknownVersion · InvalidId · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
+    ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
+    ├── InvalidId └── MessageIdTaken
     ├── NotCancellable · UnknownQuery · QueryFailed · EngineNotFound · NotConfigured
     ├── ActivityNotFound · ActionNotPermitted
     ├── UpdateRejected └── WorkflowClosed
@@ -109,6 +110,13 @@ class InvalidId(TemporalexError):
 
     code = "invalid_id"
     next_step = "Use 1 to 200 printable characters without `/`, and nothing that is the id of a run."
+
+
+class MessageIdTaken(InvalidId):
+    """Another message of the run has that id: of another name, with another body, or from somebody else."""
+
+    code = "message_id_taken"
+    next_step = "Take an id of its own for each message; the same one is for sending the very same message again."
 
 
 class AmbiguousId(TemporalexError):

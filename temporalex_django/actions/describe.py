@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from temporalex_django.actions import inline
 from temporalex_django.actions.targets import Target, find_chain
-from temporalex_django.actions.waiting import Deadline, await_for, wait_for
+from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
 from temporalex_django.authoring.binding import Description
 from temporalex_django.conf import codec
 from temporalex_django.core.durations import wait_seconds
@@ -114,15 +114,18 @@ class Result:
     Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, and ``ResultTimeout`` for one that is open.
     """
 
-    def __init__(self, target: Target, *, timeout: float | None, storage: DjangoStorage) -> None:
+    def __init__(
+        self, target: Target, *, timeout: float | None, storage: DjangoStorage, seat: Seat = free_seat
+    ) -> None:
         self.target = target
+        self.seat = seat
         self.storage = storage
         self.deadline = Deadline(None if timeout is None else wait_seconds(timeout, what="timeout"))
 
     def get(self) -> Any:
         if connections[self.storage.alias].in_atomic_block:
             return self.value(self.look())
-        return self.value(wait_for(self.look, self.deadline))
+        return self.value(wait_for(self.look, self.deadline, seat=self.seat))
 
     async def aget(self) -> Any:
         found = await await_for(self.look, self.deadline)

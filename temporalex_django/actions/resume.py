@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from temporalex_django.actions.base import CODE, Actor, refuse_inside_workflow
-from temporalex_django.actions.targets import Target
+from temporalex_django.actions.base import CODE, Actor, refuse_inside_workflow, storage
+from temporalex_django.actions.targets import Target, find
 from temporalex_django.actions.update import DEFAULT_TIMEOUT, Message
-from temporalex_django.errors import ResumeRefused
+from temporalex_django.authoring import people
+from temporalex_django.authoring.people import Person
+from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
 from temporalex_django.graph.run import deciding, requested
-from temporalex_django.graph.steps import StepRef
+from temporalex_django.graph.steps import StepRef, role_of
 from temporalex_django.graph.workflow import GraphWorkflow
 
 
@@ -54,3 +56,20 @@ class Resume(Message):
     @property
     def _what(self) -> str:
         return f"resume({self.message!r}) of {self.target.workflow} {self.target.workflow_id}"
+
+
+def approves(user: Person | None, ref: str, *, workflow: str | None = None) -> bool:
+    """Whether some step of that run takes the word of this person, by his role: he may resume it without the permission to signal.
+
+    False where there is no such run: who may not know it is told the same.
+    """
+    try:
+        code = find(ref, storage=storage(), workflow=workflow).code
+    except (WorkflowNotFound, AmbiguousId):
+        return False
+    if code is None or not issubclass(code, GraphWorkflow):
+        return False
+    try:
+        return any(people.holds(user, role) for step in code.graph() if (role := role_of(step)) is not None)
+    except ActionNotPermitted:
+        return False

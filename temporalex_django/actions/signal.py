@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from temporalex_django.actions.base import CODE, Action, Actor, plain
 from temporalex_django.actions.targets import Target
 from temporalex_django.core.names import check_message_id, check_name
-from temporalex_django.runtime.inserting import insert_message, ring_on_commit, update_outcome
+from temporalex_django.runtime.inserting import insert_message, ring_on_commit, sent_before, update_outcome
+from temporalex_django.runtime.resent import Sent
 
 
 class Signal(Action[None]):
@@ -35,11 +36,12 @@ class Signal(Action[None]):
         target, name = self.target, check_name(self.signal, what="signal")
         body = plain(self.payload, what=f"the payload of signal {name!r}")
         dedupe = None if self.id is None else check_message_id(self.id, what="signal")
-        if target.closed and dedupe is not None and self._was_read(dedupe):
+        sent = Sent("signal", name, body, self.by.sender)
+        if target.closed and dedupe is not None and self._was_read(dedupe, sent):
             return
         target.require_open(f"signal {name!r}")
         with self.together():
-            sent = insert_message(
+            inserted = insert_message(
                 target.chain_id,
                 kind="signal",
                 name=name,
@@ -48,11 +50,14 @@ class Signal(Action[None]):
                 sender=self.by.sender,
                 storage=self.storage,
             )
-            if sent.new:
+            if inserted.new:
                 self.tell(target.subject, signal=name)
         ring_on_commit(alias=self.storage.alias, queues=[target.queue])
 
-    def _was_read(self, dedupe: str) -> bool:
-        """Whether the run got it before it closed: sent again, that is a success too."""
+    def _was_read(self, dedupe: str, sent: Sent) -> bool:
+        """Whether the run got it before it closed: sent again, that is a success too. Raises ``MessageIdTaken``."""
+        if (before := sent_before(self.target.chain_id, dedupe, storage=self.storage)) is None:
+            return False
+        before[1].require_same(dedupe, sent)
         outcome = update_outcome(self.target.chain_id, dedupe, storage=self.storage)
         return outcome is not None and outcome.status == "completed"

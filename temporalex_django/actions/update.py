@@ -15,15 +15,16 @@ from django.db import connections, transaction
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Action, Actor, plain
 from temporalex_django.actions.targets import Target
-from temporalex_django.actions.waiting import Deadline, await_for, wait_for
+from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.durations import wait_seconds
-from temporalex_django.core.names import check_message_id, check_name
+from temporalex_django.core.names import check_message_id, check_name, shown
 from temporalex_django.errors import NestingError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
 from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import Inserted, insert_message, ring_on_commit
+from temporalex_django.runtime.inserting import Inserted, insert_message, ring_on_commit, sent_before
 from temporalex_django.runtime.outcomes import update_value
+from temporalex_django.runtime.resent import Sent
 from temporalex_django.runtime.storage import Outcome, RunWrite
 
 DEFAULT_TIMEOUT = 10.0
@@ -50,7 +51,7 @@ class Message(Action[Any]):
     in one transaction with the message; else the outcome is waited for, with no transaction open. Inside ``atomic()`` nothing is
     waited for but the lock, and everything lives or dies with the caller's transaction. A rejected update leaves nothing behind.
 
-    Raises ``PayloadError``, ``InvalidId``, ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``NestingError``, and
+    Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``NestingError``, and
     ``UpdateTimeout``: ask again with its ``update_id`` (code ``unknown``: the database went away while it was sent). An id that was
     accepted once gives its first outcome.
     """
@@ -68,8 +69,10 @@ class Message(Action[Any]):
         timeout: float | None,
         mode: str,
         by: Actor,
+        seat: Seat = free_seat,
     ) -> None:
         super().__init__(by=by)
+        self.seat = seat
         if mode not in MODES:
             raise ValueError(f"mode is 'auto' or 'worker', not {mode!r}")
         self.target = target
@@ -82,7 +85,7 @@ class Message(Action[Any]):
 
     def perform(self) -> Any:
         first = self._begin()
-        return self._value(first if first.ended else wait_for(self._look, self.deadline))
+        return self._value(first if first.ended else wait_for(self._look, self.deadline, seat=self.seat))
 
     async def aexecute(self) -> Any:
         """``execute`` that holds no thread while it waits."""
@@ -249,8 +252,10 @@ class Message(Action[Any]):
 
     def _of_closed(self) -> Standing:
         """A closed run still knows the outcomes of what it accepted. Raises ``WorkflowClosed`` for everything else."""
-        found = standing(self.target.chain_id, self.id, storage=self.storage)
-        if found is not None and found.outcome is not None and found.outcome.status in _DONE:
+        before = sent_before(self.target.chain_id, self.id, storage=self.storage)
+        found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
+        if before is not None and found is not None and found.outcome is not None and found.outcome.status in _DONE:
+            before[1].require_same(self.id, Sent(self.kind, self.message, self.body, self.by.sender))
             return found
         raise WorkflowClosed(
             f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
@@ -297,9 +302,10 @@ class Update(Message):
         timeout: float | None = DEFAULT_TIMEOUT,
         mode: str = "auto",
         by: Actor = CODE,
+        seat: Seat = free_seat,
     ) -> None:
         args = plain(args, what=f"the arguments of update {update!r}")
-        super().__init__(target, message=update, body=args, id=id, timeout=timeout, mode=mode, by=by)
+        super().__init__(target, message=update, body=args, id=id, timeout=timeout, mode=mode, by=by, seat=seat)
 
 
 def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> Standing | None:
@@ -317,10 +323,13 @@ def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> Stand
     return Standing(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))
 
 
-def outcome_of(target: Target, update_id: str, *, storage: DjangoStorage) -> Any:
+def outcome_of(target: Target, update: str, update_id: str, *, storage: DjangoStorage) -> Any:
     """The response of an update that was sent before. Raises what ``Update`` raises, ``WorkflowNotFound`` for an unknown id."""
+    before = sent_before(target.chain_id, check_message_id(update_id, what="update"), storage=storage)
     found = standing(target.chain_id, update_id, storage=storage)
-    if found is None:
-        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} knows no update with the id {update_id!r}")
+    if found is None or before is None or before[1][:2] != ("update", update):
+        raise WorkflowNotFound(
+            f"{target.workflow} {target.workflow_id} knows no update {shown(update)} with the id {update_id!r}"
+        )
     what = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
     return update_value(found.outcome, update_id=update_id, what=what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from asgiref.sync import sync_to_async
@@ -27,15 +28,27 @@ class Deadline:
         return float("inf") if self._at is None else max(0.0, self._at - time.monotonic())
 
 
-def wait_for(look: Callable[[], T | None], deadline: Deadline) -> T | None:
-    """What ``look`` gives as soon as that is not None; None when the time is over. Looks once at least."""
-    for pause in _pauses():
-        if (found := look()) is not None:
-            return found
-        if deadline.left <= 0:
-            return None
-        time.sleep(min(pause, deadline.left))
-    raise AssertionError("unreachable")
+#: Gives for as long as somebody waits whether he may.
+Seat = Callable[[], AbstractContextManager[bool]]
+
+
+def free_seat() -> AbstractContextManager[bool]:
+    """Everybody may wait."""
+    return nullcontext(enter_result=True)
+
+
+def wait_for(look: Callable[[], T | None], deadline: Deadline, *, seat: Seat = free_seat) -> T | None:
+    """What ``look`` gives as soon as that is not None; None when the time is over, or there is no seat. Looks once at least."""
+    if (first := look()) is not None or deadline.left <= 0:
+        return first
+    with seat() as granted:
+        for pause in _pauses() if granted else ():
+            time.sleep(min(pause, deadline.left))
+            if (found := look()) is not None:
+                return found
+            if deadline.left <= 0:
+                break
+    return None
 
 
 async def await_for(look: Callable[[], T | None], deadline: Deadline) -> T | None:

@@ -39,13 +39,6 @@ def check_message_id(value: object, *, what: str) -> str:
     return value
 
 
-def other_message(dedupe: str, *, kind: str, name: str) -> InvalidId:
-    """What to raise for an id that a message of another kind has in that chain."""
-    return InvalidId(
-        f"{shown(dedupe)} is the id of the {kind} {name!r} of this run: give each message an id of its own"
-    )
-
-
 def check_code_name(name: object, *, what: str, reserved: bool = True) -> str:
     """A name that workflow code gives. Raises ``WorkflowDefinitionError``; ``reserved``: also for two underscores in front."""
     if not isinstance(name, str) or not is_name(name) or (reserved and name.startswith("__")):

@@ -20,6 +20,8 @@ MEDIA_TYPE = "application/problem+json"
 
 #: The first class that fits counts, so subclasses stand before their bases. What is not listed is the server's fault.
 STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
+    (errors.MessageIdTaken, HTTPStatus.CONFLICT),
+    (errors.AmbiguousId, HTTPStatus.CONFLICT),
     (errors.WorkflowClosed, HTTPStatus.CONFLICT),
     (errors.AlreadyRunning, HTTPStatus.CONFLICT),
     (errors.NotCancellable, HTTPStatus.CONFLICT),
@@ -27,6 +29,7 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.NestingError, HTTPStatus.CONFLICT),
     (errors.UpdateRejected, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.UpdateFailed, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.QueryFailed, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.WorkflowNotFound, HTTPStatus.NOT_FOUND),
     (errors.UnknownWorkflow, HTTPStatus.NOT_FOUND),
     (errors.UnknownVersion, HTTPStatus.NOT_FOUND),
@@ -38,7 +41,9 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
 )
 #: Django's and DRF's errors that stand for one of ours.
 _CODES = {HTTPStatus.FORBIDDEN: errors.ActionNotPermitted.code, HTTPStatus.NOT_FOUND: "not_found"}
-_RETRY_AFTER = "1"
+#: Seconds after which it makes sense to ask again.
+RETRY_AFTER = "1"
+_LONGEST = 2000
 
 
 def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
@@ -67,18 +72,23 @@ def _ours(exc: errors.TemporalexError, path: str) -> Response:
     set_rollback()
     status = next((found for cls, found in STATUS if isinstance(exc, cls)), HTTPStatus.INTERNAL_SERVER_ERROR)
     title = type(exc)().message  # the first sentence of its class
-    more = {"update_id": exc.update_id} if isinstance(exc, errors.UpdateTimeout) and exc.update_id else {}
+    more: dict[str, Any] = {}
+    if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
+        more["update_id"] = exc.update_id
+    elif isinstance(exc, errors.AmbiguousId):
+        more["candidates"] = exc.candidates
     body = _body(status, code=exc.code, title=title, detail=str(exc), path=path, **more)
-    headers = {"Retry-After": _RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    headers = {"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     return Response(body, status=status, headers=headers, content_type=MEDIA_TYPE)
 
 
 def _body(status: HTTPStatus, *, code: str, title: str, detail: str, path: str, **more: Any) -> dict[str, Any]:
+    detail = detail if len(detail) <= _LONGEST else f"{detail[:_LONGEST]}…"
     return {
         "type": f"urn:temporalex:{code}",
         "title": title,
         "status": int(status),
-        "detail": detail,
+        "detail": detail.encode("utf-8", "backslashreplace").decode(),  # it may quote what no encoding can write
         "instance": path,
         "code": code,
         **more,

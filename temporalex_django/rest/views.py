@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from django.db.models.functions import Length
+from django.http import HttpRequest
 from rest_framework import viewsets
 from rest_framework.exceptions import ValidationError
-from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -30,9 +31,11 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.binding import Description
 from temporalex_django.models import HistoryEvent, Instance, Status
 from temporalex_django.rest import serializers
-from temporalex_django.rest.pagination import NewestFirst
+from temporalex_django.rest.pagination import NewestFirst, fitting
+from temporalex_django.rest.parsing import BoundedJSON
 from temporalex_django.rest.permissions import InstancePermission
-from temporalex_django.rest.problems import problem_handler
+from temporalex_django.rest.problems import RETRY_AFTER, problem_handler
+from temporalex_django.rest.seats import seat
 
 if TYPE_CHECKING:
     GenericViewSet = viewsets.GenericViewSet[Instance]
@@ -43,7 +46,7 @@ DEFAULT_WAIT = 5.0
 LONGEST_WAIT = 60.0
 EVENTS_A_PAGE = 200
 MOST_EVENTS_A_PAGE = 1000
-_UNREAD = ("args", "carried", "published", "closing")
+_UNREAD = ("args", "carried", "published", "closing", "snapshot", "metadata", "search_attributes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +59,22 @@ class Shown:
 
 
 class InstanceViewSet(GenericViewSet):
-    """``<id>`` is a business id (its newest run) or a run id. The run is looked up before the body is judged."""
+    """``<id>`` is a run id or a business id (its newest run; ``?workflow=`` narrows it).
 
-    parser_classes = (JSONParser,)
+    The caller is judged before the run is looked up, and that before the body.
+    """
+
+    parser_classes = (BoundedJSON,)
     renderer_classes = (JSONRenderer,)
     permission_classes = (InstancePermission,)
     pagination_class = NewestFirst
+    metadata_class = None  # OPTIONS: DRF's would describe forms that we do not have
     queryset = Instance.objects.none()
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        """What a client says about the encoding is not asked for: JSON and addresses are UTF-8, and some of Python's codecs are no texts."""
+        request.encoding = "utf-8"
+        return super().initialize_request(request, *args, **kwargs)
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         return problem_handler
@@ -78,7 +90,7 @@ class InstanceViewSet(GenericViewSet):
                 raise ValidationError({"status": f"{', '.join(sorted(unknown))}: no such status"})
             runs = runs.filter(status__in=wanted)
         for name in ("workflow", "queue"):
-            if value := request.query_params.get(name):
+            if value := self._text(name):
                 runs = runs.filter(**{name: value})
         page: Sequence[Instance] = self.paginate_queryset(runs) or ()
         workers = live_workers(alias=store.alias) if any(run.status == Status.PENDING for run in page) else None
@@ -89,35 +101,43 @@ class InstanceViewSet(GenericViewSet):
                 missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
                 waiting += [missing] if missing else []
             shown.append(self._shown(described(run, waiting_for=waiting), run))
-        return self.get_paginated_response(serializers.InstanceOut(shown, many=True).data)
+        paginator = self.paginator
+        assert isinstance(paginator, NewestFirst)
+        rendered: list[Any] = [*serializers.InstanceOut(shown, many=True).data]
+        return self.get_paginated_response(paginator.cut(rendered))
 
     def retrieve(self, request: Request, id: str) -> Response:
         """One run as it stands."""
         return Response(self._detail(self._target(id)))
 
     def events(self, request: Request, id: str) -> Response:
-        """The history in pages: ``after`` (a seq) and ``limit``; ``next`` is the address of the following page."""
+        """The history in pages: ``after`` (a seq) and ``limit``; ``next`` is the address of the following page. Two reads.
+
+        A page ends earlier when it would be larger than ``BYTES_A_PAGE``.
+        """
         target = self._target(id)
         after = self._number("after", default=0, most=2**31 - 1)
         limit = self._number("limit", default=EVENTS_A_PAGE, most=MOST_EVENTS_A_PAGE) or EVENTS_A_PAGE
         events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.shown, seq__gt=after).order_by("seq")
-        found = [*events[: limit + 1]]
-        page, more = found[:limit], len(found) > limit
+        sizes = [*events.values_list("seq", Length("attributes"))[: limit + 1]]
+        count = min(limit, fitting([size for _, size in sizes]), len(sizes))
+        page = [*events.filter(seq__lte=sizes[count - 1][0])] if sizes else []
         following = None
-        if more:
-            address = self._address("events", id)
+        if count < len(sizes):
+            address = self._address("events", str(target.shown))
             following = f"{address}?{urlencode({'after': page[-1].seq, 'limit': limit})}"
         return Response({"next": following, "results": serializers.EventOut(page, many=True).data})
 
     def result(self, request: Request, id: str) -> Response:
         """200 for a closed run, with ``result`` or ``error``; 202 for an open one. ``wait`` (seconds) waits for its end."""
         target = self._target(id)
-        result = Result(target, timeout=self._wait(default=0.0), storage=storage())
+        result = Result(target, timeout=self._wait(default=0.0), storage=storage(), seat=seat)
         try:
             return Response({"status": "completed", "result": result.get()})
         except errors.ResultTimeout as exc:
             now = describe(target, storage=storage())
-            return Response({"status": now.status, "blocked": now.blocked, "detail": str(exc)}, status=202)
+            body = {"status": now.status, "blocked": now.blocked, "detail": str(exc)}
+            return Response(body, status=202, headers={"Retry-After": RETRY_AFTER})
         except (errors.WorkflowFailed, errors.WorkflowCancelled) as exc:
             # the code without its prefix is the status: failed, terminated, timed_out, cancelled
             error = {
@@ -149,7 +169,9 @@ class InstanceViewSet(GenericViewSet):
         """200 with the response; 202 when there is none after ``wait`` seconds: ask at its Location, or send the same id again."""
         target = self._target(id)
         body, wait = self._body(serializers.UpdateBody), self._wait(default=DEFAULT_WAIT)
-        update = Update(target, update=name, args=body["args"], id=body["id"], timeout=wait, by=self._actor())
+        update = Update(
+            target, update=name, args=body["args"], id=body["id"], timeout=wait, by=self._actor(), seat=seat
+        )
         try:
             return Response({"id": update.id, "result": update.execute()})
         except errors.UpdateTimeout as exc:
@@ -159,7 +181,7 @@ class InstanceViewSet(GenericViewSet):
         """Of an update that was sent before, by ``?id=``."""
         target, update_id = self._target(id), request.query_params.get("id", "")
         try:
-            return Response({"id": update_id, "result": outcome_of(target, update_id, storage=storage())})
+            return Response({"id": update_id, "result": outcome_of(target, name, update_id, storage=storage())})
         except errors.UpdateTimeout as exc:
             return self._not_done(exc, target=target, name=name)
 
@@ -191,7 +213,7 @@ class InstanceViewSet(GenericViewSet):
     # -- parts ----------------------------------------------------------------------------------------------------------
 
     def _target(self, ref: str) -> Target:
-        return find(ref, storage=storage())
+        return find(ref, storage=storage(), workflow=self._text("workflow") or None)
 
     def _actor(self) -> Actor:
         return Actor(user=self.request.user, source="rest", address=self.request.META.get("REMOTE_ADDR") or None)
@@ -204,7 +226,9 @@ class InstanceViewSet(GenericViewSet):
 
     def _detail(self, target: Target) -> Any:
         store = storage()
-        run = Instance.objects.using(store.alias).defer(*_UNREAD).get(pk=target.shown)
+        run = Instance.objects.using(store.alias).defer(*_UNREAD).filter(pk=target.shown).first()
+        if run is None:  # deleted since it was found
+            raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return serializers.InstanceOut(self._shown(describe(target, storage=store, run=run), run)).data
 
     def _shown(self, what: Description, run: Instance) -> Shown:
@@ -216,9 +240,9 @@ class InstanceViewSet(GenericViewSet):
     def _not_done(self, exc: errors.UpdateTimeout, *, target: Target, name: str) -> Response:
         if exc.code != errors.UpdateTimeout.code:
             raise exc
-        address = self._address("update", target.workflow_id, name=name)
+        address = self._address("update", str(target.shown), name=name)
         body = {"id": exc.update_id, "accepted": exc.accepted, "detail": str(exc)}
-        headers = {"Location": f"{address}?{urlencode({'id': exc.update_id or ''})}"}
+        headers = {"Location": f"{address}?{urlencode({'id': exc.update_id or ''})}", "Retry-After": RETRY_AFTER}
         return Response(body, status=202, headers=headers)
 
     def _wait(self, *, default: float) -> float:
@@ -231,10 +255,17 @@ class InstanceViewSet(GenericViewSet):
             raise ValidationError({"wait": f"a number of seconds from 0 to {LONGEST_WAIT:g}"})
         return wait
 
+    def _text(self, name: str) -> str:
+        """A parameter that is compared with a column."""
+        value: str = self.request.query_params.get(name, "")
+        if not value.isprintable():
+            raise ValidationError({name: "printable characters"})
+        return value
+
     def _number(self, name: str, *, default: int, most: int) -> int:
         given = self.request.query_params.get(name)
         if given is None:
             return default
-        if not given.isascii() or not given.isdigit() or int(given) > most:
+        if not given.isascii() or not given.isdigit() or len(given) > len(str(most)) or int(given) > most:
             raise ValidationError({name: f"a whole number from 0 to {most}"})
         return int(given)

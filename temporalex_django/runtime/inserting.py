@@ -17,12 +17,12 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, connections, models, transaction
 
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.names import other_message
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.ids import token, uuid7
 from temporalex_django.runtime.lookup import as_run_id, run_id_taken
+from temporalex_django.runtime.resent import Sent
 from temporalex_django.runtime.storage import Outcome, live_key
 
 CHANNEL = "temporalex"
@@ -240,8 +240,8 @@ def insert_message(
     """Put a message into a chain's inbox: one INSERT that locks nothing of the run.
 
     With ``dedupe`` (its id) a second one of that chain gives the first one's row back; one that was rejected or never delivered is
-    sent anew, since only what was accepted occupies its id. Raises ``WorkflowNotFound`` for an unknown chain, and ``InvalidId`` for an
-    id that a message of another kind has.
+    sent anew, since only what was accepted occupies its id. Raises ``WorkflowNotFound`` for an unknown chain, and ``MessageIdTaken`` for
+    an id that another message has.
     """
     now, clock = storage.sql.instant(storage.clock, live=True)
     sql = (
@@ -265,17 +265,25 @@ def insert_message(
         rows = storage.sql.select(sql, parameters, ("int8",))
     if rows:
         return Inserted(rows[0][0], True)
+    before = sent_before(chain, dedupe, storage=storage)
+    if before is None:
+        raise WorkflowNotFound(f"no run has the chain {chain}")
+    number, sent = before
+    sent.require_same(dedupe, Sent(kind, name, body, sender))
+    return Inserted(number, False)
+
+
+def sent_before(chain: UUID, dedupe: str, *, storage: DjangoStorage) -> tuple[int, Sent] | None:
+    """The message of a chain that has this id, and its number."""
     rows = storage.sql.select(
-        "select id, kind, name from temporalex_message where chain_id = %s and dedupe = %s",
+        "select id, kind, name, body, sender_key, sender_name from temporalex_message where chain_id = %s and dedupe = %s",
         [chain, dedupe],
-        ("int8", "text", "text"),
+        ("int8", "text", "text", "bytea", "text", "text"),
     )
     if not rows:
-        raise WorkflowNotFound(f"no run has the chain {chain}")
-    message, has, called = rows[0]
-    if has != kind:
-        raise other_message(dedupe, kind=has, name=called)
-    return Inserted(message, False)
+        return None
+    number, kind, name, body, key, who = rows[0]
+    return number, Sent(kind, name, codec().decode(body), None if key is None else Sender(key, who))
 
 
 def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:

@@ -13,12 +13,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from temporalex_django.core.events import HistoryEvent
-from temporalex_django.core.names import other_message
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.values import copied
 from temporalex_django.errors import AlreadyRunning, AmbiguousId
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.lookup import Found, as_run_id, run_id_taken, the_one
+from temporalex_django.runtime.resent import Sent
 from temporalex_django.runtime.storage import (
     PARENT_CLOSED,
     Inbox,
@@ -198,11 +198,11 @@ class MemoryStorage:
         dedupe: str | None = None,
         sender: Sender | None = None,
     ) -> int:
-        """Put a message into the inbox of a chain; an id that is taken gives the message that has it. Raises ``InvalidId``."""
+        """Put a message into the inbox of a chain; sent again, it gives the one that is there. Raises ``MessageIdTaken``."""
         if dedupe is not None and (known := self._kept.get(chain_id, {}).get(dedupe)) is not None:
-            if known.message.kind != kind:
-                raise other_message(dedupe, kind=known.message.kind, name=known.message.name)
-            return known.message.id
+            has = known.message
+            Sent(has.kind, has.name, has.body, has.sender).require_same(dedupe, Sent(kind, name, body, sender))
+            return has.id
         return self._deliver(chain_id, kind, name, body, dedupe=dedupe, sender=sender)
 
     def _deliver(

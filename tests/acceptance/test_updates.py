@@ -293,8 +293,21 @@ def test_same_id_runs_once_and_gives_the_first_outcome(env):
     """TX-079 page 1.9."""
     h = env.start(phased(0, update=ADD))
     assert h.update("add", 5, id="key") == 5
-    assert h.update("add", 7, id="key") == 5
-    assert h.update_async("add", 7, id="key").result() == 5
+    assert h.update("add", 5, id="key") == 5
+    assert h.update_async("add", 5, id="key").result() == 5
+    assert len(events(h, "UpdateAccepted")) == 1
+
+
+@pytest.mark.parametrize(("name", "args"), [("add", 7), ("add", True), ("add", 5.0), ("nobody", 5)])
+def test_the_id_of_an_update_is_no_other_updates(env, name, args):
+    """Who takes an id twice would be given an answer to something else."""
+    h = env.start(phased(0, update=ADD, signal=DONE))
+    assert h.update("add", 5, id="key") == 5
+    for closed in (False, True):
+        with pytest.raises(errors.MessageIdTaken, match="'key' is the id of the update 'add' of this run"):
+            h.update(name, args, id="key")
+        if not closed:
+            h.signal("done")
     assert len(events(h, "UpdateAccepted")) == 1
 
 
@@ -313,9 +326,10 @@ def test_same_id_after_a_failure_gives_the_same_failure(env):
         raise ValueError(args)
 
     h = env.start(phased(0, update={"bad": bad}))
-    for args in ("first", "second"):
+    for _ in range(2):
         with pytest.raises(errors.UpdateFailed, match="first"):
-            h.update("bad", args, id="key")
+            h.update("bad", "first", id="key")
+    assert len(events(h, "UpdateAccepted")) == 1
 
 
 def test_messages_to_a_closed_run_are_refused(env):
@@ -331,7 +345,7 @@ def test_messages_to_a_closed_run_are_refused(env):
         h.signal("done")
     with pytest.raises(errors.WorkflowClosed):
         h.cancel()
-    assert h.update("add", 9, id="first") == 1
+    assert h.update("add", 1, id="first") == 1
 
 
 @dataclass

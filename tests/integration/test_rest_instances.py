@@ -200,7 +200,7 @@ def test_an_update(api, basket):
     response = api.post(f"{URL}b 1/updates/add/?wait=5", {"args": 5, "id": "u-1"}, format="json")
 
     assert (response.status_code, response.json()) == (200, {"id": "u-1", "result": 1})
-    assert api.post(f"{URL}b 1/updates/add/", {"args": 7, "id": "u-1"}, format="json").json()["result"] == 1
+    assert api.post(f"{URL}b 1/updates/add/", {"args": 5, "id": "u-1"}, format="json").json()["result"] == 1
     assert api.get(f"{URL}b 1/updates/add/", {"id": "u-1"}).json() == {"id": "u-1", "result": 1}
     audit = OperatorAction.objects.get()
     assert (audit.action, audit.details) == ("update", {"update": "add", "update_id": "u-1"})
@@ -261,7 +261,7 @@ def test_a_query(api, basket):
     assert api.post(f"{URL}b 1/queries/items/", {}, format="json").json() == {"result": [5]}
     assert api.post(f"{URL}b 1/queries/upto/", {"args": 0}, format="json").json() == {"result": []}
     assert_problem(api.post(f"{URL}b 1/queries/nothing/", {}, format="json"), 404, "unknown_query")
-    assert_problem(api.post(f"{URL}b 1/queries/broken/", {}, format="json"), 500, "query_failed")
+    assert_problem(api.post(f"{URL}b 1/queries/broken/", {}, format="json"), 422, "query_failed")
     assert not OperatorAction.objects.exists()
 
 

@@ -1,0 +1,47 @@
+"""What comes in: JSON in UTF-8, of a bounded size, whatever a client says about its encoding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import IO, Any
+
+from rest_framework.exceptions import APIException, ParseError
+from rest_framework.parsers import BaseParser
+
+from temporalex_django.conf import get_settings
+
+#: A payload of so many bytes may take more in a client's JSON: blanks, escapes, the other fields.
+_WIDTH = 4
+
+
+class TooLarge(APIException):
+    """The body is larger than any payload may be."""
+
+    status_code = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    default_code = "too_large"
+
+
+class BoundedJSON(BaseParser):
+    """Raises ``ParseError`` for what is no JSON (NaN is none) or is nested too deep to be read, ``TooLarge`` for too much of it."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        most = _WIDTH * get_settings().MAX_PAYLOAD_BYTES
+        data = stream.read(most + 1)
+        if len(data) > most:
+            raise TooLarge(f"A body may have {most:,} bytes.")
+        try:
+            return json.loads(data.decode("utf-8"), parse_constant=_refuse)
+        except RecursionError:
+            raise ParseError("Malformed JSON: it is nested too deep.") from None
+        except ValueError as exc:
+            raise ParseError(f"Malformed JSON: {exc}") from exc
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

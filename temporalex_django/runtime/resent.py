@@ -1,0 +1,33 @@
+"""A message that is sent again under its id counts once; another message under the same id is refused."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from temporalex_django.core import payloads
+from temporalex_django.core.names import shown
+from temporalex_django.core.senders import Sender
+from temporalex_django.errors import MessageIdTaken
+
+
+class Sent(NamedTuple):
+    """What makes a message this one. ``body`` is plain data."""
+
+    kind: str
+    name: str
+    body: Any
+    sender: Sender | None
+
+    def require_same(self, dedupe: str, again: Sent) -> None:
+        """Raises ``MessageIdTaken`` when ``again`` is another message, or somebody else's."""
+        if (self.kind, self.name) != (again.kind, again.name):
+            what = "this is another message"
+        elif (self.sender and self.sender.key) != (again.sender and again.sender.key):
+            what = "somebody else sent it"
+        elif payloads.encode(self.body) != payloads.encode(again.body):  # bytes: 1 is not True
+            what = "it said something else"
+        else:
+            return
+        raise MessageIdTaken(
+            f"{shown(dedupe)} is the id of the {self.kind} {self.name!r} of this run, and {what}: take another id"
+        )

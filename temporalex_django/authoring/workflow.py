@@ -66,7 +66,8 @@ class Workflow(Startable):
     """Subclass it and write ``async def run(self, args)``; see the tutorial.
 
     ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is where its turns run. ``unique`` gives its
-    runs ids of a business value. Timeouts are timedeltas or seconds.
+    runs ids of a business value. Timeouts are timedeltas or seconds, and so is ``retention``: workers that have the class delete a run,
+    with its history, so long after its chain was closed.
     """
 
     task_queue: ClassVar[str] = "default"

@@ -1,4 +1,7 @@
-"""What a worker does besides turns, in a thread of its own: it beats, passes heartbeats on, ends what timed out, buries the dead."""
+"""What a worker does besides turns, in a thread of its own.
+
+It beats, passes heartbeats on, ends what timed out, buries the dead and deletes what was kept long enough.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from temporalex_django.runtime import activities
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.recovery import judge_abandoned, recover, release_orphans
+from temporalex_django.runtime.retention import Retention
 from temporalex_django.workers.attempts import announce_end
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ log = logging.getLogger("temporalex_django.worker")
 _EVERY = 0.5
 _SWEPT_AT_ONCE = 200
 _ORPHANS_EVERY = 30.0
+_RETAINED_EVERY = 5.0
 _ABANDONED_EVERY = 1.0
 #: How often a worker that starts tries to bury the dead before it goes on; its first passes try again.
 _RECOVERIES = 3
@@ -40,6 +45,8 @@ class Keeper:
         self.listener: Listener | None = None
         self._beaten_at = 0.0
         self._orphans_at = 0.0
+        self._retention = Retention(self.storage)
+        self._retained_at = 0.0
         self._abandoned_at = 0.0
         self._lives_since = 0.0  # the first beat, or the first one after it could not beat for a lease
         self._stop = threading.Event()
@@ -120,6 +127,8 @@ class Keeper:
         if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
             release_orphans(self.storage)
             self._orphans_at = time.monotonic()
+        if time.monotonic() - self._retained_at >= _RETAINED_EVERY and not self._retention.sweep():
+            self._retained_at = time.monotonic()
 
     def _beat(self) -> None:
         pump, row = self.pump, self.pump.row

@@ -223,3 +223,12 @@ class Stuck(Workflow):
     async def run(self, args: Any) -> Any:
         await api.wait_for_signal(args.get("name", "go"))
         return Ok(None)
+
+
+class Fleeting(Workflow):
+    """Deleted a second after it has closed."""
+
+    retention = 1
+
+    async def run(self, args: Any) -> Ok:
+        return Ok(args)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django.models import Instance, Worker
+from temporalex_django.models import HistoryEvent, Instance, Worker
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_start
 from temporalex_django.workers.pump import run_until_idle
@@ -38,6 +38,17 @@ def test_a_worker_takes_its_queues_and_no_others(subprocess_env: dict[str, str],
         assert Worker.objects.get().queues == ["slow", "slower"]
         wait_for(lambda: closed(here))
         assert Instance.objects.get(pk=elsewhere.run_id).status == "pending"
+
+
+def test_a_worker_deletes_what_was_kept_long_enough(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    stays = start("Doubling", {"n": 1})
+    with worker(subprocess_env, tmp_path):
+        wait_for(lambda: closed(stays))
+        start("Fleeting", 1)
+        wait_for(lambda: Instance.objects.filter(workflow="Fleeting", status="completed").exists())
+        wait_for(lambda: not Instance.objects.filter(workflow="Fleeting").exists())
+    assert Instance.objects.get().pk == stays.run_id
+    assert HistoryEvent.objects.exclude(run_id=stays.run_id).count() == 0
 
 
 def test_a_run_whose_class_was_renamed_waits_for_a_worker_that_has_it(

@@ -1,0 +1,221 @@
+"""``retention`` of a class: chains that closed longer ago are deleted whole; nothing that is open or younger is touched."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+
+from temporalex_django import ContinueAsNew, Ok, VersionedWorkflow, Workflow, api, errors
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
+from temporalex_django.runtime import retention
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.runtime.ids import uuid7
+from temporalex_django.testing import drain
+
+WEEK = timedelta(days=7)
+
+
+@pytest.fixture(autouse=True)
+def _classes_of_this_test() -> Any:
+    before = dict(workflows.registry)
+    yield
+    workflows.registry.clear()
+    workflows.registry.update(before)
+
+
+def kept_a_week() -> type[Workflow]:
+    class Kept(Workflow):
+        name = "test.Kept"
+        retention = WEEK
+
+        async def run(self, args: Any) -> Any:
+            if args:
+                return ContinueAsNew(args - 1)
+            if args is None:
+                await api.wait_for_signal("go")
+            return Ok(args)
+
+    return Kept
+
+
+def aged(handle: Any, by: timedelta) -> None:
+    """As if its runs had closed so long before."""
+    Instance.objects.filter(chain_id=handle.chain_id, closed_at__isnull=False).update(closed_at=F("closed_at") - by)
+
+
+@pytest.mark.django_db
+def test_a_chain_that_was_kept_long_enough_is_deleted_with_all_that_belongs_to_it() -> None:
+    Kept = kept_a_week()
+    old, young, other = Kept.start(2, id="old"), Kept.start(2, id="young"), Kept.start(None, id="open")
+    drain()
+    old_signal = Message.objects.create(
+        chain_id=old.chain_id, queue="default", kind="signal", name="late", body=b"null", settled=True, fresh=False,
+        created_at=Instance.objects.first().created_at,
+    )  # fmt: skip
+    OperatorAction.objects.create(at=old_signal.created_at, action="cancel", run_id=old.run_id, source="rest")
+    aged(old, WEEK + timedelta(seconds=1))
+    aged(young, WEEK - timedelta(minutes=1))
+    left = [young.run_ids, other.run_ids]
+
+    drain()
+
+    with pytest.raises(errors.WorkflowNotFound):
+        old.describe()
+    assert set(Chain.objects.values_list("pk", flat=True)) == {young.chain_id, other.chain_id}
+    runs = {str(pk) for pk in Instance.objects.values_list("pk", flat=True)}
+    assert runs == {*left[0], *left[1]}
+    assert {str(pk) for pk in HistoryEvent.objects.values_list("run_id", flat=True)} == runs
+    assert not Message.objects.filter(chain_id=old.chain_id).exists()
+    assert not ActivityTask.objects.exists()
+    assert OperatorAction.objects.count() == 1
+    assert young.result() == 0
+
+
+@pytest.mark.django_db
+def test_nothing_goes_while_any_part_of_the_chain_is_open() -> None:
+    class Forever(Workflow):
+        name = "test.Forever"
+        retention = 1
+
+        async def run(self, args: Any) -> Any:
+            if args < 3:
+                return ContinueAsNew(args + 1)
+            await api.wait_for_signal("go")
+            return Ok(None)
+
+    handle = Forever.start(0, id="forever")
+    drain()
+    aged(handle, WEEK)
+    drain()
+
+    assert len(handle.run_ids) == 4
+    handle.signal("go")
+    drain()
+    aged(handle, WEEK)
+    drain()
+    assert not Instance.objects.exists()
+
+
+@pytest.mark.django_db
+def test_each_version_keeps_its_own_time() -> None:
+    class First(Workflow):
+        retention = 60
+
+        async def run(self, args: Any) -> Ok:
+            return Ok(1)
+
+    class Second(Workflow):
+        version = 2
+
+        async def run(self, args: Any) -> Ok:
+            return Ok(2)
+
+    class Both(VersionedWorkflow):
+        name = "test.Both"
+        versions = {1: First, 2: Second}
+        current = 2
+
+    handles = [Both.start(id="one", version=1), Both.start(id="two")]
+    drain()
+    for handle in handles:
+        aged(handle, WEEK)
+    drain()
+
+    assert list(Instance.objects.values_list("workflow_id", flat=True)) == ["two"]
+
+
+@pytest.mark.django_db
+def test_without_a_retention_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflows, "registry", {})
+
+    with CaptureQueriesContext(connection) as queries:
+        assert not retention.Retention(DjangoStorage()).sweep()
+    assert len(queries) == 0
+
+
+@pytest.mark.django_db
+def test_pages_go_on_where_the_last_one_ended_and_a_sweep_stops_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Kept = kept_a_week()
+    handles = [Kept.start(0, id=f"run-{number}") for number in range(7)]
+    drain()
+    for handle in handles[3:]:
+        aged(handle, WEEK * 2)
+    monkeypatch.setattr(retention, "_PAGE", 2)
+    monkeypatch.setattr(retention, "_began", lambda run: 0.0)
+    swept = retention.Retention(DjangoStorage())
+    monkeypatch.setattr(retention, "_BUDGET", 0.0)
+    assert swept.sweep()
+    assert Instance.objects.count() == 7
+    monkeypatch.setattr(retention, "_BUDGET", 60.0)
+
+    assert not swept.sweep()
+
+    assert sorted(Instance.objects.values_list("workflow_id", flat=True)) == ["run-0", "run-1", "run-2"]
+
+
+@pytest.mark.django_db
+def test_a_message_that_was_on_its_way_to_a_deleted_chain_wakes_nobody_for_ever() -> None:
+    Kept = kept_a_week()
+    handle = Kept.start(0, id="old")
+    drain()
+    aged(handle, WEEK * 2)
+    swept = retention.Retention(DjangoStorage())
+    swept.sweep()
+    assert not Chain.objects.exists()
+    late = DjangoStorage().now()
+    Message.objects.create(
+        chain_id=handle.chain_id, queue="default", kind="signal", name="x", body=b"null", created_at=late
+    )
+
+    swept.sweep()
+
+    assert not Message.objects.exists()
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_a_chain_that_somebody_has_locked_is_left_for_later() -> None:
+    from django.db import transaction
+
+    Kept = kept_a_week()
+    handle = Kept.start(0, id="old")
+    drain()
+    aged(handle, WEEK * 2)
+    swept: list[int] = []
+
+    def sweep() -> None:
+        retention.Retention(DjangoStorage()).sweep()
+        swept.append(Chain.objects.count())
+        connection.close()
+
+    with transaction.atomic():
+        Chain.objects.select_for_update(no_key=True).get(pk=handle.chain_id)
+        thread = threading.Thread(target=sweep)
+        thread.start()
+        thread.join(20)
+    assert swept == [1]
+    retention.Retention(DjangoStorage()).sweep()
+    assert not Chain.objects.exists()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, timedelta(0), timedelta(days=-1), "7 days", True, float("nan"), [7]])
+def test_what_is_no_time_to_keep_is_refused_where_it_is_declared(wrong: Any) -> None:
+    with pytest.raises(errors.WorkflowDefinitionError, match="retention"):
+        type("Wrong", (Workflow,), {"retention": wrong, "run": Workflow.run, "__module__": __name__})
+
+
+def test_ids_of_another_kind_say_nothing_about_when_a_run_began() -> None:
+    import time
+    from uuid import uuid4
+
+    assert abs(retention._began(uuid7()) - time.time()) < 60
+    assert retention._began(uuid4()) == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import Inserted, insert_message, ring_on_commit, sent_before
 from temporalex_django.runtime.outcomes import update_value
 from temporalex_django.runtime.resent import Sent
-from temporalex_django.runtime.storage import Outcome, RunWrite
+from temporalex_django.runtime.storage import Outcome
 
 DEFAULT_TIMEOUT = 10.0
 MODES = ("auto", "worker")
 _DONE = ("completed", "failed")
+#: Seconds that a caller's turn goes on through messages that came before his; then he waits, and a worker goes on.
+_READ_WITHIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,23 +222,39 @@ class Message(Action[Any]):
         inserted = self._insert()
         if not inserted.new and (known := self._standing()).outcome is not None:
             return known
-        report = inline.advance(self.target, storage=self.storage)
-        write = report.writes[0] if report.writes else None
-        outcome = write.settled.get(inserted.id) if write is not None else None
+        outcome, wrote = self._activated(inserted.id)
         if outcome is not None and outcome.status == "rejected":
-            self._leave_nothing(inserted, write)
+            self._leave_nothing(inserted, wrote=wrote)
         elif inserted.new:
             self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
         if outcome is None:  # behind a handler, or the run is blocked, or has an atomic activity to run first
             ring_on_commit(alias=self.storage.alias, queues=[self.target.queue])
         return Standing(outcome=outcome)
 
-    def _leave_nothing(self, inserted: Inserted, write: RunWrite | None) -> None:
-        """A rejected update: when the activation did nothing else, nothing at all is written."""
-        if write is None or (not write.events and "blocked" not in write.instance):
-            transaction.set_rollback(True, using=self.storage.alias)
-        else:
+    def _activated(self, message: int) -> tuple[Outcome | None, bool]:
+        """Activate until the message was read: an activation leaves what does not fit its budget.
+
+        Its outcome, if it has one, and whether something else was written.
+        """
+        until, wrote = time.monotonic() + min(_READ_WITHIN, self.deadline.left), False
+        while True:
+            report = inline.advance(self.target, storage=self.storage)
+            write = report.writes[0] if report.writes else None
+            if write is None:
+                return None, wrote
+            wrote = wrote or bool(write.events) or "blocked" in write.instance
+            if message in write.settled or message in write.waiting or time.monotonic() > until:
+                return write.settled.get(message), wrote
+            if not write.consumed and not write.settled:
+                # another one would come no nearer: the run is blocked, paused, or has something else to do first
+                return None, wrote
+
+    def _leave_nothing(self, inserted: Inserted, *, wrote: bool) -> None:
+        """A rejected update: when the turn did nothing else, nothing at all is written."""
+        if wrote:
             self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
+        else:
+            transaction.set_rollback(True, using=self.storage.alias)
 
     def _insert(self) -> Inserted:
         inserted = insert_message(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from temporalex_django import NoReply, Ok, Stop, Workflow, api
+from temporalex_django import NoReply, Ok, Reply, Stop, Workflow, api
 
 
 def spins(milliseconds: float) -> int:
@@ -28,5 +28,9 @@ class Ticking(Workflow):
             compute(args["spins"])
             return NoReply([seen[0] + 1, seen[1] + (number == seen[0])])
 
-        state = await api.phase([0, 0], signal={"tick": tick, "stop": lambda _, s: Stop(s)})
+        def so_far(_: Any, seen: list[int]) -> Reply:
+            return Reply(seen[0], seen)
+
+        signals = {"tick": tick, "stop": lambda _, s: Stop(s)}
+        state = await api.phase([0, 0], signal=signals, update={"so_far": so_far})
         return Ok(state)

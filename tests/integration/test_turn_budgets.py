@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import override_settings
 
+from temporalex_django import WorkflowHandle
+from temporalex_django.errors import UpdateRejected
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.runtime import executors
 from temporalex_django.runtime.django import DjangoStorage
@@ -74,6 +77,19 @@ def test_a_backlog_of_slow_signals_is_consumed_and_a_neighbour_goes_on(pump: Pum
     rounds_until(pump, lambda: not instance(busy).is_open)
     assert instance(busy).closing_value == {"result": [1_500, 1_500]}
     assert instance(busy).blocked is None
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_update_in_a_request_is_answered_behind_messages_that_fill_several_activations(inside: bool) -> None:
+    busy = start("Ticking", {"spins": spins(5)})
+    handle = WorkflowHandle("Ticking-1")
+    assert handle.update("so_far") == 0
+    send_ticks(busy, range(40))
+
+    with transaction.atomic() if inside else nullcontext():  # nobody else is there to read them
+        assert handle.update("so_far") == 40
+    with pytest.raises(UpdateRejected):
+        handle.update("no_such_update")
 
 
 def test_of_a_long_inbox_a_turn_reads_so_many_messages_and_so_many_bytes() -> None:

@@ -94,6 +94,12 @@ class Settings:
         "Seconds that workflow code may compute without coming to a wait; then the run is blocked. None: no limit. A long inbox is no "
         "deadlock, nor is a long history that is replayed: each step is counted by itself.",
     )
+    HARD_DEADLOCK_TIMEOUT: float | None = _setting(
+        10.0,
+        "Seconds after which the parent of a worker ends it when nothing inside can interrupt what it runs: a loop that catches every "
+        "exception, or C code that keeps the interpreter to itself, also of activities. Time in which the worker was stopped does not "
+        "count. What ends three workers is blocked, or fails. None: never.",
+    )
     GUARD: Literal["error", "warn", "off"] = _setting(
         "error",
         "What happens when workflow code reads the clock, draws randomness, or touches files, network, threads or the ORM. "

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from temporalex_django.runtime.places import place_of
 from tests.waiting import wait_for
 
 MANAGE = [sys.executable, "-W", "ignore", "-m", "django"]
@@ -39,10 +40,21 @@ class Process:
     def pid(self) -> int:
         return self.popen.pid
 
+    @property
+    def child(self) -> int:
+        """The process that works; that of ``pid`` is its guardian."""
+        return self._children()[0]
+
+    def _children(self) -> list[int]:
+        every = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+        return [pid for pid in every if _parent_of(pid) == self.pid]
+
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait until it is gone, and its children."""
+        children = self._children()
         os.kill(self.pid, signal.SIGKILL)
         self.popen.wait(20)
+        wait_for(lambda: not any(place_of(child) for child in children))
 
     def terminate(self, *, seconds: float = 40.0) -> int:
         """SIGTERM, and wait for its own end; the exit code."""
@@ -82,8 +94,16 @@ def worker(env: dict[str, str], tmp_path: Path, *arguments: str, name: str = "wo
 
     before = set(Worker.objects.values_list("pk", flat=True))
     with running(["temporalex", "worker", *arguments], env, tmp_path / f"{name}.log") as process:
-        wait_for(lambda: process._gone() or Worker.objects.exclude(pk__in=before).filter(pid=process.pid).exists())
+        new = Worker.objects.exclude(pk__in=before)
+        wait_for(lambda: process._gone() or any(_parent_of(row.pid) == process.pid for row in new.all()))
         yield process
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
-import signal
+import os
 import threading
 from typing import Any
 
@@ -13,7 +14,9 @@ from django.db import connections
 
 from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied
+from temporalex_django.conf import get_settings
 from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.workers.guardian import Stop, attended
 from temporalex_django.workers.patience import once_there
 from temporalex_django.workers.pump import Pump, all_queues
 
@@ -32,14 +35,24 @@ def add_arguments(parser: CommandParser) -> None:
 def handle(
     command: BaseCommand, *, queues: str | None, burst: bool, timeout: float | None, verbosity: int = 1, **_: Any
 ) -> None:
-    """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go. A second one: go now."""
+    """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go. A second one: go now.
+
+    From the command line the work is done by a child of this process, which ends it when nothing else can.
+    """
+    _log_to_console(verbosity)
+    hard_limit = get_settings().HARD_DEADLOCK_TIMEOUT
+    if hard_limit is not None and getattr(command, "_called_from_command_line", False):
+        connections.close_all()
+        status = attended(DjangoStorage().domain, hard_limit)
+        if status is not None:
+            os._exit(status)
+        faulthandler.enable()
     chosen = [name.strip() for name in queues.split(",") if name.strip()] if queues else all_queues()
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
-        _stop_on_signals(stop)
+        Stop(stop)
     if not workflow.registry:
         command.stderr.write("No workflow is registered: is there a workflows.py in an installed app?")
-    _log_to_console(verbosity)
     storage = DjangoStorage()
     try:
         if not once_there(connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout):
@@ -63,16 +76,6 @@ def handle(
     except TimeoutError as exc:
         raise CommandError(str(exc)) from exc
     command.stdout.write(f"worker {pump.row.id}: done, {turns} turns of runs")
-
-
-def _stop_on_signals(stop: threading.Event) -> None:
-    def on_signal(number: int, _frame: Any) -> None:
-        if stop.is_set():
-            raise SystemExit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
 
 
 def _log_to_console(verbosity: int) -> None:

@@ -3,8 +3,10 @@
 ``PyThreadState_SetAsyncExc`` raises an exception in another thread at its next bytecode, which also ends ``while True`` and loops in
 ``finally``. Three things make it sound: arming, firing and disarming share one lock, so nothing fires at a step that has ended; the
 step is one *call* inside the ``try``; and having fired counts as a deadlock even if the code swallowed the exception. Code that
-swallows it and loops on is interrupted again, every second.
-Code inside a C function is interrupted when that returns.
+swallows it and loops on is interrupted again, every second. Time in which the whole process did not run (it was stopped, or the
+machine was busy elsewhere) is nobody's fault and does not count.
+Code inside a C function is interrupted when that returns. What cannot be interrupted at all is for somebody outside: the watchdog beats
+as long as nothing holds out against it, and ``workers.guardian`` ends a worker that does not beat.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ logger = logging.getLogger("temporalex_django.runtime")
 _AGAIN = 1.0
 #: How many times the limit units may take together, one step after the other, until every one of them is blocked.
 _TOGETHER = 3
+#: How often it beats with nothing to watch, and how late it must be to ask whether the process ran at all.
+_BEAT_EVERY = 0.2
+_LATE = 0.2
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
@@ -49,7 +54,7 @@ def _use_up(thread: int) -> None:
 
 
 class _Watched:
-    __slots__ = ("deadline", "end", "fired", "limit", "thread")
+    __slots__ = ("armed", "deadline", "end", "fired", "limit", "thread")
 
     def __init__(self, thread: int, limit: float) -> None:
         self.thread = thread
@@ -58,8 +63,15 @@ class _Watched:
         self.rearm()
 
     def rearm(self) -> None:
-        now = time.monotonic()
+        self.armed = now = time.monotonic()
         self.deadline, self.end = now + self.limit, now + self.limit * _TOGETHER
+
+    def forgive(self, now: float, before: float, pause: float, computed: float) -> None:
+        """The time in which the process did not run since ``before`` does not count: ``pause`` of it was planned, ``computed`` used."""
+        away = now - before - pause - computed if before > self.armed else now - self.armed - computed
+        if away > _LATE:
+            self.deadline += away
+            self.end += away
 
 
 class Watchdog:
@@ -70,6 +82,16 @@ class Watchdog:
         self._watched: dict[int, _Watched] = {}
         self._busy = threading.Event()
         self._thread: threading.Thread | None = None
+        self._beat: Callable[[], None] | None = None
+
+    def beat_into(self, beat: Callable[[], None] | None) -> None:
+        """Call ``beat`` several times a second from now on, unless code that was interrupted goes on all the same. None: no more."""
+        with self._lock:
+            self._beat = beat
+            self._begin()
+        if beat is not None:
+            beat()  # from now on somebody waits for the next one
+        self._busy.set()
 
     def run(self, call: Callable[[], T], *, limit: float | None, what: str) -> T:
         """``call()``, for at most ``limit`` seconds from wait to wait. Raises ``DeadlockDetected`` after that, whatever it did."""
@@ -107,10 +129,13 @@ class Watchdog:
     def _arm(self, watched: _Watched) -> None:
         with self._lock:
             self._watched[watched.thread] = watched
-            if self._thread is None or not self._thread.is_alive():  # the first use, or the child of a fork
-                self._thread = threading.Thread(target=self._look, name="temporalex-watchdog", daemon=True)
-                self._thread.start()
+            self._begin()
         self._busy.set()
+
+    def _begin(self) -> None:
+        if self._thread is None or not self._thread.is_alive():  # the first use, or the child of a fork
+            self._thread = threading.Thread(target=self._look, name="temporalex-watchdog", daemon=True)
+            self._thread.start()
 
     def _disarm(self, watched: _Watched) -> None:
         with self._lock:
@@ -119,13 +144,20 @@ class Watchdog:
             _use_up(watched.thread)
 
     def _look(self) -> None:
+        pause, before, spent = 0.0, 0.0, 0.0
         while True:
-            self._busy.wait()
+            if not self._busy.is_set():
+                pause, before, spent = 0.0 if self._beat is None else _BEAT_EVERY, time.monotonic(), time.process_time()
+            self._busy.wait(None if self._beat is None else _BEAT_EVERY)
             with self._lock:
+                if self._beat is not None and not any(watched.fired for watched in self._watched.values()):
+                    self._beat()
                 if not self._watched:
                     self._busy.clear()
                     continue
-                now = time.monotonic()
+                now, processor = time.monotonic(), time.process_time()
+                for watched in self._watched.values():
+                    watched.forgive(now, before, pause, processor - spent)
                 late = [w for w in self._watched.values() if w.deadline <= now]
                 for watched in late:
                     watched.deadline = now + _AGAIN
@@ -138,7 +170,9 @@ class Watchdog:
                     _raise_in(watched.thread, ctypes.py_object(_Interrupted))
                     logger.error("workflow code does not come to a wait; interrupted here:\n%s", text)
                 pause = min((w.deadline - now for w in self._watched.values()), default=0.05)
-            time.sleep(min(max(pause, 0.001), 0.05))
+                pause = min(max(pause, 0.001), 0.05)
+                before, spent = now, processor
+            time.sleep(pause)
 
 
 watchdog = Watchdog()

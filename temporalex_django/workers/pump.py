@@ -24,6 +24,7 @@ from temporalex_django.runtime.slots import open_slot
 from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.runtime.telemetry import announce, hint, notices
 from temporalex_django.runtime.turn import Engine, TurnReport
+from temporalex_django.runtime.watchdog import watchdog
 from temporalex_django.runtime.worker_rows import WorkerRow
 from temporalex_django.workers.attempts import announce_end, perform
 from temporalex_django.workers.keeper import Keeper
@@ -275,6 +276,7 @@ class Pump:
         """
         keeper = Keeper(self)
         with worker_session(self.alias):
+            watchdog.beat_into(self.slot.beat)
             try:
                 once_there(keeper.start, storage=self.storage, stop=stop, timeout=timeout)
                 self._loop(stop, until_idle=until_idle, timeout=timeout)
@@ -355,6 +357,8 @@ class Pump:
         finally:
             self.pool.close()
             self.engine.cache.clear()
+            watchdog.beat_into(None)
+            self.slot.rest()
             self.slot.close()
 
 

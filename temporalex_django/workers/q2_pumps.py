@@ -17,6 +17,8 @@ from typing import Any
 from django.conf import settings as django_settings
 
 from temporalex_django.conf import get_settings
+from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.workers.guardian import Guard
 from temporalex_django.workers.q2_queues import release_dead_reader
 
 log = logging.getLogger("temporalex_django.worker")
@@ -42,11 +44,15 @@ class Pumps:
         self._thread.start()
 
     def _run(self) -> None:
+        limit = get_settings().HARD_DEADLOCK_TIMEOUT
+        guard = None if limit is None else Guard(DjangoStorage().domain, limit)
         while not self._stop.is_set():
             try:
                 release_dead_reader()
                 for place in self.places:
                     place.look()
+                if guard is not None:
+                    guard.look([place.child.pid for place in self.places if place.child is not None])
             except Exception:
                 log.exception("looking after the pumps of this cluster failed, going on")
             self._stop.wait(_LOOK_EVERY)

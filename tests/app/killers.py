@@ -72,6 +72,15 @@ class Hanging(Workflow):
         return Ok("done")
 
 
+class BusyWhile(Workflow):
+    """Computes while the file is there, and comes to waits all the time."""
+
+    async def run(self, args: Any) -> Any:
+        while next(map(os.path.exists, [args["path"]])):
+            await api.wait_condition(lambda: True)
+        return Ok("done")
+
+
 @activity
 def deadly(path: str, name: str = "deadly") -> None:
     """Ends its worker, every time."""

@@ -91,16 +91,16 @@ def test_a_worker_frozen_inside_a_transaction_loses_its_locks(subprocess_env: di
     with worker(subprocess_env, tmp_path, name="frozen") as frozen:
         started = start("Booking", {"name": "ann", "path": str(log), "hold": str(hold)})
         wait_for(log.read_text)
-        os.kill(frozen.pid, signal.SIGSTOP)
+        os.kill(frozen.child, signal.SIGSTOP)
         hold.unlink()
         began = time.monotonic()
         with worker(subprocess_env, tmp_path, name="other"):
             wait_for(lambda: closed(started), seconds=40)
         assert time.monotonic() - began < 30
-        os.kill(frozen.pid, signal.SIGCONT)
+        os.kill(frozen.child, signal.SIGCONT)
         again = start("Doubling", {"n": 3})
         wait_for(lambda: closed(again))
-        wait_for(lambda: Worker.objects.filter(pid=frozen.pid).exists(), what="the frozen one to be back")
+        wait_for(lambda: Worker.objects.filter(pid=frozen.child).exists(), what="the frozen one to be back")
 
     assert get_user_model().objects.count() == 1
     assert instance(started).status == "completed"
@@ -117,7 +117,7 @@ def test_a_worker_that_was_taken_for_dead_takes_a_new_epoch_and_its_result_is_re
         started = start("Recording", {"path": str(log), "hold": str(hold)})
         wait_for(log.read_text)
         epoch = Worker.objects.get().epoch
-        os.kill(frozen.pid, signal.SIGSTOP)
+        os.kill(frozen.child, signal.SIGSTOP)
         with connection.cursor() as cursor:  # its session lock goes, as when its machine is cut off
             cursor.execute(
                 "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database()"
@@ -125,8 +125,8 @@ def test_a_worker_that_was_taken_for_dead_takes_a_new_epoch_and_its_result_is_re
             )
         with worker(subprocess_env, tmp_path, name="other"):
             wait_for(lambda: len(log.read_text().splitlines()) == 2, seconds=40)
-            os.kill(frozen.pid, signal.SIGCONT)
-            wait_for(lambda: Worker.objects.filter(pid=frozen.pid).exclude(epoch=epoch).exists())
+            os.kill(frozen.child, signal.SIGCONT)
+            wait_for(lambda: Worker.objects.filter(pid=frozen.child).exclude(epoch=epoch).exists())
             hold.unlink()
             wait_for(lambda: closed(started))
 

@@ -1,0 +1,100 @@
+"""What nothing inside of a worker can stop is ended from outside; a worker that was stopped is nobody's fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from temporalex_django.models import Instance, Worker
+from temporalex_django.runtime.places import place_of, state_of
+from temporalex_django.runtime.slots import Marked, left_in
+from tests.faults.test_crash_marks import closed, instance, start, supervised
+from tests.processes import running, worker
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+
+def env_with(env: dict[str, str], **settings: Any) -> dict[str, str]:
+    return {
+        **env,
+        "DJANGO_SETTINGS_MODULE": "tests.settings_of_processes",
+        "TX_TEST_TEMPORALEX": json.dumps(settings),
+    }
+
+
+@pytest.mark.parametrize("in_c", [False, True], ids=["a loop that catches everything", "a regular expression"])
+def test_a_run_that_nothing_can_interrupt_is_blocked_and_the_others_go_on(
+    subprocess_env: dict[str, str], tmp_path: Path, in_c: bool
+) -> None:
+    env = env_with(subprocess_env, DEADLOCK_TIMEOUT=0.3, HARD_DEADLOCK_TIMEOUT=1.0)
+    armed = tmp_path / "armed"
+    armed.touch()
+    hanging = start("Hanging", {"path": str(armed), "in_c": in_c})
+    others = [start("Doubling", {"n": n}, workflow_id=f"d{n}") for n in range(5)]
+
+    deaths = supervised(
+        env, tmp_path, lambda: bool(instance(hanging).blocked) and all(closed(other) for other in others)
+    )
+
+    blocked = instance(hanging).blocked
+    assert blocked is not None
+    assert deaths == 3
+    assert blocked["code"] == "crash"
+    assert "ended by its guardian, because for 1 s nothing could interrupt it" in blocked["error"]
+
+
+def test_the_guardian_dies_and_so_does_the_worker(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    with worker(subprocess_env, tmp_path) as process:
+        child = process.child
+        os.kill(process.pid, signal.SIGKILL)
+        process.popen.wait(20)
+        wait_for(lambda: not place_of(child), what="the worker to end with its guardian")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_both_is_one_signal(subprocess_env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
+    """As a terminal and systemd send it: it finishes what it has in hand all the same."""
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    log.touch()
+    hold.touch()
+    started = start("Recording", {"path": str(log), "hold": str(hold)})
+    with worker(subprocess_env, tmp_path) as process:
+        wait_for(log.read_text)
+        os.killpg(process.pid, number)
+        hold.unlink()
+        assert process.popen.wait(30) == 0
+    assert not Worker.objects.exists()
+    with running(["temporalex", "worker", "--burst"], subprocess_env, tmp_path / "burst.log") as burst:
+        assert burst.popen.wait(30) == 0
+    assert closed(started)
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_a_worker_that_was_stopped_in_a_turn_blames_nobody(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    """Not for a deadlock when it goes on, and not for a death when another one takes it for dead."""
+    env = env_with(subprocess_env, DEADLOCK_TIMEOUT=0.5, HARD_DEADLOCK_TIMEOUT=1.5, LEASE_SECONDS=2.0)
+    busy = tmp_path / "busy"
+    busy.touch()
+    with worker(env, tmp_path) as process:
+        child = process.child
+        slot = Worker.objects.get().slot
+        run = start("BusyWhile", {"path": str(busy)})
+        wait_for(lambda: (left := left_in(slot)) is not None and Marked("chain", run.chain_id) in left.marks)
+        os.kill(child, signal.SIGSTOP)
+        wait_for(lambda: state_of(child) == "T")
+        busy.unlink()
+        began = time.monotonic()
+        wait_for(lambda: time.monotonic() - began > 4.0, what="longer than all limits")
+        os.kill(child, signal.SIGCONT)
+        wait_for(lambda: closed(run))
+        assert process.child == child
+    assert instance(run).status == "completed"
+    assert "does not come to a wait" not in (tmp_path / "worker.log").read_text()
+    assert Instance.objects.get(pk=run.run_id).closing_value == {"result": "done"}

@@ -50,8 +50,8 @@ class Settings:
     )
     POOLED: bool = _setting(
         False,
-        "True behind a transaction pooler (PgBouncer): no session locks, no prepared statements, no LISTEN. A dead worker is then "
-        "found by its lease alone.",
+        "True behind a transaction pooler (PgBouncer): no settings or locks of a session, no prepared statements, no LISTEN. A dead "
+        "worker is then found by its lease alone.",
     )
     UPDATE_LOCK_WAIT: float = _setting(
         2.0, "Seconds that an update in a request waits for the lock of its run before it is left to a worker."

@@ -17,6 +17,7 @@ from temporalex_django.errors import UnknownVersion, UnknownWorkflow, WorkflowCl
 from temporalex_django.models import Instance
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.lookup import Found, as_run_id, the_one
+from temporalex_django.runtime.pages import in_pages
 
 _COLUMNS = "c.id, c.run_id, c.queue, c.closed, i.workflow_id, i.workflow, i.version, i.status"
 _TYPES = ("uuid", "uuid", "text", "bool", "text", "text", "int4", "text")
@@ -141,11 +142,12 @@ def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | 
 
 def found_by(workflow: str, filters: dict[str, Any], *, storage: DjangoStorage) -> Iterator[tuple[str, UUID]]:
     """Id and chain of the runs of a class, newest first; filters: ``id``, ``version``, ``status`` (a list)."""
-    runs = Instance.objects.using(storage.alias).filter(workflow=workflow, chain__run_id=F("id")).order_by("-id")
+    runs = Instance.objects.using(storage.alias).filter(workflow=workflow, chain__run_id=F("id"))
     for column, name in (("workflow_id", "id"), ("version", "version"), ("status__in", "status")):
         if name in filters:
             runs = runs.filter(**{column: filters[name]})
-    yield from runs.values_list("workflow_id", "chain_id").iterator(chunk_size=500)
+    for row in in_pages(runs.only("workflow_id", "chain_id"), by="-id"):
+        yield row.workflow_id, row.chain_id
 
 
 def find_chain(chain_id: UUID, *, storage: DjangoStorage) -> Target:

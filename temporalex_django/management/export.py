@@ -14,6 +14,7 @@ from temporalex_django.core import history_file
 from temporalex_django.models import Instance
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.lookup import as_run_id
+from temporalex_django.runtime.pages import in_pages
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -28,7 +29,7 @@ def handle(command: BaseCommand, *, ids: list[str], workflow: str | None, open: 
     """A file that is there already is replaced. Raises ``CommandError`` when nothing matches."""
     if not ids and workflow is None:
         raise CommandError("say which runs: ids of workflows or runs, or --workflow NAME")
-    runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
+    runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False)
     if ids:
         runs = runs.filter(_named(ids))
     if workflow is not None:
@@ -38,8 +39,8 @@ def handle(command: BaseCommand, *, ids: list[str], workflow: str | None, open: 
     folder, storage = Path(output), DjangoStorage()
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
-    for name, run in runs.values_list("workflow", "pk").iterator(chunk_size=500):
-        path = folder / f"{_safe(name)}-{run}.json"
+    for row in in_pages(runs.only("workflow"), by="id"):
+        run, path = row.pk, folder / f"{_safe(row.workflow)}-{row.pk}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(history_file.dump(storage.histories({run: 0})[run]))
         count += 1

@@ -1,4 +1,8 @@
-"""Sessions of workers: limits that keep a frozen worker from holding anybody up."""
+"""Sessions of workers: limits that keep a frozen worker from holding anybody up.
+
+A session of its own has them for good. Behind a transaction pooler (``POOLED``) sessions belong to everybody, web requests too: there each
+transaction of a worker sets them for itself, and nothing for whoever comes next.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from typing import Any
 from django.db import connections
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
+
+from temporalex_django.conf import get_settings
 
 _thread = threading.local()
 
@@ -28,13 +34,14 @@ STATEMENT_TIMEOUT = "60s"
 def worker_session(alias: str) -> Iterator[None]:
     """While inside, every connection that this thread opens to ``alias`` is set up for a worker; one that is open is too."""
     _thread.alias = alias
+    _thread.pooled = get_settings().POOLED
     try:
         connection = connections[alias]
         if connection.connection is not None:
             _prepare(connection)
         yield
     finally:
-        _thread.alias = None
+        _thread.alias, _thread.pooled = None, False
         if not connections[alias].in_atomic_block:
             connections[alias].close()
 
@@ -56,12 +63,33 @@ def _set_up(sender: Any, connection: Any, **_: Any) -> None:
         _prepare(connection)
 
 
-def _prepare(connection: Any) -> None:
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            wait = random.randint(*LOCK_TIMEOUT_MS)  # noqa: S311 - no secret
+def limit_transaction(alias: str) -> None:
+    """At the beginning of a transaction: a worker behind a pooler sets its limits for this one. No statement anywhere else."""
+    if getattr(_thread, "pooled", False) and _thread.alias == alias and connections[alias].vendor == "postgresql":
+        with connections[alias].cursor() as cursor:
+            names = _limits()
             cursor.execute(
-                f"set idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION}';"
-                f" set lock_timeout = '{wait}ms'; set statement_timeout = '{STATEMENT_TIMEOUT}';"
-                " set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; set tcp_keepalives_count = 3"
+                "select " + ", ".join(["set_config(%s, %s, true)"] * len(names)),
+                [text for limit in names.items() for text in limit],
             )
+
+
+def _prepare(connection: Any) -> None:
+    if connection.vendor == "postgresql" and not _thread.pooled:
+        settings = {
+            **_limits(),
+            "tcp_keepalives_idle": "5",
+            "tcp_keepalives_interval": "2",
+            "tcp_keepalives_count": "3",
+        }
+        with connection.cursor() as cursor:
+            cursor.execute("; ".join(f"set {name} = '{value}'" for name, value in settings.items()))
+
+
+def _limits() -> dict[str, str]:
+    wait = random.randint(*LOCK_TIMEOUT_MS)  # noqa: S311 - no secret
+    return {
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION,
+        "lock_timeout": f"{wait}ms",
+        "statement_timeout": STATEMENT_TIMEOUT,
+    }

@@ -20,7 +20,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.events import HistoryEvent
-from temporalex_django.runtime.connections import STATEMENT_TIMEOUT
+from temporalex_django.runtime.connections import STATEMENT_TIMEOUT, limit_transaction
 from temporalex_django.runtime.dialect import Dialect, dialect_for
 from temporalex_django.runtime.ids import token, uuid7
 from temporalex_django.runtime.inbox import InboxStatements, reading
@@ -99,6 +99,8 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
             if outermost and self.sql.vendor == "sqlite":
                 # Without transaction_mode=IMMEDIATE a transaction that reads first cannot always go on to write.
                 self.sql.execute("update temporalex_chain set due_at = due_at where 0 = 1")
+            elif outermost and self.worker:
+                limit_transaction(self.alias)
             yield
 
     @contextmanager

@@ -26,6 +26,7 @@ from temporalex_django.models import Chain, Instance
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.ids import token, uuid7
 from temporalex_django.runtime.inserting import NewStart, insert_start, ring_on_commit
+from temporalex_django.runtime.pages import in_pages
 from temporalex_django.runtime.step import ending, handed_on
 from temporalex_django.runtime.storage import RunState
 
@@ -84,7 +85,7 @@ class TableStorage:
         for column, name in (("workflow_id", "id"), ("workflow", "workflow"), ("version", "version")):
             if name in wanted:
                 runs = runs.filter(**{column: wanted[name]})
-        yield from runs.order_by("-chain_id").iterator(chunk_size=500)
+        yield from in_pages(runs, by="-chain_id")
 
     def _instance(self, row: Instance, storage: DjangoStorage) -> GraphInstance | None:
         """None when it was deleted since the row was read. Raises ``UnknownWorkflow``, ``PayloadError`` for a step that is gone."""

@@ -81,9 +81,9 @@ def unit_for(name: str) -> Unit:
 @contextmanager
 def active(executor: Executor) -> Iterator[None]:
     """Workflow code that runs inside belongs to ``executor``; async generators that it begins belong to its units."""
+    adopt, hooks = executor.scheduler.adopt, sys.get_asyncgen_hooks()
     outer, _here.executor = _here.executor, executor
-    hooks = sys.get_asyncgen_hooks()
-    sys.set_asyncgen_hooks(executor.scheduler.adopt, _left_alone)
+    sys.set_asyncgen_hooks(adopt, _left_alone)
     undo = switch(executor.suspect) if switch is not None else None
     try:
         yield

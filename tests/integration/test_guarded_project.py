@@ -16,6 +16,7 @@ from django.db import connection, transaction
 from temporalex_django import Ok, activity, api, checks, errors
 from temporalex_django.authoring import workflow as registry_of
 from temporalex_django.core import guard, places
+from temporalex_django.core.scheduler import Scheduler
 from temporalex_django.testing import DjangoEnvironment, WorkflowEnvironment
 from tests.unit.support import flow, once
 
@@ -115,6 +116,7 @@ def test_other_threads_use_the_orm_meanwhile(transactional_db: None) -> None:
     class Probe:
         suspect = False
         place = None
+        scheduler = Scheduler()
 
     with places.active(Probe()):  # type: ignore[arg-type]
         thread = threading.Thread(target=ask)

@@ -404,6 +404,13 @@ class NondeterminismError(TemporalexError):
         self.place = place
 
 
+class EngineChanged(TemporalexError):
+    """The run was started by another version of the engine, which would not do the same with its history. It is blocked, not lost."""
+
+    code = "engine_changed"
+    next_step = "Let such runs end under the version of temporalex_django that started them, or terminate them and start them again."
+
+
 class DeadlockDetected(TemporalexError):
     """Workflow code did not come to a wait within the deadlock timeout."""
 

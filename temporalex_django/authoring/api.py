@@ -229,8 +229,11 @@ def cancel_external(id: str) -> Awaitable[None]:
 
 
 def cancel_requested() -> bool:
-    """Whether somebody asked this run to cancel."""
-    return places.executor_for("cancel_requested").cancel_requested
+    """Whether somebody asked this run to cancel. Who has heard yes and continues as new does not pass the request on."""
+    executor = places.executor_for("cancel_requested")
+    if executor.cancel_requested and executor.place != "validator":  # which a replay does not run
+        executor.scheduler.request_seen = True
+    return executor.cancel_requested
 
 
 def wait_cancelled() -> Awaitable[None]:

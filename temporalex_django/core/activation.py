@@ -44,7 +44,8 @@ class RunInfo:
 class Activation:
     """Delivered together, answered together.
 
-    ``now`` is the stamp that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``, and ``snapshot`` of a graph that was moved. ``jobs``
+    ``now`` is the stamp that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``, ``snapshot`` of a graph
+    that was moved, and of a run that goes on from another one ``carried``: so many of the first signals are in its mailbox when it begins. ``jobs``
     are in delivery order: resolutions, a cancel request, messages. ``seed`` replaces the generator (after a reset). ``refused`` (replay only)
     holds the numbers of buffered signals that a phase refused in this activation.
 
@@ -87,7 +88,9 @@ class Completion:
     that ``after``, in each later activation until they are judged. ``changed`` is False when nothing needs writing.
     ``unapplied`` counts the messages at the end of the jobs with which nothing was done: the run had closed before them, or the host
     had ``enough`` for one activation.
-    ``carried`` are the signals that a continue-as-new takes along. ``refused``: signals that the permission of a handler kept out.
+    ``carried`` (of a continue-as-new, else None) is what the next run begins with: ``signals``, attributes of SignalReceived of what is
+    left in the mailbox, and ``cancel``, those of a CancelRequested that no unit has seen, or None. ``after`` of updates that are
+    ``pending`` then counts those signals. ``refused``: signals that the permission of a handler kept out.
     """
 
     commands: list[Command] = field(default_factory=list)
@@ -96,7 +99,7 @@ class Completion:
     resumed: list[str] = field(default_factory=list)
     notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     pending: list[tuple[str, int]] = field(default_factory=list)
-    carried: list[dict[str, Any]] = field(default_factory=list)
+    carried: dict[str, Any] | None = None
     refused: list[Refusal] = field(default_factory=list)
     unapplied: int = 0
     closed: str | None = None

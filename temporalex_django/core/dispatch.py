@@ -39,10 +39,13 @@ _NO_MESSAGES = RESOLUTIONS | {DELIVERED, "CancelRequested"}
 
 
 def messages(
-    executor: Executor, jobs: Sequence[Job], recorded: Recorded | None
+    executor: Executor, jobs: Sequence[Job], recorded: Recorded | None, carried: int
 ) -> tuple[list[Update], list[Job | Update]]:
-    """Updates that waited since an earlier activation, and what arrives now, both in order of arrival."""
-    base = executor.mailbox.received
+    """Updates that waited since an earlier activation, and what arrives now, both in order of arrival.
+
+    The first ``carried`` signals are in the mailbox before everything else: they are not among what arrives.
+    """
+    base = executor.mailbox.received + carried
     incoming: list[Job | Update] = []
     waiting: list[Update] = []
     if recorded is not None:
@@ -53,14 +56,17 @@ def messages(
         updates.sort(key=lambda update: update.after)
         waiting = [update for update in updates if update.after < base]
         rest = updates[len(waiting) :]
-        signals = [job for job in jobs if job.kind == "SignalReceived"]
+        signals = [job for job in jobs if job.kind == "SignalReceived"][carried:]
         for count in range(len(signals) + 1):
             incoming.extend(update for update in rest if update.after == base + count)
             incoming.extend(signals[count : count + 1])
         return waiting, incoming
+    count = base - carried
     for job in jobs:
         if job.kind == "SignalReceived":
-            incoming.append(job)
+            count += 1
+            if count > base:
+                incoming.append(job)
         elif job.kind == "UpdateRequested":
             attributes = job.attributes
             after = attributes.get("after")
@@ -110,13 +116,20 @@ def arrive(executor: Executor, message: Job | Update) -> None:
         assert sender is not None
         executor.refuse(Refusal(name=name, sender=sender, permission=permission, job=message))
         return
-    executor.record(message)
     if name == RESUME and executor.resumes is not None:
+        executor.record(message)
         executor.mailbox.received += 1
         executor.resumes.resumed(message.attributes["payload"])
         return
-    executor.mailbox.add_signal(name, message.attributes.get("payload"), sender=sender, permission=permission)
+    keep(executor, message, permission=permission)
     match_waiters(executor, name)
+
+
+def keep(executor: Executor, signal: Job, *, permission: str | None = None) -> None:
+    """Put a signal in the mailbox. ``permission``: the one that its sender was judged by."""
+    executor.record(signal)
+    name, payload = signal.attributes["name"], signal.attributes.get("payload")
+    executor.mailbox.add_signal(name, payload, sender=senders.of(signal.attributes), permission=permission)
 
 
 def _permission(executor: Executor, name: str) -> str | None:
@@ -145,7 +158,8 @@ def run(executor: Executor) -> None:
         executor.scheduler.run()
         phase = executor.phase
         if phase is None or phase.leaving is not None:
-            refuse_updates(executor)
+            if not executor.between_runs:
+                refuse_updates(executor)
             return
         if phase.busy is not None:
             if executor.admits:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-#: Bumped when the engine's own behaviour on replay changes; each run records the one it was started with.
-ENGINE_VERSION: Final = 1
+#: Bumped when the engine's own behaviour on replay changes; each run records the one it was started with, and goes on with no other.
+ENGINE_VERSION: Final = 2
 #: Format of the stored events.
 FORMAT: Final = 1
 

@@ -33,7 +33,15 @@ from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
 from temporalex_django.core.scheduler import Scheduler, Unit
 from temporalex_django.core.senders import Judge, Sender
 from temporalex_django.core.values import copied
-from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError, ResumeRefused, TemporalexError
+from temporalex_django.errors import (
+    Cancelled,
+    Control,
+    EngineChanged,
+    NestingError,
+    PayloadError,
+    ResumeRefused,
+    TemporalexError,
+)
 
 #: A longer history slows every rebuild: the run should continue as new.
 SUGGEST_CONTINUE_AS_NEW = 10_000
@@ -79,7 +87,9 @@ class Executor:
         )
         self.refused: tuple[int, ...] = ()  # of the activation that is replayed
         self.snapshot: dict[str, Any] | None = None  # where a graph that was moved from another version goes on
+        self.goes_on = False  # from another run, and no phase was open yet
         self.cancel_requested = False
+        self._cancel: dict[str, Any] = {}  # attributes of the request
         self.cancel_notice = IVar("a cancel request")
         self.closed: str | None = None
         self.handed_over: dict[
@@ -134,13 +144,15 @@ class Executor:
             yield
 
     def _check_engine(self, events: Sequence[HistoryEvent]) -> None:
-        """A history of a newer engine may mean things that this one does not know."""
-        engine = events[0].attributes.get("engine", 1) if events and events[0].kind == "WorkflowStarted" else 1
-        if engine > ENGINE_VERSION:
-            raise TemporalexError(
-                f"{self.info.workflow} {self.info.id} was started by engine {engine}, this is engine {ENGINE_VERSION}: "
-                "update temporalex_django to the version that started it, or newer"
-            )
+        """A history of another engine means something else than this one would make of it."""
+        if events and events[0].kind == "WorkflowStarted":
+            engine = events[0].attributes.get("engine", 1)
+            if engine != ENGINE_VERSION:
+                raise EngineChanged(
+                    f"{self.info.workflow} {self.info.id} (run {self.info.run_id}) was started by engine {engine}, this is engine "
+                    f"{ENGINE_VERSION}, which would not do the same: let it end under the version of temporalex_django that started "
+                    "it, or terminate it and start it again"
+                )
 
     def _activate(
         self, activation: Activation, recorded: Recorded | None, enough: Callable[[], bool] | None = None
@@ -152,12 +164,13 @@ class Executor:
         self.refused = activation.refused
         if activation.seed is not None:
             self._seed, self._rng = activation.seed, None
-        waiting, incoming = dispatch.messages(self, activation.jobs, recorded)
-        Context().run(
-            self._deliver, activation, waiting, incoming, enough
-        )  # what is of no unit is of this activation alone
+        carried = activation.start.get("carried", 0) if activation.start is not None else 0
+        waiting, incoming = dispatch.messages(self, activation.jobs, recorded, carried)
+        # what is of no unit is of this activation alone
+        Context().run(self._deliver, activation, carried, waiting, incoming, enough)
         # the host delivers those that wait again: cached and rebuilt executors agree
-        completion.pending = [(update.id, update.after) for update in self.mailbox.hand_back() if not update.accepted]
+        left = self.mailbox.hand_back()
+        completion.pending = [(update.id, self._place(update.after)) for update in left if not update.accepted]
         if self._kept_back and self.closed is None:
             self._let_go()
         completion.closed = self.closed
@@ -167,6 +180,7 @@ class Executor:
     def _deliver(
         self,
         activation: Activation,
+        carried: int,
         waiting: list[Update],
         incoming: list[Job | Update],
         enough: Callable[[], bool] | None,
@@ -181,7 +195,9 @@ class Executor:
                     self._apply(job)
                 elif job.kind == "CancelRequested" and not self.cancel_requested:
                     completion.jobs.append(job)
-                    self._request_cancel()
+                    self._request_cancel(job.attributes)
+                elif job.kind == "SignalReceived" and self.mailbox.received < carried:
+                    dispatch.keep(self, job)
             dispatch.run(self)
             for index, message in enumerate(incoming):
                 full = enough is not None and (index > 0 or self.recording) and enough()
@@ -194,6 +210,7 @@ class Executor:
     def _start(self, start: dict[str, Any]) -> None:
         self._seed, self._rng = start["seed"], None
         self.snapshot = start.get("snapshot")
+        self.goes_on = "carried" in start
         main = Unit(self.scheduler, "run", "run", self._run_ended, None)
         self.scheduler.spawn(main, self._main(start.get("args")))
 
@@ -212,21 +229,38 @@ class Executor:
             raise TemporalexError(f"{self.info.id}: {job.kind} for command {number}, which was never issued")
         # else: the wait was cancelled before this came in; nobody wants it any more (D-08)
 
-    def _request_cancel(self) -> None:
+    def _request_cancel(self, attributes: dict[str, Any]) -> None:
         self.cancel_requested = True
+        self._cancel = attributes
         for unit in list(self.scheduler.units.values()):
             if unit.parent is None:
-                self.scheduler.cancel(unit, seen=self.cancel_notice)
+                self.scheduler.cancel(unit, requested=True, notice=self.cancel_notice)
+        if self.cancel_notice.waiters:
+            self.scheduler.request_seen = True
         self.cancel_notice.put()
+
+    @property
+    def between_runs(self) -> bool:
+        """Whether updates wait for the first phase of this run, or for the next run, instead of being refused.
+
+        A host that answers in the activation that delivers an update has nowhere to let it wait.
+        """
+        return (self.goes_on or self.closed is not None) and self.closed in (None, "ContinueAsNew") and not self.admits
+
+    def _place(self, after: int) -> int:
+        """Behind how many signals an update stands; when the run has gone on, of those that go with it."""
+        return after if self.closed is None else sum(signal.number <= after for signal in self.mailbox.leftovers())
 
     def _run_ended(self, value: Any, error: BaseException | None) -> None:
         kind, attributes = self._closing(value, error)
         self.closed = kind
         left = self.mailbox.leftovers()
         if kind == "ContinueAsNew":
-            self._completion.carried = [
-                {"name": s.name, "payload": s.payload, **senders.recorded(s.sender)} for s in left
-            ]
+            unseen = self.cancel_requested and not self.scheduler.request_seen
+            self._completion.carried = {
+                "signals": [{"name": s.name, "payload": s.payload, **senders.recorded(s.sender)} for s in left],
+                "cancel": self._cancel if unseen else None,
+            }
         elif left:
             attributes["never_consumed"] = [s.name for s in left]
         self.emit(kind, None, attributes)

@@ -113,9 +113,11 @@ def _whole(data: dict[str, Any], events: list[HistoryEvent], source: str) -> Sto
     first = events[0]
     if first.kind != "WorkflowStarted":
         raise PayloadError(f"{source}: event 1 is {first.kind}, a history begins with WorkflowStarted")
-    if first.attributes.get("engine", 1) > ENGINE_VERSION:
+    engine = first.attributes.get("engine", 1)
+    if engine != ENGINE_VERSION:
         raise PayloadError(
-            f"{source}: event 1 is of engine {first.attributes['engine']}, this is engine {ENGINE_VERSION}: update temporalex_django"
+            f"{source}: event 1 is of engine {engine}, this is engine {ENGINE_VERSION}: read it with the version of temporalex_django "
+            "that wrote it"
         )
     for name in ("workflow", "id", "run_id"):
         if data[name] != first.attributes.get(name):

@@ -61,6 +61,7 @@ async def phase(executor: Executor, opened: Phase, timeout: float | None) -> Any
         opened.settle()
 
     executor.phase = opened
+    executor.goes_on = False
     if timeout is not None:
         opened.timer = executor.start_timer(timeout, expire)
     try:
@@ -135,6 +136,8 @@ def wait_cancelled(executor: Executor) -> IVar:
     """Returns when the run is asked to cancel, at once if it was already. Outside of a shield that is how the unit hears of it."""
     unit = executor.scheduler.current
     assert unit is not None
-    if executor.cancel_requested and not unit.shields:
-        unit.cancelled = False
+    if executor.cancel_requested:
+        executor.scheduler.request_seen = True
+        if not unit.shields:
+            unit.cancelled = False
     return executor.cancel_notice

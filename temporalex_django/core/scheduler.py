@@ -58,6 +58,7 @@ class Unit:
         "number",
         "parent",
         "queued",
+        "requested",
         "sender",
         "shields",
         "told",
@@ -81,6 +82,7 @@ class Unit:
         self.error: BaseException | None = None  # thrown in at the next step
         self.cancelled = False  # Cancelled is due at the next wait outside of a shield
         self.told = False  # a cancel has reached it: it does so once
+        self.requested = False  # that cancel is of the run
         self.shields = 0  # `shield` blocks that it is in
         self.children: dict[int, Unit] = {}  # that it started and that have not ended
         self.queued = False
@@ -111,6 +113,7 @@ class Scheduler:
         self.on_wait: Callable[[], None] | None = None  # the host's: a unit has come to a wait, or ended
         self.next_waiter: Callable[[], Unit | None] | None = None  # whose condition holds now; asked after each step
         self.complain: Callable[[str, BaseException], None] = lambda _what, _error: None  # of errors that go to nobody
+        self.request_seen = False  # a unit has heard that the run is asked to cancel
         self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
         self._last = 0
 
@@ -164,11 +167,11 @@ class Scheduler:
             generators[:] = [one for one in generators if one.ag_frame is not None]
         generators.append(cast("AsyncGeneratorType[Any, Any]", generator))
 
-    def cancel(self, root: Unit, *, seen: IVar | None = None) -> None:
+    def cancel(self, root: Unit, *, requested: bool = False, notice: IVar | None = None) -> None:
         """Raise ``Cancelled`` in the unit and in all that it started, at the present wait or else at the next one; once in each.
 
         A unit in a shield gets it after the shield, and what it started in there does not get it at all. A unit that waits for
-        ``seen`` knows of the cancel by that: its wait returns instead.
+        ``notice`` knows of the cancel by that: its wait returns instead. ``requested``: the run is asked to.
         """
         reached = [root]
         while reached:
@@ -176,7 +179,8 @@ class Scheduler:
             if unit.told:
                 continue
             unit.told = True
-            unit.cancelled = unit.shields > 0 or unit.waiting is None or unit.waiting is not seen
+            unit.requested = requested
+            unit.cancelled = unit.shields > 0 or unit.waiting is None or unit.waiting is not notice
             if unit.shields:
                 continue
             reached.extend(unit.children.values())
@@ -203,6 +207,7 @@ class Scheduler:
             waited.waiters.remove(unit)
             if waited.abandon is not None:
                 waited.abandon()
+            self.request_seen = self.request_seen or unit.requested
             error = Cancelled._make("cancelled")
         self.current = unit
         run = unit.context.run

@@ -148,7 +148,12 @@ class Migration(migrations.Migration):
                 ("accepts", models.JSONField(help_text="Messages that the open phase takes.", null=True)),
                 ("args", models.BinaryField()),
                 ("seed", models.BigIntegerField()),
-                ("carried", models.BinaryField(help_text="Signals that came along from the run before.", null=True)),
+                (
+                    "carried",
+                    models.BinaryField(
+                        help_text="Signals, and a cancel request, that came along from the run before.", null=True
+                    ),
+                ),
                 (
                     "snapshot",
                     models.BinaryField(

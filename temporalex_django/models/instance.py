@@ -62,7 +62,9 @@ class Instance(models.Model):
 
     args = models.BinaryField()
     seed = models.BigIntegerField()
-    carried = models.BinaryField(null=True, help_text=_("Signals that came along from the run before."))
+    carried = models.BinaryField(
+        null=True, help_text=_("Signals, and a cancel request, that came along from the run before.")
+    )
     snapshot = models.BinaryField(null=True, help_text=_("Where a graph goes on that was moved from another version."))
     published = models.BinaryField(null=True)
     closing = models.BinaryField(null=True, help_text=_("Attributes of the event that closed the run."))

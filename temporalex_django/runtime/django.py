@@ -320,7 +320,7 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
                     version=version,
                     args=decode(args),
                     seed=seed,
-                    carried=decode(carried) if carried is not None else (),
+                    carried=None if carried is None else decode(carried),
                     attempt=attempt,
                     parent=parent,
                     parent_chain=p_chain,

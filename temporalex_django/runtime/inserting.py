@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -32,7 +32,7 @@ CHANNEL = "temporalex"
 class NewStart:
     """A run to start. ``scope`` says among which open runs the id is unique: global, workflow, version, or none.
 
-    ``args``, ``carried``, ``tags``, ``metadata``, ``search_attributes`` and ``snapshot`` are plain JSON data. ``timeout`` (seconds) is for
+    ``args``, ``tags``, ``metadata``, ``search_attributes`` and ``snapshot`` are plain JSON data. ``timeout`` (seconds) is for
     the whole chain, ``run_timeout`` for each run of it. ``generated`` means that the id was drawn just now: nobody else can have it, so nothing is checked.
     """
 
@@ -54,7 +54,6 @@ class NewStart:
     tags: Sequence[str] | None = None
     metadata: Mapping[str, Any] | None = None
     search_attributes: Mapping[str, Any] | None = None
-    carried: Sequence[dict[str, Any]] = field(default=())
     snapshot: Mapping[str, Any] | None = None
 
     @property
@@ -128,7 +127,7 @@ def _wider_scope(start: NewStart) -> tuple[str, list[Any]]:
 
 
 _RUN_COLUMNS = (
-    "id, chain_id, workflow_id, workflow, version, queue, args, seed, carried, parent, parent_chain_id, parent_run_id,"
+    "id, chain_id, workflow_id, workflow, version, queue, args, seed, parent, parent_chain_id, parent_run_id,"
     " parent_seq, subject_type_id, subject_id, tags, metadata, search_attributes, run_timeout, snapshot"
 )
 
@@ -141,7 +140,7 @@ def _run_values(start: NewStart, chain: UUID, run: UUID, alias: str) -> list[Any
         subject_id = str(start.subject.pk)
     return [
         *(run, chain, start.workflow_id, start.workflow, start.version, start.queue, encode(start.args)),
-        *(start.seed if start.seed is not None else token(), encode(list(start.carried)) if start.carried else None),
+        start.seed if start.seed is not None else token(),
         *(start.parent, start.parent_chain, start.parent_run, start.parent_seq, subject_type, subject_id),
         *(None if v is None else json.dumps(v) for v in (start.tags, start.metadata, start.search_attributes)),
         *(start.run_timeout, None if start.snapshot is None else encode(dict(start.snapshot))),
@@ -158,7 +157,6 @@ _RUN_KINDS = (
         "text",
         "bytea",
         "int8",
-        "bytea",
         "text",
         "uuid",
         "uuid",

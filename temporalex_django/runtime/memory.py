@@ -409,6 +409,9 @@ class MemoryStorage:
             open_ones = [kept for kept in updates.values() if kept.outcome and kept.outcome.status == "accepted"]
             for kept in open_ones:
                 kept.outcome = write.closing
+            for kept in inbox.values():  # what is left there is for the next turn to answer, also what waited
+                kept.fresh = True
+                self._fresh[chain_id] = None
             if write.cut_off:
                 write.warn_of_unfinished([kept.message.name for kept in open_ones])
 

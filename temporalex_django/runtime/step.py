@@ -160,7 +160,11 @@ class Step:
             start = {"args": facts.args, "seed": facts.seed}
             if facts.snapshot is not None:
                 start["snapshot"] = facts.snapshot
-            later = [Job("SignalReceived", dict(signal)) for signal in facts.carried]
+            if facts.carried is not None:
+                signals, cancel = facts.carried["signals"], facts.carried["cancel"]
+                start["carried"] = len(signals)
+                later = [Job("SignalReceived", dict(signal)) for signal in signals]
+                cancels += [] if cancel is None else [Job("CancelRequested", cancel)]
         for message in self.messages:
             if message.kind in _RESULTS:
                 self.write.consumed.append(message.id)
@@ -426,6 +430,8 @@ def started_attributes(facts: RunFacts) -> dict[str, Any]:
         "attempt": facts.attempt,
         "parent": facts.parent,
     }
+    if facts.carried is not None:
+        attributes["carried"] = len(facts.carried["signals"])
     if facts.snapshot is not None:
         attributes["snapshot"] = facts.snapshot
     return attributes

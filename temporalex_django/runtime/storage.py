@@ -52,7 +52,9 @@ class RunFacts:
     version: int
     args: Any
     seed: int
-    carried: Sequence[dict[str, Any]] = ()  # signals that came along from the run before: attributes of SignalReceived
+    carried: dict[str, Any] | None = (
+        None  # what came along from the run before (``Completion.carried``); None: there is none
+    )
     attempt: int = 1
     parent: str | None = None
     parent_chain: UUID | None = None
@@ -278,7 +280,7 @@ class NewRun:
     run_id: UUID
     args: Any
     seed: int
-    carried: Sequence[dict[str, Any]] = ()
+    carried: dict[str, Any] | None = None  # as in ``RunFacts``
 
 
 @dataclass(slots=True, kw_only=True)

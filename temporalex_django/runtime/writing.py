@@ -317,7 +317,7 @@ class TurnStatements(ABC):
                         w.run.run_id,
                         encode(n.args),
                         n.seed,
-                        encode(list(n.carried)) if n.carried else None,
+                        None if n.carried is None else encode(n.carried),
                         now,
                     )
                     for w in successors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import decimal
+from decimal import Decimal
 from functools import partial
 
 from temporalex_django import (
@@ -303,3 +305,72 @@ class KeptMailbox(Workflow):
     async def slow(n, state):
         inner = await api.wait_for_signal("inner")
         return NoReply([*state, n, inner])
+
+
+class KeptContexts(Workflow):
+    """Branches with a precision of their own, and async generators that they leave."""
+
+    async def run(self, args):
+        decimal.getcontext().prec = args
+        thirds = await api.parallel([partial(self.third, n) for n in range(1, 4)])
+        return Ok([thirds, str(Decimal(1) / 3)])
+
+    @classmethod
+    async def third(cls, prec):
+        with decimal.localcontext() as context:
+            context.prec = prec
+            async for _ in cls.steps(prec):
+                break
+            await api.sleep(4 - prec)
+            return str(Decimal(1) / 3)
+
+    @staticmethod
+    async def steps(prec):
+        try:
+            yield await price(prec)
+        finally:
+            await charge(str(Decimal(1) / 3))
+
+
+class KeptTurns(Workflow):
+    """Units that wait for one lock, and races that leave what they do not return."""
+
+    async def run(self, args):
+        self.locked = True
+        order = []
+        await api.parallel([*[partial(self.turn, n, order) for n in range(3)], self.unlock])
+        first = await api.race(api.wait_for_signal("a"), api.wait_for_signal("b"))
+        return Ok([order, first, await api.wait_for_signal("b"), await api.wait_for_signal("b")])
+
+    async def turn(self, number, order):
+        await api.sleep(3 - number)
+        await api.wait_condition(lambda: not self.locked)
+        self.locked = True
+        order.append(await charge(number))
+        self.locked = False
+
+    async def unlock(self):
+        await api.wait_for_signal("unlock")
+        self.locked = False
+
+
+class KeptGap(Workflow):
+    """Continues as new with signals, updates and a cancel request that it has not seen, towards a phase."""
+
+    async def run(self, args):
+        async with api.shield():
+            await charge(args)
+        if args < 3:
+            return ContinueAsNew(args + 1)
+        try:
+            await api.sleep(60)
+        except errors.Cancelled:
+            return Ok(await api.phase([], update={"add": self.add}, signal={"note": self.add, "end": self.end}))
+
+    @staticmethod
+    def add(item, state):
+        return Reply(len(state), [*state, item]) if isinstance(item, int) else NoReply([*state, item])
+
+    @staticmethod
+    def end(_, state):
+        return Stop(state)

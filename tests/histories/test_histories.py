@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from temporalex_django.core import history_file
-from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, INPUTS, KINDS, HistoryEvent
+from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, ENGINE_VERSION, INPUTS, KINDS, HistoryEvent
 from temporalex_django.core.replaying import replay
 from temporalex_django.errors import NondeterminismError
 from tests.histories import flows
@@ -57,10 +57,10 @@ def test_every_kind_of_event_occurs():
     assert not seen.keys() - KINDS
 
 
-def test_all_are_of_the_format_in_which_they_were_written():
+def test_all_are_of_the_engine_and_the_format_of_today():
     for path in FILES:
         data = json.loads(path.read_text())
-        assert (data["temporalex_history"], data["events"][0]["attributes"]["engine"]) == (1, 1), path.name
+        assert (data["temporalex_history"], data["events"][0]["attributes"]["engine"]) == (1, ENGINE_VERSION), path.name
         events = stored(path)[1]
         assert all(isinstance(event, HistoryEvent) for event in events)
         assert history_file.dump(events) == path.read_text(), f"{path.name} was written by hand"

@@ -220,17 +220,19 @@ def test_continue_as_new_gives_the_chain_a_new_run(storage: DjangoStorage) -> No
         (run,) = claim(storage)
         stamp = storage.now()
         run.length, run.head, run.activations, run.stamp, run.due_at = 3, 77, 2, stamp, None
-        new = NewRun(run_id=uuid7(), args={"n": 2}, seed=5, carried=[{"name": "s", "payload": 1}])
+        new = NewRun(
+            run_id=uuid7(), args={"n": 2}, seed=5, carried={"signals": [{"name": "s", "payload": 1}], "cancel": None}
+        )
         storage.write([RunWrite(run=run, next_run=new, instance={"status": "continued_as_new", "closed_at": NOW})])
 
     with storage.transaction():
         (run,) = claim(storage)
         facts = storage.facts([run.run_id])[run.run_id]
     assert (run.chain_id, run.run_id, run.length, run.head, run.stamp) == (started.chain_id, new.run_id, 0, None, stamp)
-    assert (facts.args, facts.seed, list(facts.carried), facts.version) == (
+    assert (facts.args, facts.seed, facts.carried, facts.version) == (
         {"n": 2},
         5,
-        [{"name": "s", "payload": 1}],
+        {"signals": [{"name": "s", "payload": 1}], "cancel": None},
         3,
     )
     assert Instance.objects.get(pk=new.run_id).tags == ["vip"]

@@ -3,7 +3,7 @@
 The code is what REST answers, logs and ``docs/reference/errors.md`` use; the docstring is the default message.
 
     TemporalexError
-    ├── WorkflowDefinitionError · PayloadError · OutsideWorkflow · NestingError · DeterminismViolation · NotAwaited
+    ├── WorkflowDefinitionError · PayloadError · KeyMissing · OutsideWorkflow · NestingError · DeterminismViolation · NotAwaited
     ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
     ├── InvalidId └── MessageIdTaken
     ├── NotCancellable · UnknownQuery · QueryFailed · EngineNotFound · NotConfigured
@@ -57,6 +57,20 @@ class PayloadError(TemporalexError):
         "Look at the path in the message; send JSON-able data, dataclasses, msgspec structs, dates, decimals "
         "or UUIDs, and store what is large elsewhere."
     )
+
+
+class KeyMissing(TemporalexError):
+    """The payload codec of this process lacks the key that a payload needs; ``key`` names it.
+
+    For codecs to raise, from ``decode``. In a worker it is no failure: the run or activity is left to a worker that has the key.
+    """
+
+    code = "key_missing"
+    next_step = "Give the process the key that the message names; what is waiting for it goes on then."
+
+    def __init__(self, key: str = "") -> None:
+        super().__init__(f"the payload codec of this process lacks the key {key!r}" if key else None)
+        self.key = key
 
 
 class OutsideWorkflow(TemporalexError):

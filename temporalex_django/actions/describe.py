@@ -32,6 +32,7 @@ class LiveWorkers:
     """What the workers that are alive can take: pairs of queues, and versions by class. One read serves a whole list of runs."""
 
     able: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
+    activities: Sequence[tuple[frozenset[str], frozenset[str]]] = ()
 
     def missing(self, *, workflow: str, version: int, queue: str) -> str | None:
         """Why none of them can take a run, in words; None when one can."""
@@ -42,22 +43,28 @@ class LiveWorkers:
             return f"a worker: none that is alive has the class {workflow} (version {version})"
         return None
 
+    def has(self, activity: str, *, queue: str) -> bool:
+        """Whether one of them takes that activity from that queue."""
+        return any(queue in queues and activity in names for queues, names in self.activities)
+
 
 def live_workers(*, alias: str) -> LiveWorkers:
     """Workers whose lease has not run out. One read."""
-    rows = Worker.objects.using(alias).filter(expires_at__gt=Now()).values_list("queues", "workflows")
+    alive = Worker.objects.using(alias).filter(expires_at__gt=Now())
+    rows = list(alive.values_list("queues", "workflows", "activity_names"))
     return LiveWorkers(
         able=[
             (frozenset(queues), {name: frozenset(versions) for name, versions in workflows.items()})
-            for queues, workflows in rows
-        ]
+            for queues, workflows, _ in rows
+        ],
+        activities=[(frozenset(queues), frozenset(names)) for queues, _, names in rows],
     )
 
 
 def describe(target: Target, *, storage: DjangoStorage, run: Instance | None = None) -> Description:
     """The run as it stands. When something is due that no live worker can take, ``waiting_for`` says so.
 
-    Two reads, three when something is due; one less when ``run``, its row, is there already.
+    Two reads, four when something is due; one less when ``run``, its row, is there already.
     """
     now, parameters = storage.sql.instant(storage.clock)
     run = run or _run(target, storage=storage)
@@ -72,11 +79,30 @@ def describe(target: Target, *, storage: DjangoStorage, run: Instance | None = N
             ("bool",),
         )
         if due and due[0][0]:
-            missing = live_workers(alias=storage.alias).missing(
-                workflow=run.workflow, version=run.version, queue=run.queue
-            )
+            workers = live_workers(alias=storage.alias)
+            missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
             waiting += [missing] if missing else []
+            waiting += _absent(run, workers, storage=storage)
+    elif run.blocked and (lacking := run.blocked.get("waits_for")):
+        waiting.append(f"a worker with {lacking}")
     return described(run, waiting_for=waiting)
+
+
+def _absent(run: Instance, workers: LiveWorkers, *, storage: DjangoStorage) -> list[str]:
+    """What the activities of the run wait for that are due and that nobody takes: their code, or the key of a payload."""
+    now, parameters = storage.sql.instant(storage.clock)
+    rows = storage.sql.select(
+        "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"  # noqa: S608
+        f" and (due_at <= {now} or waits_for is not null) order by 1, 2, 3",
+        [run.pk, *parameters],
+        ("text", "text", "text"),
+    )
+    lacking = [
+        waits_for or f"the activity {name}"
+        for name, queue, waits_for in rows
+        if waits_for or not workers.has(name, queue=queue)
+    ]
+    return [f"a worker with {what}" for what in dict.fromkeys(lacking)]
 
 
 def described(run: Instance, *, waiting_for: Iterable[str] | None = None) -> Description:

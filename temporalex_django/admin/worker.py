@@ -28,6 +28,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         ("host", "pid", "place"),
         "queues",
         "workflows",
+        "activity_names",
         ("runs", "activities", "turns"),
         ("started_at", "beat_at", "expires_at"),
         ("skew", "session_lock", "buried_at"),

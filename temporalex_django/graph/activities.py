@@ -11,7 +11,7 @@ from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity, Options, Source
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import payloads
-from temporalex_django.errors import PayloadError
+from temporalex_django.errors import ActivityNotFound
 from temporalex_django.graph.context import Context
 from temporalex_django.graph.course import encoded
 from temporalex_django.graph.instance import Late
@@ -34,7 +34,7 @@ class StepActivity(Activity[Any, Any]):
     def prepared(
         self, args: Sequence[Any], kwargs: Any, source: Source
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """``execute`` of the step, and what it takes. Raises ``PayloadError``, ``UnknownWorkflow``."""
+        """``execute`` of the step, and what it takes. Raises ``PayloadError``, ``UnknownWorkflow``, ``ActivityNotFound``."""
         key, config, version = args
         step = self._step(key, source.workflow(version))
         made = step() if isinstance(step, type) else step
@@ -55,7 +55,7 @@ class StepActivity(Activity[Any, Any]):
         graph = getattr(workflow, "_graph", None)
         step: StepRef | None = graph.by_key.get(key) if graph is not None else None
         if step is None:
-            raise PayloadError(f"{workflow.__name__} has no step {key!r} any more")
+            raise ActivityNotFound(f"{workflow.__name__} has no step {key!r} in this process")
         return step
 
 

@@ -75,6 +75,10 @@ class Migration(migrations.Migration):
                 ("queues", models.JSONField(help_text="Queues that it takes runs and activities from.")),
                 ("workflows", models.JSONField(help_text="Workflow classes that it has: name to list of versions.")),
                 (
+                    "activity_names",
+                    models.JSONField(db_default=[], help_text="Activities that it has, steps of graphs among them."),
+                ),
+                (
                     "slot",
                     models.TextField(db_default="", help_text="File in which it notes what it is running."),
                 ),
@@ -312,6 +316,7 @@ class Migration(migrations.Migration):
                 ("heartbeat", models.BinaryField(null=True)),
                 ("tags", models.JSONField(help_text="Those of the workflow's class, to filter by.", null=True)),
                 ("metadata", models.JSONField(null=True)),
+                ("waits_for", models.TextField(help_text="What the worker lacked that gave it back.", null=True)),
                 ("owner", models.BigIntegerField(help_text="Epoch of the worker that has it.", null=True)),
                 (
                     "chain",

@@ -44,6 +44,7 @@ class ActivityTask(models.Model):
     heartbeat = models.BinaryField(null=True)
     tags = models.JSONField(null=True, help_text=_("Those of the workflow's class, to filter by."))
     metadata = models.JSONField(null=True)
+    waits_for = models.TextField(null=True, help_text=_("What the worker lacked that gave it back."))  # noqa: DJ001 - nothing
     owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that has it."))
 
     class Meta:

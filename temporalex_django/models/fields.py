@@ -8,7 +8,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 
 from temporalex_django.conf import codec
-from temporalex_django.errors import PayloadError
+from temporalex_django.errors import KeyMissing, PayloadError
 
 
 class Payload:
@@ -27,7 +27,7 @@ def decoded(data: bytes | memoryview | None) -> Any:
         return None
     try:
         return codec().decode(bytes(data))
-    except (PayloadError, ImproperlyConfigured, ValueError) as exc:
+    except (PayloadError, KeyMissing, ImproperlyConfigured, ValueError) as exc:
         return Payload(str(exc))
 
 

@@ -22,6 +22,7 @@ class Worker(models.Model):
     )
     queues = models.JSONField(help_text=_("Queues that it takes runs and activities from."))
     workflows = models.JSONField(help_text=_("Workflow classes that it has: name to list of versions."))
+    activity_names = models.JSONField(db_default=[], help_text=_("Activities that it has, steps of graphs among them."))
     slot = models.TextField(db_default="", help_text=_("File in which it notes what it is running."))
     session_lock = models.BooleanField(db_default=False, help_text=_("Whether it holds an advisory lock on its epoch."))
     trying = models.JSONField(

@@ -9,12 +9,16 @@ from typing import Any
 from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import describe
-from temporalex_django.errors import ActivityNotFound, PayloadError
+from temporalex_django.errors import ActivityNotFound, KeyMissing, PayloadError, UnknownWorkflow
 from temporalex_django.runtime.storage import NewTask, TaskResult, TaskState
 
 #: Timeouts by which state of a task they count from.
 _QUEUED = ("schedule_to_start", "schedule_to_close")
 _RUNNING = ("start_to_close", "heartbeat", "schedule_to_close")
+
+
+#: When an activity is offered again that a worker gave back because it lacks what that needs.
+OFFERED_AGAIN = timedelta(seconds=2)
 
 
 def idempotency_key(task: TaskState) -> str:
@@ -98,14 +102,34 @@ def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> dat
     return retry_at if close is None or retry_at < task.scheduled_at + timedelta(seconds=close) else None
 
 
+#: What another worker may have: not the fault of whoever is being run.
+ABSENT = (ActivityNotFound, KeyMissing, UnknownWorkflow)
+
+
+class Absent(Exception):
+    """An atomic activity needs what this process lacks: undoes the transaction of its turn, which is another worker's then."""
+
+
 def hopeless(error: BaseException) -> bool:
-    """No code for it here, or a payload that does not fit: another attempt would end the same way."""
+    """A payload that does not fit, or, where there is no other worker, no code for it: another attempt would end the same way."""
     return isinstance(error, (ActivityNotFound, PayloadError))
 
 
 def unknown(task: TaskState, error: BaseException) -> TaskResult:
-    """No code for it here, or its arguments do not fit: not worth another attempt."""
+    """Its arguments cannot be read, or do not fit: not worth another attempt."""
     return failed(task, error, task.due_at, final=True)
+
+
+def left(task: TaskState, error: BaseException, now: datetime) -> TaskResult:
+    """This process has not what it takes (code, or the key of a payload): another worker is to have the attempt, uncounted."""
+    match error:
+        case KeyMissing():
+            what = f"the key {error.key!r}"
+        case UnknownWorkflow():
+            what = f"the class {task.workflow}"
+        case _:
+            what = f"{task.activity} in {task.workflow}"
+    return TaskResult(task=task, retry_at=now + OFFERED_AGAIN, count=False, waits_for=what)
 
 
 def lost(task: TaskState, now: datetime) -> TaskResult:

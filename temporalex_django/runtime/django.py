@@ -72,6 +72,7 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
         self.sql: Dialect = dialect_for(self.alias)
         self._looks: dict[str, _Look] = {}
         self._declined: dict[UUID, float] = {}
+        self.absent: set[str] = set()
         # until when it is believed, and what live workers have
         self._living: tuple[float, set[tuple[str, int]]] = (0.0, set())
         self._turn = 0
@@ -398,12 +399,13 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
                 f"{declined} order by due_at limit 1)"
             )
             parameters += [queue, *excluded]
+        here, absent = self.here()
         for queue in queues:
             tasks.append(
-                "(select due_at from temporalex_activity_task where queue = %s and owner is null and not atomic"
+                f"(select due_at from temporalex_activity_task where queue = %s{here} and owner is null and not atomic"
                 " order by due_at limit 1)"
             )
-            parameters.append(queue)
+            parameters += [queue, *absent]
         for queue in queues:
             fresh.append("exists (select 1 from temporalex_message where fresh and queue = %s)")
             parameters.append(queue)

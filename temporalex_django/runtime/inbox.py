@@ -11,7 +11,7 @@ from uuid import UUID
 
 from temporalex_django.conf import codec
 from temporalex_django.core.senders import Sender
-from temporalex_django.errors import PayloadError
+from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.runtime.dialect import Dialect
 from temporalex_django.runtime.storage import Inbox, InboxMessage
 
@@ -121,6 +121,9 @@ def reading(what: str, *, run: UUID | None = None, chain: UUID | None = None) ->
     """Say of which run a payload cannot be read: the turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error."""
     try:
         yield
+    except KeyMissing as exc:
+        exc.run_id, exc.chain_id = run, chain  # type: ignore[attr-defined] # as below
+        raise
     except Exception as exc:
         error = PayloadError(f"{what} cannot be read: {exc}")
         error.run_id, error.chain_id = run, chain  # type: ignore[attr-defined] # for whoever isolates it

@@ -18,17 +18,20 @@ from typing import NamedTuple
 from uuid import UUID
 
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.errors import TemporalexError
+from temporalex_django.errors import KeyMissing, TemporalexError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.places import is_gone, is_neighbour
 from temporalex_django.runtime.slots import Left, Marked, abandoned, left_in, remove_slot
 from temporalex_django.runtime.verdicts import Verdict, judge
+from temporalex_django.runtime.worker_rows import wake_for_others
 from temporalex_django.runtime.writing import insert
 
 log = logging.getLogger("temporalex_django.recovery")
 
 _LONGEST_BACKOFF = 300.0
+#: When a run that needs a key is offered again to workers that may have it; who lacks it leaves it alone for longer.
+_OFFERED_AGAIN = timedelta(seconds=3)
 #: Leases for which a worker must have lived since the last death whose cause is not known, until nobody is cautious any more.
 _CAUTIOUS_FOR = 5
 
@@ -139,6 +142,9 @@ def _bury(
     alone = unknown and len(tried) == 1
     which = "where id = %s and epoch = %s and buried_at is null" + (" and trying is not null" if alone else "")
     with storage.transaction():
+        classes = storage.sql.select(
+            "select cast(workflows as text) from temporalex_worker where id = %s", [row.id], ("text",)
+        )
         if unknown and not alone:
             statement, values = f"update temporalex_worker set buried_at = %s {which}", [now, row.id, row.epoch]
         else:
@@ -156,6 +162,7 @@ def _bury(
             _blame(storage, left)
         if alone:
             _found_out(storage)
+        wake_for_others(storage, list(json.loads(classes[0][0])))
     if left is not None:
         remove_slot(row.slot)
     found.workers.append(row.id)
@@ -339,7 +346,12 @@ def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bo
         due = now + timedelta(seconds=min(2.0 ** min(attempt, 16), _LONGEST_BACKOFF))
         code = error.code if isinstance(error, TemporalexError) else type(error).__name__
         text = f"{type(error).__name__}: {error}"
-        _block(storage, chain, run.run_id, code=code, error=text, attempt=attempt, now=now, due=due)
+        waits_for = None
+        if isinstance(error, KeyMissing):
+            waits_for, due = f"the key {error.key!r}", now + _OFFERED_AGAIN
+        _block(
+            storage, chain, run.run_id, code=code, error=text, attempt=attempt, now=now, due=due, waits_for=waits_for
+        )
     log.error("run %s is blocked: %s", run.run_id, text, extra={"run_id": str(run.run_id)})
     return True
 
@@ -354,8 +366,11 @@ def _block(
     attempt: int,
     now: datetime,
     due: datetime | None,
+    waits_for: str | None = None,
 ) -> None:
     mark = {"code": code, "error": error, "since": now.isoformat(), "attempt": attempt}
+    if waits_for is not None:
+        mark["waits_for"] = waits_for
     storage.sql.execute(
         "update temporalex_chain set attempt = %s, due_at = coalesce(%s, deadline) where id = %s", [attempt, due, chain]
     )

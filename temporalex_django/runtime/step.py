@@ -82,8 +82,8 @@ class Step:
         self.write.parked = [message.id for message in self.messages]
         return self.write
 
-    def blocked(self, error: BaseException, *, retry: bool = True) -> RunWrite:
-        """The activation failed: nothing of it is written, the run stays open and says why."""
+    def blocked(self, error: BaseException, *, retry: bool = True, waits_for: str | None = None) -> RunWrite:
+        """The activation failed: nothing of it is written, the run stays open and says why; ``waits_for`` what no worker has."""
         run = self.run
         run.attempt += 1
         delay = min(2.0 ** min(run.attempt, 16), _LONGEST_BACKOFF)
@@ -96,6 +96,8 @@ class Step:
             "since": self.now.isoformat(),
             "attempt": run.attempt,
         }
+        if waits_for is not None:
+            self.write.instance["blocked"]["waits_for"] = waits_for
         return self.parked()
 
     def activate(

@@ -429,13 +429,14 @@ class TaskResult:
     """The end of one attempt.
 
     ``outcome`` is ``(history kind, attributes)`` when it was the last, else it is due again at ``retry_at``. Fenced by ``attempt``
-    and ``owner``: a late one changes nothing. ``count`` False gives the attempt back.
+    and ``owner``: a late one changes nothing. ``count`` False gives the attempt back, ``waits_for`` says what was lacking here.
     """
 
     task: TaskState
     outcome: tuple[str, dict[str, Any]] | None = None
     retry_at: datetime | None = None
     count: bool = True
+    waits_for: str | None = None
 
 
 class TaskStorage(Protocol):

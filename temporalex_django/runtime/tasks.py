@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.authoring import activity
 from temporalex_django.conf import codec
-from temporalex_django.errors import PayloadError
+from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.dialect import Columns, Dialect
 from temporalex_django.runtime.storage import TaskResult, TaskState
@@ -56,6 +57,8 @@ class TaskStatements(ABC):
 
     sql: Dialect
     clock: Callable[[], datetime] | None
+    worker: bool
+    absent: set[str]  # names of activities that were found and that this process lacks
 
     @abstractmethod
     def now(self) -> datetime: ...
@@ -66,29 +69,70 @@ class TaskStatements(ABC):
     def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
         """Take due, unowned activities, oldest due first, queue after queue. One statement a queue on PostgreSQL."""
         found: list[TaskState] = []
+        which, excluded = self.here()
+        if not atomic:
+            which += " and not atomic"
         with self.transaction():
             for queue in queues:
                 if len(found) < limit:
                     take = self._take_sqlite if self.sql.vendor == "sqlite" else self._take
-                    found += take(queue, limit - len(found), owner, "" if atomic else " and not atomic")
-            return self._readable(found)
+                    found += take(queue, limit - len(found), owner, which, excluded)
+            return self._mine(self._readable(found))
+
+    def here(self) -> tuple[str, list[Any]]:
+        """A condition that leaves out what this process lacks, and its parameters; nothing as long as none of it was seen."""
+        absent = [name for name in self.absent if name not in activity.registry]
+        if not absent:
+            return "", []
+        test, parameter = self.sql.among(absent, "text")
+        return f" and not (activity {test})", [parameter]
+
+    def _mine(self, tasks: list[TaskState]) -> list[TaskState]:
+        """Those that this process has the code of. A worker gives the others back uncounted, and leaves them alone from now on."""
+        if not self.worker or all(task.activity in activity.registry for task in tasks):
+            return tasks
+        absent = [task for task in tasks if task.activity not in activity.registry]
+        for name in {task.activity for task in absent} - self.absent:
+            log.warning("%s is not in this process: left to a worker that has it", name)
+            self.absent.add(name)
+        self.finish_tasks([TaskResult(task=task, retry_at=task.due_at, count=False) for task in absent])
+        return [task for task in tasks if task.activity in activity.registry]
+
+    def _without_key(self, tasks: Sequence[tuple[TaskState, KeyMissing]]) -> None:
+        """Give claimed activities back whose payloads only another worker can read: uncounted, to be offered again soon."""
+        if not tasks:
+            return
+        due = self.now() + activities.OFFERED_AGAIN
+        self.sql.write(
+            (("id", "int8"), ("due_at", "timestamptz"), ("waits_for", "text")),
+            "update temporalex_activity_task set owner = null, attempt = attempt - 1, started_at = null, expires_at = close_at,"
+            " due_at = v.due_at, waits_for = v.waits_for from v"
+            " where temporalex_activity_task.id = v.id and temporalex_activity_task.id {key}",
+            [(task.id, due, f"the key {exc.key!r}") for task, exc in tasks],
+            key="id",
+        )
 
     def _readable(self, tasks: Sequence[TaskState]) -> list[TaskState]:
         """These with their payloads. One that cannot be read fails for good, here and now: it must not hold up the others."""
-        readable, broken = [], []
+        readable, broken, keyless = [], [], []
         for task in tasks:
             try:
                 _decode(task)
                 readable.append(task)
+            except KeyMissing as exc:
+                if not self.worker:
+                    raise
+                keyless.append((task, exc))
             except PayloadError as exc:
                 log.exception(
                     "an activity fails for good", extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)}
                 )
                 broken.append(activities.unknown(task, exc))
         self.finish_tasks(broken)
+        self._without_key([(task, exc) for task, exc in keyless if task.owner is not None])
         return readable
 
-    def _take(self, queue: str, limit: int, owner: int, which: str) -> list[TaskState]:
+    def _take(self, queue: str, limit: int, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
         due, parameters = self.sql.instant(self.clock)
         now, again = self.sql.instant(self.clock, live=True)
         rows = self.sql.select(
@@ -97,17 +141,17 @@ class TaskStatements(ABC):
             f" {now} + heartbeat_timeout * interval '1 second')"
             f" where id = any(array(select id from temporalex_activity_task where queue = %s and owner is null{which}"
             f" and due_at <= {due} order by due_at limit %s for no key update skip locked)) returning {_TASK}",
-            [owner, *again, *again, *again, queue, *parameters, limit],
+            [owner, *again, *again, *again, queue, *excluded, *parameters, limit],
             _TYPES,
         )
         return sorted((_task(row) for row in rows), key=lambda t: (t.due_at, t.id))
 
-    def _take_sqlite(self, queue: str, limit: int, owner: int, which: str) -> list[TaskState]:
+    def _take_sqlite(self, queue: str, limit: int, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
         now = self.now()
         rows = self.sql.select(
             f"select {_TASK}, start_to_close, heartbeat_timeout, close_at from temporalex_activity_task"
             f" where queue = %s and owner is null{which} and due_at <= %s order by due_at limit %s",
-            [queue, now, limit],
+            [queue, *excluded, now, limit],
             (*_TYPES, "float8", "float8", "timestamptz"),
         )
         taken, changes = [], []
@@ -186,14 +230,16 @@ class TaskStatements(ABC):
                 close_at = _later(r.task.scheduled_at, total)
                 expires = earliest(close_at, _later(due, r.task.options.get("schedule_to_start")))
             attempt = r.task.attempt if r.count else r.task.attempt - 1
-            rows.append((*_fence(r), attempt, due, expires))
+            rows.append((*_fence(r), attempt, due, expires, r.waits_for))
         columns: Columns = (
             *_FENCE_COLUMNS,
-            *(("tries", "int4"), ("due_at", "timestamptz"), ("expires_at", "timestamptz")),
+            *(("tries", "int4"), ("due_at", "timestamptz"), ("expires_at", "timestamptz"), ("waits_for", "text")),
         )
         sets = ", ".join(
             f"{column} = (select v.{source} from v where v.id = temporalex_activity_task.id)"
-            for column, source in (("attempt", "tries"), ("due_at", "due_at"), ("expires_at", "expires_at"))
+            for column, source in (
+                *(("attempt", "tries"), ("due_at", "due_at"), ("expires_at", "expires_at"), ("waits_for", "waits_for")),
+            )
         )
         changed = self.sql.write_returning(
             columns,
@@ -311,5 +357,7 @@ def _decode(task: TaskState) -> None:
         task.options = decode(options)
         if task.heartbeat_details is not None:
             task.heartbeat_details = decode(task.heartbeat_details)
+    except KeyMissing:
+        raise
     except Exception as exc:
         raise PayloadError(f"activity {task.seq} ({task.activity}) cannot be read: {exc}") from exc

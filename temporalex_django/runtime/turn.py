@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring import workflow
+from temporalex_django.authoring import activity, workflow
 from temporalex_django.core import payloads
 from temporalex_django.core.events import Job
 from temporalex_django.core.senders import Judge
-from temporalex_django.errors import DeadlockDetected, UnknownWorkflow
+from temporalex_django.errors import DeadlockDetected, KeyMissing, UnknownWorkflow
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.cache import Cache, Cached
 from temporalex_django.runtime.executors import Executors
@@ -53,6 +53,7 @@ _LEAST = 0.005
 _LATE = 1.0
 #: How long a worker leaves a run alone whose class it lacks and another one has.
 _LEFT_FOR = 5.0
+_REMEMBERED = 120.0
 #: Runs of which it is remembered that they left messages.
 _MOST_LONG = 1_000
 
@@ -118,6 +119,7 @@ class Engine(Executors):
         self._inline_atomic = inline_atomic
         self._perform = perform
         self._limits = limits
+        self._left: dict[UUID, float] = {}  # runs that need what this process lacks, and when that was seen
         self._long: dict[UUID, None] = {}  # chains whose inbox was too long for one turn, the last one served last
         self._judges = judges
 
@@ -137,6 +139,9 @@ class Engine(Executors):
         try:
             with self.storage.transaction():
                 self._advance_atomic(chain_id, queues, report)
+        except activities.Absent:  # another worker is to run it
+            self.storage.decline([chain_id], seconds=_LEFT_FOR)
+            return TurnReport()
         except Exception as exc:
             if not self.storage.transient(exc):
                 raise
@@ -292,7 +297,9 @@ class Engine(Executors):
             report.facts.update(self.storage.facts(unknown))
 
     def _left_to_others(self, run: RunState, error: BaseException | None, report: TurnReport) -> bool:
-        """Whether this process lacks the class of the run and a live worker has it (D-32)."""
+        """Whether this process lacks what the run needs and a live worker has it (D-32), or may have: that is seen the next time."""
+        if isinstance(error, KeyMissing):
+            return self.leaves(run.chain_id)
         facts = report.facts.get(run.run_id)
         if not isinstance(error, UnknownWorkflow) or facts is None:
             return False
@@ -301,6 +308,18 @@ class Engine(Executors):
         self.storage.decline([run.chain_id], seconds=_LEFT_FOR)
         return True
 
+    def leaves(self, chain_id: UUID) -> bool:
+        """Whether a run that needs a key which this process lacks was left to others, for a moment.
+
+        False when it was left before and is still there: nobody took it. It is to be blocked then, and left alone for longer.
+        """
+        now = time.monotonic()
+        self._left = {chain: at for chain, at in self._left.items() if at > now - _REMEMBERED}
+        first = chain_id not in self._left
+        self._left[chain_id] = now
+        self.storage.decline([chain_id], seconds=_LEFT_FOR if first else _LEFT_FOR * 6)
+        return first
+
     def _blocked(self, step: Step, error: BaseException, report: TurnReport) -> RunWrite:
         run = step.run
         report.blocked[run.run_id] = error
@@ -308,8 +327,13 @@ class Engine(Executors):
             logger.error(
                 "run %s is blocked: %s: %s", run.run_id, type(error).__name__, error, extra={"run_id": str(run.run_id)}
             )
+        waits_for = None
+        if isinstance(error, UnknownWorkflow) and (facts := report.facts.get(run.run_id)) is not None:
+            waits_for = f"the class {facts.workflow} (version {facts.version})"
+        elif isinstance(error, KeyMissing):
+            waits_for = f"the key {error.key!r}"
         # a missing class comes with a worker that has it, which sets the run due: trying would only slow the claim
-        return step.blocked(error, retry=not isinstance(error, UnknownWorkflow))
+        return step.blocked(error, retry=not isinstance(error, UnknownWorkflow), waits_for=waits_for)
 
     # -- phase 2 ------------------------------------------------------------------------------------------------------
 
@@ -368,6 +392,7 @@ class Engine(Executors):
                 _keep(write, again)
             new = [task for task in write.tasks if task.atomic and task.attempt == 0]
             more = bool(new and remaining and not retries and time.monotonic() - begun < _ATOMIC_BUDGET)
+            more = more and all(task.activity in activity.registry for task in new)
             if more:
                 write.tasks = [task for task in write.tasks if not task.atomic]
                 due = [_as_state(task) for task in new]
@@ -391,6 +416,8 @@ class Engine(Executors):
                 with self.storage.savepoint():
                     result = activities.completed(task, self._perform(task), limit=self._limit)
                     self.storage.check_constraints()
+            except activities.Absent:
+                raise
             except BaseException as exc:
                 if self.storage.transient(exc) and not self.storage.interrupted(exc):
                     raise

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from temporalex_django.authoring import activity
 from temporalex_django.conf import get_settings
+from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.ids import token, uuid7
 from temporalex_django.runtime.places import host, place_of
@@ -50,13 +52,14 @@ class WorkerRow:
             now = self._measure(storage)
             lease = timedelta(seconds=get_settings().LEASE_SECONDS)
             storage.sql.execute(
-                "insert into temporalex_worker (id, epoch, kind, host, pid, place, queues, workflows, slot, session_lock,"
-                " clock_skew, started_at, beat_at, expires_at) values (%s, %s, %s, %s, %s, %s, "
-                + ("%s::jsonb, %s::jsonb" if storage.sql.vendor == "postgresql" else "%s, %s")
+                "insert into temporalex_worker (id, epoch, kind, host, pid, place, queues, workflows, activity_names, slot,"
+                " session_lock, clock_skew, started_at, beat_at, expires_at) values (%s, %s, %s, %s, %s, %s, "
+                + ("%s::jsonb, %s::jsonb, %s::jsonb" if storage.sql.vendor == "postgresql" else "%s, %s, %s")
                 + ", %s, %s, %s, %s, %s, %s)",
                 [
                     *(self.id, self.epoch, self.kind, host(), os.getpid(), place_of()),
                     *(json.dumps(list(self.queues)), json.dumps({k: list(v) for k, v in self.workflows.items()})),
+                    json.dumps(sorted(activity.registry)),
                     *(self.slot, self.session_lock, self.skew, now, now, now + lease),
                 ],
             )
@@ -87,7 +90,9 @@ class WorkerRow:
         )
 
     def remove(self, storage: DjangoStorage) -> None:
+        """Delete the row; blocked runs of its classes are due for those that are left. Inside a transaction."""
         storage.sql.execute("delete from temporalex_worker where id = %s", [self.id])
+        wake_for_others(storage, list(self.workflows))
 
 
 #: What no new worker puts right: the run kills whoever activates it.
@@ -96,15 +101,46 @@ _DEADLY = "crash"
 
 def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime) -> int:
     """Set blocked runs of these classes due now (D-32): their class, or other code, is here. Skips runs that are locked."""
-    if not workflows:
+    return _wake(storage, now, [chain for chain, _, _, code in _blocked(storage, workflows) if code != _DEADLY])
+
+
+def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
+    """Set blocked runs of a worker that is gone due now, if there are others: it may have been the one with the wrong code."""
+    now, parameters = storage.sql.instant(storage.clock)
+    others = f"select exists (select 1 from temporalex_worker where expires_at > {now})"
+    if not storage.sql.select(others, parameters, ("bool",))[0][0]:
         return 0
+    return wake_blocked(storage, workflows, storage.now())
+
+
+def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]) -> int:
+    """Set runs due that were blocked for want of code that this worker has. A plain read when there is none.
+
+    The worker that blocked one may have looked for another one just before this one was there, or held the lock just then.
+    """
+    found = _blocked(storage, list(workflows))
+    chains = [c for c, name, version, code in found if code == UnknownWorkflow.code and version in workflows[name]]
+    if not chains:
+        return 0
+    with storage.transaction():
+        return _wake(storage, storage.now(), chains)
+
+
+def _blocked(storage: DjangoStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
+    """Chain, class, version and code of the blocked runs of these classes."""
+    if not workflows:
+        return []
     test, parameter = storage.sql.among(workflows, "text")
     rows = storage.sql.select(
-        f"select chain_id, cast(blocked as text) from temporalex_instance where workflow {test} and blocked is not null",
+        "select chain_id, workflow, version, cast(blocked as text) from temporalex_instance"
+        f" where workflow {test} and blocked is not null",
         [parameter],
-        ("uuid", "text"),
+        ("uuid", "text", "int4", "text"),
     )
-    chains = [chain for chain, blocked in rows if json.loads(blocked).get("code") != _DEADLY]
+    return [(chain, name, version, json.loads(mark).get("code", "")) for chain, name, version, mark in rows]
+
+
+def _wake(storage: DjangoStorage, now: datetime, chains: Sequence[UUID]) -> int:
     if not chains:
         return 0
     among, ids = storage.sql.among(chains, "uuid")

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from temporalex_django.authoring import activity
 from temporalex_django.conf import codec
 from temporalex_django.runtime.dialect import Columns, Dialect
 from temporalex_django.runtime.judging import audit_refused
@@ -198,7 +199,7 @@ class TurnStatements(ABC):
         taking = self._taking
         if taking is None:
             return
-        every = [(w, t) for w in writes for t in w.tasks if not t.atomic]
+        every = [(w, t) for w in writes for t in w.tasks if not t.atomic and t.activity in activity.registry]
         local = [(w, t) for w, t in every if t.local][: taking.locals]
         taking.locals -= len(local)
         new = [(w, t) for w, t in every if not t.local and t.queue in taking.queues][: max(taking.room - len(local), 0)]

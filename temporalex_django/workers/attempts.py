@@ -16,7 +16,7 @@ from temporalex_django import signals
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.conf import get_settings
-from temporalex_django.errors import ActivityNotFound, PayloadError
+from temporalex_django.errors import PayloadError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.activity_context import ActivityContext, running
 from temporalex_django.runtime.graphs import TaskSource
@@ -96,7 +96,9 @@ class Attempt:
         try:
             act = activity.find(task.activity)
             fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
-        except (ActivityNotFound, PayloadError) as exc:
+        except activities.ABSENT as exc:
+            return activities.left(task, exc, self.now())
+        except PayloadError as exc:
             return activities.unknown(task, exc)
         except BaseException as exc:  # noqa: BLE001 - a graph that could not be read: the policy decides
             return self.failed(exc)
@@ -133,9 +135,12 @@ async def _awaited(value: Any) -> Any:
 
 
 def perform(task: TaskState) -> Any:
-    """An atomic activity, inside the turn's transaction. Raises what the function raises."""
-    act = activity.find(task.activity)
-    fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
+    """An atomic activity, inside the turn's transaction. Raises what the function raises, and ``activities.Absent``."""
+    try:
+        act = activity.find(task.activity)
+        fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
+    except activities.ABSENT as exc:
+        raise activities.Absent(str(exc)) from exc
     announce("activity_started", task, attempt=task.attempt)
     with running(Attempt(task, lambda: task.due_at).context()):
         value = fn(*args, **kwargs)

@@ -19,6 +19,7 @@ from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.recovery import judge_abandoned, recover, release_orphans
 from temporalex_django.runtime.retention import Retention
+from temporalex_django.runtime.worker_rows import wake_for_code
 from temporalex_django.workers.attempts import announce_end
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _SWEPT_AT_ONCE = 200
 _ORPHANS_EVERY = 30.0
 _RETAINED_EVERY = 5.0
 _ABANDONED_EVERY = 1.0
+#: How often a worker looks for runs that were blocked for want of code that it has.
+_CODE_EVERY = 3.0
 #: How often a worker that starts tries to bury the dead before it goes on; its first passes try again.
 _RECOVERIES = 3
 
@@ -49,6 +52,7 @@ class Keeper:
         self._retained_at = 0.0
         self._abandoned_at = 0.0
         self._lives_since = 0.0  # the first beat, or the first one after it could not beat for a lease
+        self._looked_at = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="temporalex-keeper", daemon=True)
 
@@ -124,6 +128,10 @@ class Keeper:
             self._abandoned_at = time.monotonic()
         if found:
             self.pump.wake.set()
+        if time.monotonic() - self._looked_at >= _CODE_EVERY:
+            self._looked_at = time.monotonic()
+            if wake_for_code(self.storage, self.pump.row.workflows):
+                self.pump.wake.set()
         if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
             release_orphans(self.storage)
             self._orphans_at = time.monotonic()

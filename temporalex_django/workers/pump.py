@@ -16,6 +16,7 @@ from django.db import connections
 
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
+from temporalex_django.errors import KeyMissing
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.judging import DatabaseJudge
@@ -198,7 +199,7 @@ class Pump:
         except Exception as exc:
             if self.storage.lost(exc):
                 raise
-            return block_alone(self.storage, chain, exc)
+            return not self._leaves(chain, exc) and block_alone(self.storage, chain, exc)
         self._committed(report)
         return bool(report.runs)
 
@@ -223,6 +224,8 @@ class Pump:
             if self.storage.lost(exc):
                 raise
             if self.storage.transient(exc):
+                return 0
+            if self._leaves(chain, exc):
                 return 0
             block_alone(self.storage, chain, exc)
             return 1
@@ -257,6 +260,10 @@ class Pump:
         chains = chains[:limit] or self.storage.suspects[:1]
         runs = self._announced(chains) if chains or waiting else 0
         return Round(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuilding)
+
+    def _leaves(self, chain: UUID, error: BaseException) -> bool:
+        """Whether the run is left to a worker that may have the key."""
+        return isinstance(error, KeyMissing) and self.engine.leaves(chain)
 
     def _perform(self, task: TaskState) -> Any:
         """An atomic activity. It may be what ends this process: its run is noted like one that is activated."""

@@ -30,5 +30,5 @@ def test_every_error_has_a_code_of_its_own_and_a_next_step() -> None:
     assert len({c.code for c in classes}) == len(classes)
     for cls in classes[1:]:
         assert "next_step" in vars(cls), f"{cls.__name__} has no next step"
-        assert cls("a message").message == "a message"
+        assert "a message" in cls("a message").message
         assert str(cls())

@@ -218,7 +218,7 @@ def _payloads(run: Instance) -> list[tuple[str, Value]]:
 
 def _activity(task: ActivityTask, *, now: datetime) -> dict[str, Any]:
     if task.owner is not None:
-        state, since = _("running"), task.started_at
+        state, since = _("running"), task.started_at or now
     elif task.due_at > now:
         state, since = _("tried again at"), task.due_at
     else:

@@ -258,7 +258,7 @@ def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> A
                 f"{target.__qualname__}: an atomic activity runs inside the turn's transaction and cannot be async"
             )
         made: Activity[Any, Any] = Activity(target, chosen, name=name)
-        registry[made.name] = made
+        register(made)
         defined_in.setdefault(made.name, {})[target.__module__] = None
         return made
 
@@ -267,8 +267,16 @@ def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> A
 
 #: Activities by name; defining one again replaces it.
 registry: dict[str, Activity[Any, Any]] = {}
+#: Names of those that are ``async def``.
+asyncs: set[str] = set()
 #: Modules that define an activity of that name, as in ``authoring.workflow``.
 defined_in: dict[str, dict[str, None]] = {}
+
+
+def register(made: Activity[Any, Any]) -> None:
+    """From now on this is the activity of its name."""
+    registry[made.name] = made
+    (asyncs.add if made.is_async else asyncs.discard)(made.name)
 
 
 def find(name: str) -> Activity[Any, Any]:

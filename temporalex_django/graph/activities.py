@@ -77,7 +77,7 @@ def activity_of(step: StepRef) -> StepActivity:
     found = _made.get(cls)
     if found is None:
         found = _made[cls] = StepActivity(cls)
-    activities.registry[found.name] = found
+    activities.register(found)
     return found
 
 

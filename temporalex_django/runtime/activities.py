@@ -51,8 +51,9 @@ def expiry(
     A queued one (``started_at`` None) counts ``schedule_to_start`` and ``schedule_to_close``, a running one the others.
     """
     names: Sequence[str] = _QUEUED if started_at is None else _RUNNING
-    if started_at is None and task.attempt > 0:
-        names = ("schedule_to_close",)  # it was picked up once: a retry that waits is not "never started"
+    taken = isinstance(task, TaskState) and task.owner is not None
+    if started_at is None and task.attempt > taken:
+        names = ("schedule_to_close",)  # it was begun once: a retry that waits is not "never started"
     return first_timeout(task, names, started_at=started_at, beat_at=beat_at)
 
 

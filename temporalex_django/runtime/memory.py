@@ -19,6 +19,7 @@ from temporalex_django.errors import AlreadyRunning, AmbiguousId
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.lookup import Found, as_run_id, run_id_taken, the_one
 from temporalex_django.runtime.resent import Sent
+from temporalex_django.runtime.room import Room
 from temporalex_django.runtime.storage import (
     PARENT_CLOSED,
     Inbox,
@@ -442,12 +443,12 @@ class MemoryStorage:
     def _drop(self, task: TaskState) -> None:
         del self.open_tasks[task.id], self._tasks_of[task.run_id][task.seq]
 
-    def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
+    def claim_tasks(self, *, room: Room, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
         taken: list[TaskState] = []
-        while len(taken) < limit and self._due_tasks and self._due_tasks[0][0] <= self.clock:
+        while room and self._due_tasks and self._due_tasks[0][0] <= self.clock:
             task = self.open_tasks.get(heapq.heappop(self._due_tasks)[1])
-            if task is not None and task.owner is None:
-                task.owner, task.attempt, task.started_at = owner, task.attempt + 1, self.clock
+            if task is not None and task.owner is None and room.takes(task.activity):
+                task.owner, task.attempt = owner, task.attempt + 1
                 taken.append(task)
         return taken
 

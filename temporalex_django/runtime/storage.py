@@ -18,6 +18,7 @@ from temporalex_django.core.commands import Command
 from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, DELIVERED, HistoryEvent
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError
+from temporalex_django.runtime.room import Room
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -417,7 +418,7 @@ class TaskState:
     attempt: int
     scheduled_at: datetime
     due_at: datetime
-    started_at: datetime | None = None  # of this attempt; None while nobody has it
+    started_at: datetime | None = None  # of this attempt; None until it has begun
     beat_at: datetime | None = None  # last heartbeat of this attempt
     heartbeat_details: Any = None
     owner: int | None = None  # epoch of the worker that has it
@@ -442,8 +443,8 @@ class TaskResult:
 class TaskStorage(Protocol):
     """Where scheduled activities live. Each call is one transaction of its own unless it is called inside one."""
 
-    def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
-        """Take due, unowned external activities, oldest due first; the attempt is counted here.
+    def claim_tasks(self, *, room: Room, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
+        """Take due, unowned external activities, oldest due first; the attempt is counted here, and has not begun yet.
 
         ``atomic``: those as well (environments run them like any other).
         """

@@ -20,11 +20,14 @@ from temporalex_django.conf import codec
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.dialect import Columns, Dialect
+from temporalex_django.runtime.room import Room
 from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.runtime.writing import earliest, insert
 
 log = logging.getLogger("temporalex_django.activity")
 
+#: Among so many that are due first those are looked for which a worker can begin.
+_NEAR = 1000
 _TASK = (
     "id, chain_id, run_id, workflow_id, workflow, seq, activity, call, options, queue, atomic, attempt, scheduled_at, due_at,"
     " started_at, beat_at, heartbeat, crashes, owner"
@@ -66,7 +69,7 @@ class TaskStatements(ABC):
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]: ...
 
-    def claim_tasks(self, *, limit: int, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
+    def claim_tasks(self, *, room: Room, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
         """Take due, unowned activities, oldest due first, queue after queue. One statement a queue on PostgreSQL."""
         found: list[TaskState] = []
         which, excluded = self.here()
@@ -74,9 +77,9 @@ class TaskStatements(ABC):
             which += " and not atomic"
         with self.transaction():
             for queue in queues:
-                if len(found) < limit:
+                if room:
                     take = self._take_sqlite if self.sql.vendor == "sqlite" else self._take
-                    found += take(queue, limit - len(found), owner, which, excluded)
+                    found += take(queue, room, owner, which, excluded)
             return self._mine(self._readable(found))
 
     def here(self) -> tuple[str, list[Any]]:
@@ -95,7 +98,7 @@ class TaskStatements(ABC):
         for name in {task.activity for task in absent} - self.absent:
             log.warning("%s is not in this process: left to a worker that has it", name)
             self.absent.add(name)
-        self.finish_tasks([TaskResult(task=task, retry_at=task.due_at, count=False) for task in absent])
+        self.give_back([(task.id, task.attempt, task.owner or 0) for task in absent])
         return [task for task in tasks if task.activity in activity.registry]
 
     def _without_key(self, tasks: Sequence[tuple[TaskState, KeyMissing]]) -> None:
@@ -132,41 +135,92 @@ class TaskStatements(ABC):
         self._without_key([(task, exc) for task, exc in keyless if task.owner is not None])
         return readable
 
-    def _take(self, queue: str, limit: int, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
-        due, parameters = self.sql.instant(self.clock)
-        now, again = self.sql.instant(self.clock, live=True)
+    def _take(self, queue: str, room: Room, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
+        due, moment = self.sql.instant(self.clock)
+        free = f" from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= {due} order by due_at limit %s"
+        skip = self.sql.skip_locked()
+        taken: list[str] = []
+        parameters: list[Any] = [owner]
+
+        def take(limit: int, names: Collection[str] = (), test: str = "") -> None:
+            """So many of the first; with ``names`` of those among the first few whose activity is one of these, or is not."""
+            if limit <= 0:
+                return
+            if not test:
+                taken.append(f"array(select id{free}{skip})")
+                parameters.extend([queue, *excluded, *moment, limit])
+                return
+            among, parameter = self.sql.among(names, "text")
+            near = f"select id from (select id, activity{free}) near where {test.format(f'activity {among}')}"
+            taken.append(
+                f"array(select id from temporalex_activity_task where id = any(array({near})) and owner is null"
+                f" order by due_at limit %s{skip})"
+            )
+            parameters.extend([queue, *excluded, *moment, _NEAR, parameter, limit])
+
+        if room.asyncs:
+            take(room.threads, room.asyncs, "not ({})")
+            take(room.tasks, room.asyncs, "{}")
+        else:
+            take(room.threads)
+        if room.ahead:  # those among them that are taken already are no others
+            take(room.most, room.ahead, "{}")
         rows = self.sql.select(
-            f"update temporalex_activity_task set owner = %s, attempt = attempt + 1, started_at = {now}, beat_at = null,"
-            f" expires_at = least(close_at, {now} + start_to_close * interval '1 second',"
-            f" {now} + heartbeat_timeout * interval '1 second')"
-            f" where id = any(array(select id from temporalex_activity_task where queue = %s and owner is null{which}"
-            f" and due_at <= {due} order by due_at limit %s for no key update skip locked)) returning {_TASK}",
-            [owner, *again, *again, *again, queue, *excluded, *parameters, limit],
+            "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
+            f" where id = any({' || '.join(taken)}) returning {_TASK}",
+            parameters,
             _TYPES,
         )
-        return sorted((_task(row) for row in rows), key=lambda t: (t.due_at, t.id))
+        tasks = sorted((_task(row) for row in rows), key=lambda t: (t.due_at, t.id))
+        for task in tasks:
+            room.takes(task.activity)
+        return tasks
 
-    def _take_sqlite(self, queue: str, limit: int, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
-        now = self.now()
+    def _take_sqlite(self, queue: str, room: Room, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
+        near = self.sql.select(
+            f"select id, activity from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= %s"
+            " order by due_at limit %s",
+            [queue, *excluded, self.now(), max(room.most, _NEAR if room.asyncs or room.ahead else 0)],
+            ("int8", "text"),
+        )
+        chosen = [task for task, activity in near if room.takes(activity)]
+        if not chosen:
+            return []
+        among, parameter = self.sql.among(chosen, "int8")
+        self.sql.execute(
+            f"update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null where id {among}",
+            [owner, parameter],
+        )
         rows = self.sql.select(
-            f"select {_TASK}, start_to_close, heartbeat_timeout, close_at from temporalex_activity_task"
-            f" where queue = %s and owner is null{which} and due_at <= %s order by due_at limit %s",
-            [queue, *excluded, now, limit],
-            (*_TYPES, "float8", "float8", "timestamptz"),
+            f"select {_TASK} from temporalex_activity_task where id {among} order by due_at, id", [parameter], _TYPES
         )
-        taken, changes = [], []
-        for *row, to_close, beat, close_at in rows:
-            task = _task(tuple(row))
-            task.attempt, task.owner, task.started_at, task.beat_at = task.attempt + 1, owner, now, None
-            changes.append((task.id, owner, now, earliest(close_at, _later(now, to_close), _later(now, beat))))
-            taken.append(task)
+        return [_task(row) for row in rows]
+
+    def begin_tasks(self, begun: Sequence[TaskState]) -> None:
+        """Attempts of these are under way since ``started_at``: their timeouts count from then. One statement."""
+        rows = []
+        for task in begun:
+            passes = activities.expiry(task, started_at=task.started_at, beat_at=None)
+            rows.append((task.id, task.attempt, task.owner, task.started_at, passes and passes[0]))
         self.sql.write(
-            (("id", "int8"), ("owner", "int8"), ("started_at", "timestamptz"), ("expires_at", "timestamptz")),
-            "update temporalex_activity_task set owner = v.owner, attempt = attempt + 1, started_at = v.started_at,"
-            " beat_at = null, expires_at = v.expires_at from v where temporalex_activity_task.id = v.id",
-            changes,
+            (*_FENCE_COLUMNS, ("started_at", "timestamptz"), ("expires_at", "timestamptz")),
+            "update temporalex_activity_task set started_at = v.started_at, expires_at = v.expires_at from v"
+            " where temporalex_activity_task.id {key} and temporalex_activity_task.id = v.id"
+            " and temporalex_activity_task.attempt = v.attempt and temporalex_activity_task.owner = v.owner",
+            rows,
+            key="id",
         )
-        return taken
+
+    def give_back(self, keys: Collection[tuple[int, int, int]]) -> None:
+        """Attempts that were taken and never begun: others may take them, the attempt is not counted. One statement."""
+        self.sql.write(
+            _FENCE_COLUMNS,
+            "update temporalex_activity_task set owner = null, attempt = temporalex_activity_task.attempt - 1 from v"
+            " where temporalex_activity_task.id {key} and temporalex_activity_task.id = v.id"
+            " and temporalex_activity_task.attempt = v.attempt and temporalex_activity_task.owner = v.owner",
+            keys,
+            key="id",
+        )
 
     def tasks_due(self, *, queues: Sequence[str]) -> bool:
         """Whether an external activity is due: a plain read."""
@@ -180,16 +234,14 @@ class TaskStatements(ABC):
         )
         return bool(rows[0][0])
 
-    def valid_tasks(self, keys: Collection[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
-        """Those of ``(id, attempt, owner)`` that are still so: a plain read."""
-        rows = self.sql.write_returning(
-            _FENCE_COLUMNS,
-            f"select id, attempt, owner from temporalex_activity_task where {_FENCE}",
-            keys,
+    def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
+        """``(id, attempt, owner)`` of everything that is this owner's: a plain read."""
+        rows = self.sql.select(
+            "select id, attempt, owner from temporalex_activity_task where owner = %s",
+            [owner],
             ("int8", "int4", "int8"),
-            key="id",
         )
-        return {(task, attempt, owner) for task, attempt, owner in rows}
+        return {(task, attempt, own) for task, attempt, own in rows}
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
         """Store ends of attempts, all with at most three statements; a final one is a message of its chain from then on."""
@@ -216,21 +268,18 @@ class TaskStatements(ABC):
         return [row[0] for row in gone] + due
 
     def _again(self, results: Sequence[TaskResult]) -> list[int]:
-        """Make these due again. ``schedule_to_start`` counts from the new due time."""
+        """Make these due again. What was picked up once is not "never started" any more: ``schedule_to_close`` alone counts."""
         if not results:
             return []
-        now = self.now() if any(r.retry_at is None for r in results) else None
         rows = []
         for r in results:
-            due = r.retry_at or now
-            assert due is not None
+            assert r.retry_at is not None
             total = r.task.options.get("schedule_to_close")
-            expires = None
-            if not r.task.atomic:
-                close_at = _later(r.task.scheduled_at, total)
-                expires = earliest(close_at, _later(due, r.task.options.get("schedule_to_start")))
             attempt = r.task.attempt if r.count else r.task.attempt - 1
-            rows.append((*_fence(r), attempt, due, expires, r.waits_for))
+            expires = None if r.task.atomic else _later(r.task.scheduled_at, total)
+            if attempt == 0 and not r.task.atomic:
+                expires = earliest(expires, _later(r.retry_at, r.task.options.get("schedule_to_start")))
+            rows.append((*_fence(r), attempt, r.retry_at, expires, r.waits_for))
         columns: Columns = (
             *_FENCE_COLUMNS,
             *(("tries", "int4"), ("due_at", "timestamptz"), ("expires_at", "timestamptz"), ("waits_for", "text")),

@@ -17,6 +17,7 @@ from temporalex_django.conf import codec
 from temporalex_django.runtime.dialect import Columns, Dialect
 from temporalex_django.runtime.judging import audit_refused
 from temporalex_django.runtime.relatives import Relatives
+from temporalex_django.runtime.room import Room
 from temporalex_django.runtime.storage import NewTask, RunWrite, TaskState
 
 _json = msgspec.json.Encoder().encode
@@ -71,8 +72,7 @@ def insert(table: str, columns: Columns) -> str:
     return f"insert into {table} ({names}) select {names} from v"
 
 
-_TAKEN: Columns = (*_TASK, ("owner", "int8"), ("attempt", "int4"), ("started_at", "timestamptz"))
-_TASK_CLOSE_AT = [name for name, _ in _TASK].index("close_at")
+_TAKEN: Columns = (*_TASK, ("owner", "int8"), ("attempt", "int4"))
 _TASK_CALL = [name for name, _ in _TASK].index("call")
 
 
@@ -85,7 +85,7 @@ class _Taking:
     """New activities that are claimed while they are written; see ``TurnStatements.taking``."""
 
     owner: int
-    room: int
+    room: Room
     locals: int
     queues: frozenset[str]
     taken: list[TaskState]
@@ -149,15 +149,15 @@ class TurnStatements(ABC):
         )
 
     @contextmanager
-    def taking(self, *, owner: int, room: int, queues: Collection[str]) -> Iterator[list[TaskState]]:
-        """While inside, up to ``room`` new activities of ``queues`` are written as claimed by ``owner``, and given here.
+    def taking(self, *, owner: int, room: Room, queues: Collection[str]) -> Iterator[list[TaskState]]:
+        """While inside, new activities of ``queues`` for which there is ``room`` are written as claimed by ``owner``, and given here.
 
         Local ones come first, and without regard to ``room`` up to a limit: what is beyond it waits like any other in the queue of
         its run. Spares the claim. Whoever takes them must not begin before the commit. Only where an insert gives its ids back together:
         elsewhere (SQLite) the list stays empty.
         """
         able = self.sql.vendor == "postgresql"
-        self._taking = _Taking(owner, room if able else 0, _MOST_LOCAL if able else 0, frozenset(queues), [])
+        self._taking = _Taking(owner, room if able else Room(), _MOST_LOCAL if able else 0, frozenset(queues), [])
         try:
             yield self._taking.taken
         finally:
@@ -202,18 +202,15 @@ class TurnStatements(ABC):
         every = [(w, t) for w in writes for t in w.tasks if not t.atomic and t.activity in activity.registry]
         local = [(w, t) for w, t in every if t.local][: taking.locals]
         taking.locals -= len(local)
-        new = [(w, t) for w, t in every if not t.local and t.queue in taking.queues][: max(taking.room - len(local), 0)]
-        taking.room -= len(local) + len(new)
+        for _, t in local:
+            taking.room.takes(t.activity)
+        new = [(w, t) for w, t in every if not t.local and t.queue in taking.queues and taking.room.takes(t.activity)]
         new = local + new
         if not new:
             return
         encode, rows = codec().encode, []
         for w, t in new:
-            *row, _ = task_row(t, run_queue=w.run.queue, encode=encode)
-            to_close, beat = t.options.get("start_to_close"), t.options.get("heartbeat")
-            ends = [t.scheduled_at + timedelta(seconds=s) for s in (to_close, beat) if s is not None]
-            expires = earliest(row[_TASK_CLOSE_AT], *ends)
-            rows.append((*row, expires, taking.owner, 1, t.scheduled_at))
+            rows.append((*task_row(t, run_queue=w.run.queue, encode=encode), taking.owner, 1))
         ids = self.sql.write_returning(
             _TAKEN,
             insert("temporalex_activity_task", _TAKEN) + " returning id, run_id, seq",
@@ -406,7 +403,6 @@ def _taken(task: NewTask, args: Any, kwargs: Any, task_id: int, owner: int) -> T
         attempt=1,
         scheduled_at=task.scheduled_at,
         due_at=task.scheduled_at,
-        started_at=task.scheduled_at,
         owner=owner,
     )
 

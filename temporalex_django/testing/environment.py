@@ -34,6 +34,7 @@ from temporalex_django.graph.steps import Step, StepRef
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.activity_context import ActivityContext, running
 from temporalex_django.runtime.memory import MemoryRun
+from temporalex_django.runtime.room import Room
 from temporalex_django.runtime.storage import Outcome, Refused, TaskResult, TaskState
 from temporalex_django.runtime.turn import Engine, TurnReport
 from temporalex_django.testing import created
@@ -478,7 +479,9 @@ class Environment(ABC):
 
     def _one_activity(self) -> bool:
         """Run the activity that is due first; its result is an activation of its own."""
-        while tasks := self.engine.tasks.claim_tasks(limit=1, queues=self._queues(), owner=OWNER, atomic=True):
+        claim = self.engine.tasks.claim_tasks
+        while tasks := claim(room=Room(threads=1), queues=self._queues(), owner=OWNER, atomic=True):
+            tasks[0].started_at = self.clock
             if tasks[0].activity not in self._holding:
                 self._attempt(tasks[0])
                 return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,7 +32,11 @@ class Attempt:
 
     task: TaskState
     now: Callable[[], datetime]
+    is_async: bool = False  # it runs in the event loop
+    taken_at: float = field(default_factory=time.monotonic)
     began: bool = False
+    began_at: float = 0.0
+    recorded: bool = False  # its row says that it has begun
     cancelled: bool = False
     details: list[Any] = field(default_factory=list)
     future: Any = None  # of an async one,

@@ -53,6 +53,7 @@ class Keeper:
         self._abandoned_at = 0.0
         self._lives_since = 0.0  # the first beat, or the first one after it could not beat for a lease
         self._looked_at = 0.0
+        self._stray: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # and after how many rounds they were seen
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="temporalex-keeper", daemon=True)
 
@@ -119,7 +120,7 @@ class Keeper:
         self.pump.on_beat()
         self._heartbeats()
         self._sweep()
-        if time.monotonic() - self._beaten_at >= get_settings().LEASE_SECONDS / 3:
+        if self._is_time():
             self._beat()
         found = recover(self.storage, own=self.pump.row.id, lived=time.monotonic() - self._lives_since)
         self.pump.caution = found.caution
@@ -138,6 +139,9 @@ class Keeper:
         if time.monotonic() - self._retained_at >= _RETAINED_EVERY and not self._retention.sweep():
             self._retained_at = time.monotonic()
 
+    def _is_time(self) -> bool:
+        return time.monotonic() - self._beaten_at >= get_settings().LEASE_SECONDS / 3
+
     def _beat(self) -> None:
         pump, row = self.pump, self.pump.row
         row.session_lock = self.listener is not None and self.listener.locked
@@ -153,14 +157,39 @@ class Keeper:
         self._beaten_at = time.monotonic()
 
     def _heartbeats(self) -> None:
-        """Details to the rows, with one statement; who learns that he is not waited for any more is cancelled."""
+        """What begun and what they said to the rows, one statement each; who learns that he is not waited for any more is cancelled."""
         pool = self.pump.pool
-        beats, held = pool.beats(), pool.keys()
-        valid = self.storage.heartbeat(beats)
-        silent = [key for key in held if key not in beats]
-        valid |= self.storage.valid_tasks(silent)
-        if lost := {key for key in (*beats, *silent) if key not in valid}:
-            pool.cancel(lost)
+        beats = pool.beats()
+        begun = pool.begun()
+        self.storage.begin_tasks(begun)
+        pool.noted_as_begun(begun)
+        self.storage.heartbeat(beats)
+        self.storage.give_back(pool.overdue())
+        held = pool.keys()
+        if held or self._stray[0] or self._is_time():
+            owned = self._owned()
+            if lost := {key for key in (*beats, *held) if key not in owned}:
+                pool.cancel(lost)
+
+    def _owned(self) -> set[tuple[int, int, int]]:
+        """What is this worker's by the tables; what its pool does not know of that is given back uncounted.
+
+        The answer to the commit that took it was lost. A round that is under way may have taken it a moment ago: so only what is there, and
+        still unknown, after a round that was not under way then.
+        """
+        pump = self.pump
+        owned = self.storage.owned_tasks(pump.row.epoch)
+        unknown = owned - pump.pool.known()
+        stray, seen = self._stray
+        if unknown & stray and pump.rounds > seen:
+            log.warning("%d activities were taken without this worker's knowing: given back", len(unknown & stray))
+            self.storage.give_back(unknown & stray)
+            pump.wake.set()
+            unknown -= stray
+        elif unknown & stray:
+            return owned  # the round is not over
+        self._stray = unknown, pump.rounds
+        return owned
 
     def _sweep(self) -> None:
         """End attempts and activities one of whose timeouts has passed, whoever has them."""

@@ -7,24 +7,29 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import close_old_connections, connections
 
 from temporalex_django.authoring import activity
 from temporalex_django.runtime.connections import KEPT_FOR, keep_open
+from temporalex_django.runtime.room import Room
 from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.workers.attempts import Attempt
 
 log = logging.getLogger("temporalex_django.activity")
 
-#: How many more than it has threads a pool takes when they are done at once: attempts that take no time are limited by how
-#: often the tables are looked at, long ones must not pile up in one worker.
+#: The most attempts in hand that have not begun: those that take no time are limited by how often the tables are looked at.
 _MOST_AHEAD = 400
+#: What is taken ahead is to begin within so many seconds.
 _MOMENT = 0.1
+#: It is given back when it has not begun within so many: long ones have all the threads.
+_OVERDUE = 0.5
+#: How much the last attempt of an activity counts in how long it takes.
+_LAST = 0.2
 
 
 class Pool:
@@ -55,9 +60,7 @@ class Pool:
         self._held: dict[tuple[int, int, int], Attempt] = {}
         self._results: list[TaskResult] = []
         self._alive = 0
-        self._ahead = 0
-        self._ended = 0
-        self._looked_at = 0.0
+        self._durations: dict[str, float] = {}  # of activities that ended here: a moving average, in seconds
         self._loop_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots = asyncio.Semaphore(tasks)
@@ -65,27 +68,45 @@ class Pool:
 
     # --- filling -----------------------------------------------------------------------------------------------------
 
-    def room(self) -> int:
-        """How many more attempts it takes now: one a thread, and what it would finish in a moment at its present rate."""
+    def room(self) -> Room:
+        """What it takes now: as many as can begin, and of activities that are quick by measure what begins in a moment."""
         with self._lock:
-            now = time.monotonic()
-            rate = self._ended / max(now - self._looked_at, 0.001)
-            self._ahead = min(_MOST_AHEAD, max(int(rate * _MOMENT), self._ahead * 3 // 4))
-            self._ended, self._looked_at = 0, now
-            return 0 if self._stopping else max(0, self._threads + self._ahead - len(self._held))
+            if self._stopping:
+                return Room()
+            now, waiting = time.monotonic(), 0
+            free, moving = [self._threads, self._tasks], [self._threads, self._tasks]
+            slow: set[str] = set()
+            for attempt in self._held.values():
+                free[attempt.is_async] -= 1
+                if not attempt.began:
+                    waiting += 1
+                elif now - attempt.began_at > _MOMENT:
+                    moving[attempt.is_async] -= 1
+                    slow.add(attempt.task.activity)
+            ahead = {}
+            for name, seconds in self._durations.items():
+                if seconds < _MOMENT and name not in slow:
+                    most = int(max(0, moving[name in self._asyncs]) * _MOMENT / max(seconds, 1e-5)) - waiting
+                    if (more := min(most, _MOST_AHEAD - waiting)) > 0:
+                        ahead[name] = more
+            return Room(threads=max(0, free[0]), tasks=max(0, free[1]), ahead=ahead, asyncs=self._asyncs)
 
     def submit(self, tasks: list[TaskState]) -> None:
         for task in tasks:
-            attempt = Attempt(task, self._now)
+            attempt = Attempt(task, self._now, is_async=task.activity in self._asyncs)
             with self._lock:
                 self._held[attempt.key] = attempt
-            act = activity.registry.get(task.activity)
-            if act is not None and act.is_async:
+            if attempt.is_async:
                 self._submit_async(attempt)
             else:
                 if self._alive < self._threads:
                     self._add_thread()
                 self._queue.put(attempt)
+
+    @property
+    def _asyncs(self) -> Collection[str]:
+        """Names of the activities that run in the event loop."""
+        return activity.asyncs
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -112,6 +133,39 @@ class Pool:
         with self._lock:
             return {key: a.details.pop() for key, a in self._held.items() if a.details}
 
+    def begun(self) -> list[TaskState]:
+        """Attempts that are under way and of which nobody has ``noted_as_begun`` yet when they began (``started_at``)."""
+        with self._lock:
+            now, moment = self._now(), time.monotonic()
+            found = [a for a in self._held.values() if a.began and not a.recorded]
+            for attempt in found:
+                attempt.task.started_at = now - timedelta(seconds=moment - attempt.began_at)
+            return [attempt.task for attempt in found]
+
+    def noted_as_begun(self, tasks: list[TaskState]) -> None:
+        """The rows of these say so now."""
+        with self._lock:
+            for task in tasks:
+                if (attempt := self._held.get((task.id, task.attempt, task.owner or 0))) is not None:
+                    attempt.recorded = True
+
+    def overdue(self) -> set[tuple[int, int, int]]:
+        """Attempts that could not begin in time: they are let go of here, to be given back uncounted."""
+        with self._lock:
+            late = time.monotonic() - _OVERDUE
+            return self._let_go([a for a in self._held.values() if not a.began and a.taken_at < late])
+
+    def known(self) -> set[tuple[int, int, int]]:
+        """All attempts in hand, those included whose end is not committed."""
+        with self._lock:
+            return {*self._held, *((r.task.id, r.task.attempt, r.task.owner or 0) for r in self._results)}
+
+    def _let_go(self, waiting: list[Attempt]) -> set[tuple[int, int, int]]:
+        for attempt in waiting:
+            attempt.cancelled = True
+            del self._held[attempt.key]
+        return {attempt.key for attempt in waiting}
+
     def keys(self) -> list[tuple[int, int, int]]:
         """The attempts that have begun."""
         with self._lock:
@@ -137,18 +191,15 @@ class Pool:
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
-    def drain(self, seconds: float) -> list[TaskResult]:
+    def drain(self, seconds: float) -> set[tuple[int, int, int]]:
         """Take nothing new, wait for what runs at most so long; gives those that have not started, to be given back uncounted."""
         with self._lock:
             self._stopping = True
-            waiting = [a for a in self._held.values() if not a.began]
-            for attempt in waiting:
-                attempt.cancelled = True
-                del self._held[attempt.key]
+            waiting = self._let_go([a for a in self._held.values() if not a.began])
         deadline = time.monotonic() + seconds
         while self._held and time.monotonic() < deadline:
             time.sleep(0.02)
-        return [TaskResult(task=a.task, count=False) for a in waiting]
+        return waiting
 
     def close(self) -> None:
         """Let idle threads and the loop end; stuck ones are daemons."""
@@ -191,7 +242,7 @@ class Pool:
     def _begins(self, attempt: Attempt) -> bool:
         """Whether it may begin; from then on it has. One step: nobody can give back in between what runs."""
         with self._lock:
-            attempt.began = not attempt.cancelled
+            attempt.began, attempt.began_at = not attempt.cancelled, time.monotonic()
             return attempt.began
 
     def _finished(self, attempt: Attempt, result: TaskResult) -> bool:
@@ -200,7 +251,9 @@ class Pool:
                 return False
             del self._held[attempt.key]
             self._results.append(result)
-            self._ended += 1
+            took, name = time.monotonic() - attempt.began_at, attempt.task.activity
+            before = self._durations.get(name, took)
+            self._durations[name] = before + _LAST * (took - before)
         self._on_result()
         return True
 

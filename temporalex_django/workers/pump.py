@@ -21,6 +21,7 @@ from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.judging import DatabaseJudge
 from temporalex_django.runtime.recovery import block_alone, release
+from temporalex_django.runtime.room import Room
 from temporalex_django.runtime.slots import open_slot
 from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.runtime.telemetry import announce, hint, notices
@@ -120,12 +121,20 @@ class Pump:
             judges=DatabaseJudge,
         )
         self.turns = 0
+        self.rounds = 0  # looks at the tables that are over
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # its keeper's, where there is one
 
     # --- one look ----------------------------------------------------------------------------------------------------
 
     def round(self) -> Round:
+        """One look at the tables; see ``_round``. When it is over, what was taken in it is known to the pool, or never will be."""
+        try:
+            return self._round()
+        finally:
+            self.rounds += 1
+
+    def _round(self) -> Round:
         """Commit ends of activities, advance due runs, take due activities: one transaction, then one each for atomic work.
 
         Before that a slice of what is being rebuilt, outside of transactions. Raises when the database is gone. Ends of activities leave the memory after the commit, not before.
@@ -144,21 +153,20 @@ class Pump:
                 valid = self.storage.finish_tasks(results)
                 # Those that wait come before those that this turn makes; SQLite cannot take the latter while they are written.
                 tasks = [] if sqlite else self._claim_tasks(room)
-                left = room - len(tasks)
-                with self.storage.taking(owner=self.row.epoch, room=left, queues=self.queues) as taken:
+                with self.storage.taking(owner=self.row.epoch, room=room, queues=self.queues) as taken:
                     report = self.engine.advance(limit=self.storage.turn_size, queues=self.queues)
                 tasks += self._claim_tasks(room) if sqlite else taken
         except Exception as exc:
             if self.storage.lost(exc):
                 raise
-            return self._apart(results, room, exc)
+            return self._apart(results, exc)
         self._exchanged(results, valid, tasks)
         self._committed(report)
         runs = report.runs + self._phase_two(report.atomic) + self._suspects()
         return Round(runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuilding)
 
-    def _claim_tasks(self, room: int) -> list[TaskState]:
-        return self.storage.claim_tasks(limit=room, queues=self.queues, owner=self.row.epoch) if room else []
+    def _claim_tasks(self, room: Room) -> list[TaskState]:
+        return self.storage.claim_tasks(room=room, queues=self.queues, owner=self.row.epoch) if room else []
 
     def _exchanged(self, results: list[TaskResult], valid: list[int], tasks: list[TaskState]) -> None:
         """After the commit: ends are off our hands, what was taken begins."""
@@ -203,14 +211,14 @@ class Pump:
         self._committed(report)
         return bool(report.runs)
 
-    def _apart(self, results: list[TaskResult], room: int, cause: BaseException) -> Round:
+    def _apart(self, results: list[TaskResult], cause: BaseException) -> Round:
         """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
         chains = list(self.storage.last_claimed)
         if not self.storage.transient(cause):
             log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), cause)
         with self.storage.transaction():
             valid = self.storage.finish_tasks(results)
-            tasks = self._claim_tasks(room)
+            tasks = self._claim_tasks(self.pool.room())
         self._exchanged(results, valid, tasks)
         done = Round(tasks=len(tasks), results=len(results))
         done.runs += sum(self._alone(chain) for chain in chains)
@@ -246,10 +254,12 @@ class Pump:
 
     def _cautiously(self) -> Round:
         """While somebody died of nobody knows what: few runs at a time, which are on the row of this worker before their code runs."""
-        results, room = self.pool.results(), self.pool.room() >> min(self.caution, 30)
+        results, room = self.pool.results(), self.pool.room()
+        threads = min(room.threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
+        few = Room(threads=threads or (0 if self.pool.busy else 1))
         with self.storage.transaction():
             valid = self.storage.finish_tasks(results)
-            tasks = self._claim_tasks(room or (0 if self.pool.busy else 1))
+            tasks = self._claim_tasks(few)
         self._exchanged(results, valid, tasks)
         if waiting := self.engine.put_off:
             self.row.announce(self.storage, waiting[:1])
@@ -355,7 +365,8 @@ class Pump:
         try:
             results: list[TaskResult] = self.pool.results()
             with self.storage.transaction():
-                self.storage.finish_tasks([*results, *waiting])
+                self.storage.finish_tasks(results)
+                self.storage.give_back(waiting)
                 release(self.storage, self.row.epoch)
                 self.row.remove(self.storage)
             self.pool.forget(results)

@@ -22,6 +22,7 @@ from temporalex_django.runtime.inserting import (
     message_outcome,
     update_outcome,
 )
+from temporalex_django.runtime.room import Room
 from temporalex_django.runtime.storage import NewEvent, NewMessage, NewRun, NewTask, Outcome, RunState, RunWrite
 
 pytestmark = pytest.mark.django_db
@@ -379,7 +380,7 @@ def test_a_virtual_clock_judges_everything() -> None:
     assert storage.next_due(queues=["default"]) == 0.0  # the activity
 
     assert storage.now() == NOW
-    assert len(storage.claim_tasks(limit=5, queues=["default"], owner=1)) == 1
+    assert len(storage.claim_tasks(room=Room(threads=5), queues=["default"], owner=1)) == 1
     assert storage.next_due(queues=["default"]) == 3600.0
     clock[0] += timedelta(hours=1)
     with storage.transaction():

@@ -18,6 +18,7 @@ from temporalex_django.models import ActivityTask, Chain, Instance, Message, Wor
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
 from temporalex_django.runtime.places import place_of
+from temporalex_django.runtime.room import Room
 from temporalex_django.runtime.turn import Engine
 from temporalex_django.workers import attempts, keeper
 from temporalex_django.workers.pool import Pool
@@ -127,7 +128,7 @@ def test_what_a_drain_gives_back_never_began(tmp_path: Path, monkeypatch: pytest
     log.touch()
     start("AtMostOnce", {"path": str(log), "hold": str(tmp_path / "none")})
     turn()
-    (task,) = DjangoStorage(worker=True).claim_tasks(limit=1, queues=["default"], owner=1)
+    (task,) = DjangoStorage(worker=True).claim_tasks(room=Room(threads=1), queues=["default"], owner=1)
     taken, go = threading.Event(), threading.Event()
     real = attempts.Attempt.run
 
@@ -144,7 +145,7 @@ def test_what_a_drain_gives_back_never_began(tmp_path: Path, monkeypatch: pytest
     back = pool.drain(0.0)
     go.set()
 
-    assert back == []
+    assert back == set()
     wait_for(pool.results)
     assert len(log.read_text().splitlines()) == 1
     pool.close()

@@ -15,6 +15,7 @@ from django_q.tasks import async_task
 from temporalex_django.models import Instance, Worker
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_start
+from tests.campaign import scaled
 from tests.processes import Process, cluster, members
 from tests.waiting import wait_for
 
@@ -67,14 +68,15 @@ def test_a_cluster_that_lost_all_its_processes_but_two_goes_on_and_ends(
     """Pusher, monitor, workers and pumps; its parent and the sentinel are who starts others."""
     with cluster(subprocess_env, tmp_path) as process:
         wait_for(lambda: len(ready(process)) >= 2)
-        pump = Worker.objects.get().pid
         (sentinel,) = members(process, parent=process.pid)
-        for pid in members(process):
-            if pid not in {process.pid, sentinel}:
-                kill(pid)
+        for n in range(scaled(1)):
+            pumps = wait_for(lambda: list(Worker.objects.values_list("pid", flat=True)))
+            for pid in members(process):
+                if pid not in {process.pid, sentinel}:
+                    kill(pid)
 
-        wait_for(lambda: Worker.objects.exclude(pid=pump).exists(), what="another pump")
-        started = start(1)
-        wait_for(lambda: closed(started))
+            wait_for(lambda dead=pumps: Worker.objects.exclude(pid__in=dead).exists(), what="another pump")  # type: ignore[misc]
+            started = start(n)
+            wait_for(lambda run=started: closed(run))  # type: ignore[misc]
         assert process.terminate() == 0
         assert members(process) == []

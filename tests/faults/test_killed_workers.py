@@ -13,6 +13,7 @@ from django.db import connection
 from temporalex_django.models import ActivityTask, Chain, Instance, Worker
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
+from tests.campaign import scaled
 from tests.processes import running, worker
 from tests.waiting import wait_for
 
@@ -138,9 +139,10 @@ def test_a_run_that_kills_three_workers_is_blocked(subprocess_env: dict[str, str
 def test_killed_again_and_again_under_load_nothing_is_lost_or_doubled(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
-    runs = [start("Booking", {"name": f"user-{i}"}, workflow_id=f"b{i}") for i in range(60)]
-
-    for turn in range(3):
+    runs: dict[str, Started] = {}
+    for turn in range(scaled(3)):
+        names = [f"user-{turn}-{i}" for i in range(20)]
+        runs |= {name: start("Booking", {"name": name}, workflow_id=name) for name in names}
         with worker(subprocess_env, tmp_path, name=f"w{turn}") as victim:
             done = Instance.objects.closed().count()
             wait_for(lambda d=done: Instance.objects.closed().count() > d)  # type: ignore[misc]
@@ -148,8 +150,8 @@ def test_killed_again_and_again_under_load_nothing_is_lost_or_doubled(
     with worker(subprocess_env, tmp_path, name="last"):
         wait_for(lambda: not Instance.objects.open().exists(), seconds=60)
 
-    assert {instance(s).status for s in runs} == {"completed"}
-    assert sorted(get_user_model().objects.values_list("username", flat=True)) == sorted(f"user-{i}" for i in range(60))
+    assert {instance(s).status for s in runs.values()} == {"completed"}
+    assert sorted(get_user_model().objects.values_list("username", flat=True)) == sorted(runs)
     assert not ActivityTask.objects.exists()
 
 

@@ -11,16 +11,17 @@ from temporalex_django.models import Chain, Instance, Message
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, insert_message, insert_start
 from tests.app.turns import spins
+from tests.campaign import scaled
 from tests.processes import worker
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(50_000, marks=pytest.mark.slow)])
 def test_killed_half_way_every_signal_is_consumed_once_and_in_order(
-    subprocess_env: dict[str, str], tmp_path: Path, count: int
+    subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
+    count = scaled(5_000)
     storage = DjangoStorage()
     args = {"spins": spins(1)}
     started = insert_start(NewStart(workflow="Ticking", workflow_id="t-1", args=args), storage=storage)

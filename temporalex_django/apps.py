@@ -58,7 +58,7 @@ def _discover() -> list[tuple[str, WorkflowDefinitionError]]:
             try:
                 import_module(f"{app.name}.{name}")
             except WorkflowDefinitionError as exc:
-                logger.error("%s.%s is not loaded: %s", app.name, name, exc)  # noqa: TRY400 - what it says is enough
+                logger.error("%s.%s is not loaded: %s", app.name, name, exc)
                 faulty.append((f"{app.name}.{name}", exc))
     return faulty
 

@@ -13,6 +13,7 @@ from temporalex_django.core.ivar import Call, IVar
 from temporalex_django.core.mailbox import Signal
 from temporalex_django.core.results import Async, Err
 from temporalex_django.core.scheduler import Unit
+from temporalex_django.core.telling import told
 from temporalex_django.errors import Cancelled, Control, NestingError, WorkflowDefinitionError
 
 logger = logging.getLogger("temporalex_django.workflow")
@@ -183,4 +184,4 @@ class Race(_Branches):
         dispatch.put_back(self.executor, hand)
         if error is not None and not isinstance(error, Control) and not self.executor.replaying:
             info = self.executor.info
-            logger.error("%s %s: branch %d lost its race and failed", info.workflow, info.id, index, exc_info=error)
+            logger.error("%s %s: branch %d lost its race and failed: %s", info.workflow, info.id, index, told(error))

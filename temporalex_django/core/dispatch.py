@@ -18,6 +18,7 @@ from temporalex_django.core.phase import Handler, Phase, check_shape
 from temporalex_django.core.results import Async, Err, Ok, Stop
 from temporalex_django.core.scheduler import Unit, not_awaited
 from temporalex_django.core.senders import Sender
+from temporalex_django.core.telling import told
 from temporalex_django.core.values import copied
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -454,7 +455,7 @@ def complain(executor: Executor, what: str, error: BaseException) -> None:
     """An error that has no caller to go to: logged once, when it happens first."""
     if not executor.replaying:
         info = executor.info
-        logger.error("%s %s: %s failed", info.workflow, info.id, what, exc_info=error)
+        logger.error("%s %s: %s failed: %s", info.workflow, info.id, what, told(error))
 
 
 async def _given(value: Any) -> Any:

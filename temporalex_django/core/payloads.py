@@ -13,7 +13,7 @@ import contextlib
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -26,7 +26,9 @@ _decoder = msgspec.json.Decoder()
 _ATOMS = frozenset({str, int, float, bool})
 
 MAX_BYTES = 2_000_000
+#: Levels of lists and objects in each other. Copying takes frames of Python's stack, and a worker's is not endless.
 MAX_DEPTH = 200
+_LONGEST_PATH = 200
 
 
 class PayloadCodec(Protocol):
@@ -49,7 +51,7 @@ class JsonCodec:
     def decode(self, data: bytes) -> Any:
         try:
             return _decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise PayloadError(f"a stored payload is not JSON: {exc}") from exc
 
 
@@ -57,15 +59,18 @@ def encode(value: Any, *, what: str = "payload") -> bytes:
     """JSON bytes of ``value``; raises ``PayloadError`` with the path of what cannot be encoded."""
     try:
         data = _encoder.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+    except RecursionError as exc:
+        raise _too_deep(what) from exc
+    except (TypeError, ValueError, OverflowError) as exc:
         try:
             data = _encoder.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
-        except (TypeError, ValueError, OverflowError, RecursionError) as reason:
+        except RecursionError as reason:
+            raise _too_deep(what) from reason
+        except (TypeError, ValueError, OverflowError) as reason:
             raise PayloadError(f"{what} cannot be encoded{_where(value)}: {reason}") from exc
-    if b"null" in data:  # JSON writes NaN as null: the value would change without a word
-        path = _find(value, lambda v: isinstance(v, float) and not math.isfinite(v))
-        if path is not None:
-            raise PayloadError(f"{what} cannot be encoded at `{path}`: NaN and infinity are not JSON")
+    if b"null" in data and _changes(value):  # JSON writes NaN as null: the value would change without a word
+        path = _find(value, _no_number)
+        raise PayloadError(f"{what} cannot be encoded at `{path}`: NaN and infinity are not JSON")
     return data
 
 
@@ -85,15 +90,17 @@ def sized(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> tuple
         raise PayloadError(f"{what} is {len(data):,} bytes, more than the {limit:,} allowed: store it and pass its key")
     decoded = _decoder.decode(data)
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deep(decoded):
-        raise PayloadError(
-            f"{what} is nested more than {MAX_DEPTH} levels deep: copying it would break a worker's stack"
-        )
+        raise _too_deep(what)
     return decoded, len(data)
+
+
+def _too_deep(what: str) -> PayloadError:
+    return PayloadError(f"{what} is nested more than {MAX_DEPTH} levels deep: copying it would break a worker's stack")
 
 
 def _deep(value: Any) -> bool:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [
             part
             for whole in level
@@ -179,20 +186,46 @@ def _bad_keys(value: Any) -> bool:
     return False
 
 
-def _find(value: Any, bad: Any, path: str = "$", depth: int = 0) -> str | None:
-    """The path of the first part of ``value`` for which ``bad`` is true."""
-    if depth > 64:
-        return path
-    if bad(value):
-        return path
+def _no_number(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _changes(value: Any) -> bool:
+    """Whether there is a number in it that JSON does not have. It was encoded before: it is not endless."""
+    rest = [value]
+    while rest:
+        part = rest.pop()
+        kind = type(part)
+        if kind is dict:
+            rest += part.values()
+        elif kind is list:
+            rest += part
+        elif _no_number(part):
+            return True
+        elif part is not None and kind not in _ATOMS:
+            rest += [inner for _, inner in _parts(part)]
+    return False
+
+
+def _find(value: Any, bad: Any) -> str | None:
+    """The path of the first part of ``value`` for which ``bad`` is true; of one that is nested too deep, which may be endless."""
+    rest = [("$", value, 0)]
+    while rest:
+        path, part, depth = rest.pop()
+        if depth > MAX_DEPTH or bad(part):
+            return (
+                path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]} … {path[-_LONGEST_PATH // 2 :]}"
+            )
+        rest += [(f"{path}{label}", inner, depth + 1) for label, inner in reversed(_parts(part))]
+    return None
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """What a value consists of, each with its step in a path."""
     if isinstance(value, Mapping):
-        parts: Any = ((f"{path}.{k}", v) for k, v in value.items())
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        parts = ((f"{path}[{i}]", v) for i, v in enumerate(value))
-    elif fields := getattr(type(value), "__dataclass_fields__", None) or getattr(
-        type(value), "__struct_fields__", None
-    ):
-        parts = ((f"{path}.{name}", getattr(value, name, None)) for name in fields)
-    else:
-        return None
-    return next((hit for p, v in parts if (hit := _find(v, bad, p, depth + 1)) is not None), None)
+        return [(f".{key}", part) for key, part in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(f"[{i}]", part) for i, part in enumerate(value)]
+    kind = type(value)
+    fields: Iterable[str] = getattr(kind, "__dataclass_fields__", ()) or getattr(kind, "__struct_fields__", ())
+    return [(f".{name}", getattr(value, name, None)) for name in fields]

@@ -11,6 +11,7 @@ from typing import Any, Self
 from temporalex_django.core import guard, places
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.scheduler import Unit
+from temporalex_django.core.telling import told
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
 
 logger = logging.getLogger("temporalex_django.workflow")
@@ -104,8 +105,8 @@ class Saga(_Scope):
                 await value
         except (MemoryError, RecursionError):
             raise
-        except (Exception, Cancelled):  # user code; nobody waits for its outcome
+        except (Exception, Cancelled) as exc:  # noqa: BLE001 - user code; nobody waits for its outcome
             if not self.executor.replaying:
                 info = self.executor.info
                 what = getattr(undo, "__name__", repr(undo))
-                logger.exception("%s %s: the compensation %s failed", info.workflow, info.id, what)
+                logger.error("%s %s: the compensation %s failed: %s", info.workflow, info.id, what, told(exc))

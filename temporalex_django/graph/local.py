@@ -20,6 +20,7 @@ from temporalex_django.authoring.people import decider, holds
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.telling import told
 from temporalex_django.errors import (
     ActionNotPermitted,
     AlreadyRunning,
@@ -283,13 +284,13 @@ class LocalRunner:
                 run.crashes = 0
             except WorkflowNotFound:
                 self._end(run)
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001 - the storage, or a bug: it is told, and kept on the run
                 if run.crashes == len(RESTARTS):
-                    logger.exception("%s %s is given up until it is recovered", run.key[1], run.key[0])
+                    logger.error("%s %s is given up until it is recovered: %s", run.key[1], run.key[0], told(exc))
                     run.crash = exc
                     self._end(run)
                     return
-                logger.warning("%s %s is begun again from the storage", run.key[1], run.key[0], exc_info=True)
+                logger.warning("%s %s is begun again from the storage: %s", run.key[1], run.key[0], told(exc))
                 run.crashes += 1
                 delay = RESTARTS[run.crashes - 1]
                 self._timers.start(delay, lambda: self._submit(lambda: self._drive(run, change)))
@@ -338,8 +339,8 @@ class LocalRunner:
         for name, facts in notes if self._tell is not None else ():
             try:
                 self._tell(instance, name, {**instance.telemetry_metadata, **facts})  # type: ignore[misc] # not None
-            except Exception:
-                logger.exception("%s: a listener to %s failed", instance.id, name)
+            except Exception as exc:  # noqa: BLE001 - a listener is no part of the run
+                logger.error("%s: a listener to %s failed: %s", instance.id, name, told(exc))
 
     # -- timers and steps -----------------------------------------------------------------------------------------------
 
@@ -402,5 +403,5 @@ class LocalRunner:
 def _logged(fn: Callable[[], None]) -> None:
     try:
         fn()
-    except Exception:
-        logger.exception("a thread of the local runner failed")
+    except Exception as exc:  # noqa: BLE001 - the thread serves others too
+        logger.error("a thread of the local runner failed: %s", told(exc))

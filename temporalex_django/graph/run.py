@@ -230,8 +230,9 @@ def resumption(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]
     if step is None:
         raise ResumeRefused(f"{instance.id}: {instance.workflow.__name__} has no step {payload['step']!r} any more")
     data = payload.get("data")
-    if payload.get("by") is not None and (data is None or isinstance(data, dict)):
-        data = {**(data or {}), "by": payload["by"]}
+    if payload.get("by") is not None:  # who decided goes with what he said, whatever that is
+        said = data if isinstance(data, dict) else {} if data is None else {"data": data}
+        data = {**said, "by": payload["by"]}
     return instance.graph.number[step], Event(payload["event"], data)
 
 

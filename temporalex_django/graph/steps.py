@@ -145,7 +145,8 @@ class Approval(Step):
     """A person decides: ``resume("approved", by=user)`` or ``resume("rejected", by=user)``.
 
     ``role`` is a Django permission (``app.codename``) or the name of a group; who decides must have it. ``due`` (a timedelta or seconds)
-    emits ``overdue`` when nobody has decided by then. Who decided stands in the history and, with the data given, in the context.
+    emits ``overdue`` when nobody has decided by then. Who decided stands in the history and, with the data given, in the context:
+    as ``by`` beside the keys of an object, and beside ``data`` where the data are no object.
     """
 
     waits = True

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from temporalex_django.core.telling import told
+
 logger = logging.getLogger("temporalex_django.graph")
 
 
@@ -50,8 +52,8 @@ class ThreadTimers:
         while (fn := self._next()) is not None:
             try:
                 fn()
-            except Exception:
-                logger.exception("a timer failed")
+            except Exception as exc:  # noqa: BLE001 - the other timers go on
+                logger.error("a timer failed: %s", told(exc))
 
     def _next(self) -> Callable[[], None] | None:
         """Waits for the next one that is due; None when there is none left, and with that the thread ends."""

@@ -1,8 +1,8 @@
 """Read-only data: what steps are handed, and what an instance keeps (HE-012, HE-014).
 
-JSON data in, the same data out, deep and frozen: ``data["sku"]`` and ``data.sku`` both read. A key wins over a method of the same
-name: ``context.initial.items`` is the order's items. Libraries that walk a mapping call ``items()``, ``keys()`` or ``values()`` all the
-same, so an array or an object under such a key can be called, too.
+JSON data in, the same data out, deep and frozen: ``data["sku"]`` and ``data.sku`` both read. No key takes a method away, since data come
+from anywhere and code calls ``data.get("sku")``: by attribute such a name is the method, and by key the data. An array or an object is
+both: ``context.initial.items`` is the order's items, and can be called.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ class Data(dict[str, Any]):
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("__") and dict.__contains__(self, name):
-            value = dict.__getitem__(self, name)
-            both = _BOTH.get(type(value)) if name in _WALKED else None
-            return value if both is None else both(value, dict.__getattribute__(self, name))
+            return _read(dict.__getitem__(self, name), self, name, _METHODS)
         return dict.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:
@@ -64,8 +62,8 @@ class _Both:
         super().__init__(value)  # type: ignore[call-arg] # that of the other base
         object.__setattr__(self, "_method", method)
 
-    def __call__(self) -> Any:
-        return object.__getattribute__(self, "_method")()
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return object.__getattribute__(self, "_method")(*args, **kwargs)
 
 
 class _BothItems(_Both, Items):
@@ -76,8 +74,18 @@ class _BothData(_Both, Data):
     pass
 
 
-_WALKED = frozenset({"items", "keys", "values"})
+_METHODS = frozenset(name for name in dir(dict) if not name.startswith("__"))
+_METHODS_OF_ENTRIES = frozenset(name for name in dir(Mapping) if not name.startswith("_"))
 _BOTH: dict[type, Any] = {Items: _BothItems, Data: _BothData}
+
+
+def _read(value: Any, whole: Any, name: str, methods: frozenset[str]) -> Any:
+    """What ``whole.name`` is where the data have that key."""
+    if name not in methods:
+        return value
+    method = object.__getattribute__(whole, name)
+    both = _BOTH.get(type(value))
+    return method if both is None else both(value, method)
 
 
 def frozen(value: Any) -> Any:
@@ -119,8 +127,7 @@ class Entries(Mapping[str, Any]):
             except KeyError:
                 pass
             else:
-                both = _BOTH.get(type(value)) if name in _WALKED else None
-                return value if both is None else both(value, object.__getattribute__(self, name))
+                return _read(value, self, name, _METHODS_OF_ENTRIES)
         return object.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.conf import codec
+from temporalex_django.core.telling import told
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.dialect import Columns, Dialect
@@ -127,8 +128,10 @@ class TaskStatements(ABC):
                     raise
                 keyless.append((task, exc))
             except PayloadError as exc:
-                log.exception(
-                    "an activity fails for good", extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)}
+                log.error(
+                    "an activity fails for good: %s",
+                    told(exc),
+                    extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
                 )
                 broken.append(activities.unknown(task, exc))
         self.finish_tasks(broken)

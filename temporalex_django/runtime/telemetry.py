@@ -15,6 +15,7 @@ from temporalex_django import signals
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.events import CLOSING
+from temporalex_django.core.telling import told
 from temporalex_django.graph.course import seconds_between
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.runtime.inserting import CHANNEL
@@ -52,8 +53,8 @@ def announce(report: TurnReport) -> None:
             continue
         try:
             _announce_run(write, facts)
-        except Exception:  # what is committed stays so, whatever becomes of the news of it
-            logger.exception("signals about run %s were not sent", facts.run_id)
+        except Exception as exc:  # noqa: BLE001 - what is committed stays so, whatever becomes of the news of it
+            logger.error("signals about run %s were not sent: %s", facts.run_id, told(exc))
 
 
 def _announce_run(write: RunWrite, facts: RunFacts) -> None:

@@ -20,6 +20,7 @@ from temporalex_django.authoring import activity, workflow
 from temporalex_django.core import payloads
 from temporalex_django.core.events import Job
 from temporalex_django.core.senders import Judge
+from temporalex_django.core.telling import told
 from temporalex_django.errors import DeadlockDetected, KeyMissing, UnknownWorkflow
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.cache import Cache, Cached
@@ -324,9 +325,7 @@ class Engine(Executors):
         run = step.run
         report.blocked[run.run_id] = error
         if not run.attempt:
-            logger.error(
-                "run %s is blocked: %s: %s", run.run_id, type(error).__name__, error, extra={"run_id": str(run.run_id)}
-            )
+            logger.error("run %s is blocked: %s", run.run_id, told(error), extra={"run_id": str(run.run_id)})
         waits_for = None
         if isinstance(error, UnknownWorkflow) and (facts := report.facts.get(run.run_id)) is not None:
             waits_for = f"the class {facts.workflow} (version {facts.version})"

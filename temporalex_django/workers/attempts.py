@@ -17,6 +17,7 @@ from temporalex_django import signals
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.conf import get_settings
+from temporalex_django.core.telling import told
 from temporalex_django.errors import PayloadError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.activity_context import ActivityContext, running
@@ -121,8 +122,8 @@ class Attempt:
         task = self.task
         result = activities.failed(task, exc, self.now())
         log.warning(
-            "%s failed in attempt %d%s: %s: %s",
-            *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", type(exc).__name__, exc),
+            "%s failed in attempt %d%s: %s",
+            *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", told(exc)),
             extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
         )
         return result

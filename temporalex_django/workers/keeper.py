@@ -14,6 +14,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.conf import get_settings
+from temporalex_django.core.telling import told
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
@@ -95,7 +96,7 @@ class Keeper:
             except DatabaseError as exc:
                 if not self.storage.transient(exc):
                     raise
-                log.info("somebody else is burying the same worker: %s", exc)
+                log.info("somebody else is burying the same worker: %s", told(exc))
             else:
                 return
 
@@ -109,11 +110,11 @@ class Keeper:
                 except DatabaseError as exc:
                     self.pump.on_beat()
                     if not self.storage.transient(exc):
-                        log.warning("the keeper's database does not answer: %s", exc)
+                        log.warning("the keeper's database does not answer: %s", told(exc))
                         connections[self.storage.alias].close()
                         delay = min(delay * 2, 5.0)
-                except Exception:
-                    log.exception("the keeper goes on after an error")
+                except Exception as exc:  # noqa: BLE001 - whatever it is, runs are kept
+                    log.error("the keeper goes on after an error: %s", told(exc))
 
     def tend(self) -> None:
         """One pass. Raises when the database is gone."""

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 from django.db import connections
 
+from temporalex_django.core.telling import told
 from temporalex_django.runtime.inserting import CHANNEL
 
 log = logging.getLogger("temporalex_django.worker")
@@ -83,7 +84,7 @@ class Listener:
                     delay = 0.1
                     self._listen(connection)
             except psycopg.Error as exc:
-                log.warning("the listening connection broke: %s", exc)
+                log.warning("the listening connection broke: %s", told(exc))
             finally:
                 self.locked = False
                 self._ready.set()

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from django.db import DatabaseError
 
+from temporalex_django.core.telling import told
 from temporalex_django.workers.pump import Pump
 
 log = logging.getLogger("temporalex_django.worker")
@@ -53,7 +54,7 @@ class LocalRunner:
                 self._pump = Pump(alias=self.alias, kind="local")
                 self._pump.run(self._stop)
             except DatabaseError as exc:
-                log.warning("workflows do not run yet: %s (has `manage.py migrate` been run?)", exc)
+                log.warning("workflows do not run yet: %s (has `manage.py migrate` been run?)", told(exc))
                 self._stop.wait(delay)
                 delay = min(delay * 2, 30.0)
             finally:

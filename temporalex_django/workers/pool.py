@@ -15,6 +15,7 @@ from typing import Any
 from django.db import close_old_connections, connections
 
 from temporalex_django.authoring import activity
+from temporalex_django.core.telling import told
 from temporalex_django.runtime.connections import KEPT_FOR, keep_open
 from temporalex_django.runtime.room import Room
 from temporalex_django.runtime.storage import TaskResult, TaskState
@@ -273,10 +274,10 @@ class Pool:
         while not self._closed:
             try:
                 loop.run_forever()
-            except (SystemExit, KeyboardInterrupt):  # alone of all exceptions these leave a task and its loop
-                log.exception("a task that an activity made raised through the event loop; the others go on")
-            except BaseException:
-                log.exception("an activity broke the event loop of its worker; another one takes its place")
+            except (SystemExit, KeyboardInterrupt) as exc:  # alone of all exceptions these leave a task and its loop
+                log.error("a task that an activity made raised through the event loop; the others go on: %s", told(exc))
+            except BaseException as exc:  # noqa: BLE001 - as above
+                log.error("an activity broke the event loop of its worker; another one takes its place: %s", told(exc))
                 self._move_from(loop)
                 return
         loop.run_until_complete(loop.shutdown_asyncgens())

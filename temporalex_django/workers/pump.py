@@ -16,6 +16,7 @@ from django.db import connections
 
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
+from temporalex_django.core.telling import told
 from temporalex_django.errors import KeyMissing
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
@@ -215,7 +216,7 @@ class Pump:
         """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
         chains = list(self.storage.last_claimed)
         if not self.storage.transient(cause):
-            log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), cause)
+            log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), told(cause))
         with self.storage.transaction():
             valid = self.storage.finish_tasks(results)
             tasks = self._claim_tasks(self.pool.room())
@@ -319,15 +320,15 @@ class Pump:
                 if until_idle and not self.storage.lost(exc):
                     raise
                 delay = pause_after(delay)
-                log.warning("the database does not answer, trying again in %.1f s: %s", delay, exc)
+                log.warning("the database does not answer, trying again in %.1f s: %s", delay, told(exc))
                 connections[self.alias].close()
                 stop.wait(delay)
                 continue
-            except Exception:
+            except Exception as exc:
                 if until_idle:
                     raise
                 delay = pause_after(delay)
-                log.exception("a round failed, going on in %.1f s", delay)
+                log.error("a round failed, going on in %.1f s: %s", delay, told(exc))
                 stop.wait(delay)
                 continue
             waits = due == 0.0 or bool(self._pauses)
@@ -371,7 +372,7 @@ class Pump:
                 self.row.remove(self.storage)
             self.pool.forget(results)
         except DatabaseError as exc:
-            log.warning("could not give back what is in hand, the lease will run out: %s", exc)
+            log.warning("could not give back what is in hand, the lease will run out: %s", told(exc))
         finally:
             self.pool.close()
             self.engine.cache.clear()

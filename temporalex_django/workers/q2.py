@@ -19,6 +19,7 @@ from django_q.brokers import Broker as BaseBroker
 from django_q.conf import Conf
 
 from temporalex_django.conf import get_settings
+from temporalex_django.core.telling import told
 from temporalex_django.workers.q2_pumps import Pumps
 
 log = logging.getLogger("temporalex_django.worker")
@@ -48,9 +49,9 @@ class PumpHost:
             util.Finalize(None, hosted.stop, exitpriority=10)
         try:
             return super().dequeue()  # type: ignore[misc] # the broker that this is mixed into
-        except Exception:
+        except Exception as exc:  # noqa: BLE001 - see below
             # Stock django-q2 replaces the pusher; what becomes of the queue must not interrupt workflows.
-            log.exception("the broker of this cluster's tasks does not answer, trying again")
+            log.error("the broker of this cluster's tasks does not answer, trying again: %s", told(exc))
             connections.close_all()
             time.sleep(_AGAIN)
             return None

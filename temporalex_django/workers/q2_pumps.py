@@ -17,6 +17,7 @@ from typing import Any
 from django.conf import settings as django_settings
 
 from temporalex_django.conf import get_settings
+from temporalex_django.core.telling import told
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.workers.guardian import Guard
 from temporalex_django.workers.q2_queues import release_dead_reader
@@ -53,8 +54,8 @@ class Pumps:
                     place.look()
                 if guard is not None:
                     guard.look([place.child.pid for place in self.places if place.child is not None])
-            except Exception:
-                log.exception("looking after the pumps of this cluster failed, going on")
+            except Exception as exc:  # noqa: BLE001 - the others go on
+                log.error("looking after the pumps of this cluster failed, going on: %s", told(exc))
             self._stop.wait(_LOOK_EVERY)
             if os.getppid() != self._sentinel:
                 log.error("this cluster has lost its sentinel: its pumps end")
@@ -105,7 +106,7 @@ class _Place:
         try:
             self.child.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            log.error("the pump %d does not end, killing it", self.child.pid)  # noqa: TRY400 - nobody's traceback
+            log.error("the pump %d does not end, killing it", self.child.pid)
             self.child.kill()
             self.child.wait()
 

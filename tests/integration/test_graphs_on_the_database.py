@@ -84,6 +84,21 @@ def test_from_start_to_end_by_value():
     assert handle.instance().status == "completed"
 
 
+@pytest.mark.parametrize("said", [None, {"why": "a regular"}, ["a", "b"], "yes", 0, {"by": "somebody else"}])
+def test_who_decided_stands_beside_whatever_he_said(said):
+    Delivery.start("1", {})
+    drain()
+
+    Delivery.resume("1", "approved", data=said, by=clerk("cleo"))
+
+    noted = Delivery.get("1").instance().context.steps.approval
+    assert noted.by == "cleo"
+    if isinstance(said, dict):
+        assert noted == {**said, "by": "cleo"}
+    else:
+        assert noted.get("data") == said
+
+
 def test_a_decision_takes_the_role():
     """The group, a permission, or being a superuser; nobody else, and no code. Nothing changes when it is refused."""
     Delivery.start("1", {})

@@ -328,11 +328,16 @@ def test_failing_and_cancelling():
 
 
 def test_the_context_is_read_by_attribute_or_key_and_never_written():
-    """HE-013 HE-014: a key wins over a method of the same name."""
+    """HE-013 HE-014: no key takes a method away; by attribute an array or an object under such a name is both."""
     data = {"items": [{"sku": "a"}], "get": 1, "keys": {"deep": [[{"x": 1}]]}}
     context = new(initial=data).context
     assert context.initial.items[0].sku == context.initial["items"][0]["sku"] == "a"
-    assert (context.initial.get, context.initial.keys.deep[0][0].x) == (1, 1)
+    assert (context.initial["get"], context.initial.keys.deep[0][0].x) == (1, 1)
+    assert (context.initial.get("get"), context.initial.get("no", 2), sorted(context.initial.keys())) == (
+        1,
+        2,
+        sorted(data),
+    )
     assert context.initial == data
     assert json.loads(json.dumps(context.initial)) == data
     assert dict(context.initial.items()) == data
@@ -356,6 +361,31 @@ def test_the_context_is_read_by_attribute_or_key_and_never_written():
         _ = context.initial.nothing
     with pytest.raises(AttributeError, match="no step with the key 'nothing' has ended yet, only: none"):
         _ = context.steps.nothing
+
+
+NAMES = sorted(name for name in dir(dict) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("value", [1, None, "text", [1], {"x": 1}, True])
+def test_payloads_may_have_keys_like_methods(value):
+    """What comes from a form or a webhook has any keys; code that reads the data goes on."""
+    data = dict.fromkeys([*NAMES, "sku"], value)
+    read = [frozen(data), Context(data, {}).initial, Context({}, {"step": data}).steps.step, Context({}, data).steps]
+    for found in read:
+        assert found.get("sku", None) == value
+        assert found.get("nothing", 7) == 7
+        assert sorted(found.keys()) == sorted(data)
+        assert dict(found.items()) == data
+        assert list(found.values()) == list(data.values())
+        assert {name: found[name] for name in NAMES} == dict.fromkeys(NAMES, value)
+        assert found == data
+        assert dict(found) == {**found} == data
+        assert found.sku == value
+        for name in ("get", "items", "keys", "values"):
+            seen = getattr(found, name)
+            assert callable(seen)
+            assert not isinstance(value, (list, dict)) or seen == value
+    assert json.loads(json.dumps(read[0])) == thawed(read[0]) == data
 
 
 def test_a_context_can_be_made_by_hand():

@@ -1,0 +1,60 @@
+"""How an error is told in a log: one line, not too long, and nothing of what it was about.
+
+What an exception says may quote a payload, and its traceback says it again. The whole of it stands in the stored failure, where
+payloads may be; a log gets the type and the places that it came through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from temporalex_django import errors
+
+LONGEST: Final = 300
+_PLACES = 3
+#: What these say is ours and names code, or it is a database that does not answer.
+_SAID = (
+    errors.DeadlockDetected,
+    errors.DeterminismViolation,
+    errors.KeyMissing,
+    errors.NestingError,
+    errors.NondeterminismError,
+    errors.NotAwaited,
+    errors.NotConfigured,
+    errors.OutsideWorkflow,
+    errors.UnknownVersion,
+    errors.UnknownWorkflow,
+    errors.WorkflowDefinitionError,
+)
+_OF_A_DATABASE = frozenset({"OperationalError", "InterfaceError"})
+
+
+def told(exc: BaseException) -> str:
+    """``exc`` for a log: ``KeyError at shop/orders.py:12 in book < …``; with its words where they cannot quote a payload."""
+    kind = type(exc).__name__
+    if isinstance(exc, _SAID) or kind in _OF_A_DATABASE:
+        kind = f"{kind}: {one_line(str(exc))}"
+    at = " < ".join(_places(exc))
+    return _cut(f"{kind} at {at}" if at else kind)
+
+
+def one_line(text: str) -> str:
+    """The first line that says something, of printable characters, cut short."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return _cut("".join(c if c.isprintable() else "?" for c in first))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _places(exc: BaseException) -> Iterator[str]:
+    """Where it was raised, then through what it came; folders above the last one are left out."""
+    frames = []
+    traceback = exc.__traceback__
+    while traceback is not None:
+        frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    for code, line in frames[: -_PLACES - 1 : -1]:
+        yield f"{'/'.join(code.co_filename.split('/')[-2:])}:{line} in {code.co_name}"

@@ -38,6 +38,7 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.PayloadError, HTTPStatus.BAD_REQUEST),
     (errors.ActionNotPermitted, HTTPStatus.FORBIDDEN),
     (errors.UpdateTimeout, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.KeyMissing, HTTPStatus.SERVICE_UNAVAILABLE),  # another process may have it
 )
 #: Django's and DRF's errors that stand for one of ours.
 _CODES = {HTTPStatus.FORBIDDEN: errors.ActionNotPermitted.code, HTTPStatus.NOT_FOUND: "not_found"}

@@ -16,7 +16,7 @@ from temporalex_django.actions.targets import Target, find_chain
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
 from temporalex_django.authoring.binding import Description
 from temporalex_django.conf import codec
-from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound
 from temporalex_django.models import Instance, Worker
@@ -146,7 +146,7 @@ class Result:
         self.target = target
         self.seat = seat
         self.storage = storage
-        self.deadline = Deadline(None if timeout is None else wait_seconds(timeout, what="timeout"))
+        self.deadline = Deadline(check_waiting(timeout))
 
     def get(self) -> Any:
         if connections[self.storage.alias].in_atomic_block:

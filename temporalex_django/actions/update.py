@@ -18,7 +18,7 @@ from temporalex_django.actions.base import CODE, Action, Actor, plain
 from temporalex_django.actions.targets import Target
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.names import check_message_id, check_name, shown
 from temporalex_django.errors import NestingError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
@@ -29,7 +29,6 @@ from temporalex_django.runtime.resent import Sent
 from temporalex_django.runtime.storage import Outcome
 
 DEFAULT_TIMEOUT = 10.0
-MODES = ("auto", "worker")
 _DONE = ("completed", "failed")
 #: Seconds that a caller's turn goes on through messages that came before his; then he waits, and a worker goes on.
 _READ_WITHIN = 1.0
@@ -76,13 +75,12 @@ class Message(Action[Any]):
     ) -> None:
         super().__init__(by=by)
         self.seat = seat
-        if mode not in MODES:
-            raise ValueError(f"mode is 'auto' or 'worker', not {mode!r}")
+        wait = check_waiting(timeout, mode)
         self.target = target
         self.message = check_name(message, what=self.kind)
         self.body = plain(body, what=f"the body of {self.kind} {message!r}")
         self.id = str(uuid4()) if id is None else check_message_id(id, what="update")
-        self.deadline = Deadline(None if timeout is None else wait_seconds(timeout, what="timeout"))
+        self.deadline = Deadline(wait)
         self._turns_here = mode == "auto" and target.code is not None
         self._message: int | None = None
 

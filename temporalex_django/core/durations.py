@@ -29,3 +29,10 @@ def wait_seconds(value: Any, *, what: str) -> float:
     if number < 0:
         raise ValueError(f"{what} must not be negative: {value!r}")
     return number
+
+
+def check_waiting(timeout: Any, mode: str = "auto") -> float | None:
+    """How long a method of a handle waits, in seconds; None is for ever. Raises ``TypeError`` and ``ValueError``, also for another ``mode``."""
+    if mode not in ("auto", "worker"):
+        raise ValueError(f"mode is 'auto' or 'worker', not {mode!r}")
+    return None if timeout is None else wait_seconds(timeout, what="timeout")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from temporalex_django.errors import (
@@ -24,6 +25,23 @@ class RunFailure(Exception):
     def __init__(self, attributes: dict[str, Any]) -> None:
         super().__init__(str(attributes.get("message") or attributes.get("reason")))
         self.attributes = attributes
+
+
+class ReturnedErr(Exception):
+    """An attempt that gave ``Err(reason)`` has failed like one that raised. ``reason`` is plain data, and stays out of the text.
+
+    ``types`` are the names that ``RetryPolicy.non_retryable`` may have for it: "Err", and those of an exception given as the reason.
+    """
+
+    def __init__(self, reason: Any, types: Sequence[str]) -> None:
+        super().__init__("it returned Err")
+        self.reason = reason
+        self.types = types
+
+
+def types_of(exc: BaseException) -> Sequence[str]:
+    """What ``RetryPolicy.non_retryable`` may call it: the class, or a base of it."""
+    return exc.types if isinstance(exc, ReturnedErr) else [cls.__name__ for cls in type(exc).__mro__]
 
 
 def describe(exc: BaseException) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core import payloads
-from temporalex_django.core.failures import describe
+from temporalex_django.core.failures import ReturnedErr, describe, types_of
+from temporalex_django.core.results import Err
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.activities import activity_of
 from temporalex_django.graph.course import Failure, Result, as_result
@@ -35,11 +36,12 @@ class _Source:
 def execute(instance: Instance, number: int, attempt: int) -> Result | float:
     """Run the step; its result, or after how many seconds it is to be tried again (HE-086, HE-087).
 
-    An undeclared event, a value that is no result, and what cannot be encoded fail it at once; what it raises does so behind the last
-    attempt that its policy allows.
+    An undeclared event, a value that is no result, and what cannot be encoded fail it at once; what it raises, and ``Err``, does so behind
+    the last attempt that its policy allows.
     """
     graph = instance.graph
     step, activity, source = graph.steps[number], activity_of(graph.steps[number]), _Source(instance)
+    policy = instance.workflow.options[number].get("retry")
     args = [graph.keys[number], instance.log.configs.get(number), instance.version]
     try:
         fn, given, _ = activity.prepared(args, {}, source)
@@ -50,8 +52,7 @@ def execute(instance: Instance, number: int, attempt: int) -> Result | float:
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
     except BaseException as exc:  # noqa: BLE001 - a step that ends its thread must not end the instance's
-        policy = instance.workflow.options[number].get("retry")
-        delay = next_delay(policy, attempt, [cls.__name__ for cls in type(exc).__mro__])
+        delay = next_delay(policy, attempt, types_of(exc))
         if delay is not None:
             return delay
         times = f" (after {attempt} attempts)" if attempt > 1 else ""
@@ -59,6 +60,9 @@ def execute(instance: Instance, number: int, attempt: int) -> Result | float:
     try:
         what = f"the result of step {name_of(step)}"
         return as_result(payloads.plain(activity.outgoing(value, args, source), what=what))
+    except ReturnedErr as exc:
+        delay = next_delay(policy, attempt, exc.types)
+        return Err(exc.reason) if delay is None else delay
     except PayloadError as exc:
         return Failure(**describe(exc))
 

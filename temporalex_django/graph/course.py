@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from temporalex_django.core import payloads
-from temporalex_django.core.failures import describe
+from temporalex_django.core.failures import ReturnedErr, describe, types_of
 from temporalex_django.core.results import Err, Event, Pending
+from temporalex_django.errors import PayloadError
 from temporalex_django.graph import engine
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import events_of, key_of, name_of, timer_of
@@ -182,15 +183,16 @@ def as_result(value: Any) -> Result:
     """What the history has of a step's result, as a result. See ``encoded``."""
     if "event" in value:
         return Event(value["event"], value.get("data"), value.get("metadata") or {})
-    if "reason" in value:
-        return Err(value["reason"])
     if "wrong" in value:
         return Failure("TypeError", value["wrong"])
     return Pending()
 
 
 def encoded(step: str, events: Iterable[str], value: Any) -> dict[str, Any]:
-    """What a step gave, for the history; ``wrong`` says why it is none of what a step may give (HE-082, HE-083)."""
+    """What a step gave, for the history; ``wrong`` says why it is none of what a step may give (HE-082, HE-083).
+
+    Raises ``ReturnedErr``: the step's policy decides whether it is tried again.
+    """
     match value:
         case Event(name, data, metadata) if name in events:
             found = {"event": str.__str__(name), "data": data}
@@ -201,11 +203,23 @@ def encoded(step: str, events: Iterable[str], value: Any) -> dict[str, Any]:
         case Pending():
             return {}
         case Err(reason):
-            return {"reason": f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason}
+            return _failed(step, reason)
         case _:
             return {
                 "wrong": f"step {step} returned {_short(value)}: it must return Event(name, data), Pending() or Err(reason)"
             }
+
+
+def _failed(step: str, reason: Any) -> dict[str, Any]:
+    types = ["Err"]
+    if isinstance(reason, BaseException):
+        types += types_of(reason)
+        reason = f"{type(reason).__name__}: {reason}"
+    try:
+        plain = payloads.plain(reason, what=f"the reason of step {step}")
+    except PayloadError as exc:
+        return {"wrong": exc.message}
+    raise ReturnedErr(plain, types)
 
 
 def _short(value: Any) -> str:

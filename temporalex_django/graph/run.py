@@ -12,7 +12,7 @@ from temporalex_django.core.events import Job
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import RunFailure
 from temporalex_django.core.ivar import IVar
-from temporalex_django.core.results import Event
+from temporalex_django.core.results import Err, Event
 from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
 from temporalex_django.graph.course import Course, Failure, Fired, Result, as_result
@@ -241,5 +241,7 @@ def result_of(job: Job) -> Result:
     attributes = job.attributes
     if job.kind == "ActivityCompleted":
         return as_result(attributes.get("result"))
+    if "reason" in attributes:
+        return Err(attributes["reason"])
     times = f" (after {attributes['attempts']} attempts)" if attributes.get("attempts", 0) > 1 else ""
     return Failure(attributes.get("type") or "Exception", f"{attributes.get('message')}{times}")

@@ -58,7 +58,7 @@ class Step:
         """Do it. Plain or async; may use the ORM. Gives ``Event(name, data)``, ``Pending()`` or ``Err(reason)``.
 
         Runs at least once (``activity_context().idempotency_key`` is stable), exactly once when ``atomic``. What it raises is tried
-        again by ``retry``; ``Err`` and a wrong result fail the run at once.
+        again by ``retry``, and so is ``Err``; a wrong result fails the run at once.
         """
         raise WorkflowDefinitionError(f"step {name_of(type(self))}: it has no execute(self, instance, config, context)")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core import payloads
-from temporalex_django.core.failures import describe
+from temporalex_django.core.failures import ReturnedErr, describe, types_of
 from temporalex_django.errors import ActivityNotFound, KeyMissing, PayloadError, UnknownWorkflow
 from temporalex_django.runtime.storage import NewTask, TaskResult, TaskState
 
@@ -33,14 +33,14 @@ def completed(task: TaskState, value: Any, *, limit: int = payloads.MAX_BYTES) -
 
 
 def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
-    """The attempt raised: due again by its policy, or over."""
-    retry_at = None if final else _retry_at(task, now, [cls.__name__ for cls in type(error).__mro__])
+    """The attempt raised, or (a step's) returned ``Err``: due again by its policy, or over."""
+    retry_at = None if final else _retry_at(task, now, types_of(error))
     if retry_at is not None:
         return TaskResult(task=task, retry_at=retry_at)
-    return TaskResult(
-        task=task,
-        outcome=("ActivityFailed", {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}),
-    )
+    attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
+    if isinstance(error, ReturnedErr):
+        attributes.update(type="Err", reason=error.reason)
+    return TaskResult(task=task, outcome=("ActivityFailed", attributes))
 
 
 def expiry(

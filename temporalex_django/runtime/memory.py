@@ -465,6 +465,7 @@ class MemoryStorage:
                 self._deliver(task.chain_id, "activity", kind, attributes, run_id=task.run_id)
             elif result.retry_at is not None:
                 task.owner = task.started_at = None
+                task.attempt -= not result.count
                 task.due_at = result.retry_at
                 heapq.heappush(self._due_tasks, (task.due_at, task.id))
         return valid

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError
 from django.db.models import Min
 
@@ -127,6 +127,9 @@ class DjangoEnvironment(Environment):
             facts = self.storage.facts([run.run_id])[run.run_id]
             self.storage.write([step.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
+
+    async def from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return await sync_to_async(call)(*args, **options)
 
     def _run_async(self, coroutine: Any) -> Any:
         """In this thread, so that its ORM calls are on the test's own connection."""

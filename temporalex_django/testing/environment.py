@@ -24,6 +24,7 @@ from temporalex_django.core import payloads, places
 from temporalex_django.core.commands import Command
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.failures import ReturnedErr
 from temporalex_django.core.names import check_name
 from temporalex_django.core.replaying import replay
 from temporalex_django.core.senders import Sender
@@ -314,15 +315,19 @@ class Environment(ABC):
         self._holding.add(_name_of(activity))
 
     def complete(self, activity: Activity[Any, Any] | StepRef, value: Any = None) -> None:
-        """End the oldest held call with a value. Raises ``LookupError`` when none is held."""
-        self._resolve(activity, lambda task: activities.completed(task, self._outgoing(task, value)))
+        """End the oldest held call with a value, for good (a step's ``Err`` is not tried again). Raises ``LookupError`` when none is held."""
+        self._resolve(activity, lambda task: self._completed(task, value))
 
     def fail(self, activity: Activity[Any, Any] | StepRef, error: BaseException) -> None:
         """End the oldest held call with an error, for good. Raises ``LookupError`` when none is held."""
         self._resolve(activity, lambda task: activities.failed(task, error, self.clock, final=True))
 
-    def _outgoing(self, task: TaskState, value: Any) -> Any:
-        return activities_of.find(task.activity).outgoing(value, task.args, _Source(self, task))
+    def _completed(self, task: TaskState, value: Any) -> TaskResult:
+        try:
+            outgoing = activities_of.find(task.activity).outgoing(value, task.args, _Source(self, task))
+        except ReturnedErr as exc:
+            return activities.failed(task, exc, self.clock, final=True)
+        return activities.completed(task, outgoing)
 
     def _resolve(self, activity: Activity[Any, Any] | StepRef, result: Callable[[TaskState], TaskResult]) -> None:
         name = _name_of(activity)
@@ -365,6 +370,10 @@ class Environment(ABC):
     def _run_async(self, coroutine: Any) -> Any:
         return _finished(coroutine)
 
+    async def from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """``call(*args, **options)`` for async code."""
+        return call(*args, **options)
+
     def _spoils(self, error: BaseException) -> bool:
         """Whether what an external activity wrote before ``error`` must be undone for the test's transaction to go on."""
         del error
@@ -374,28 +383,39 @@ class Environment(ABC):
         result: TaskResult | None = None
         failure: BaseException | None = None
         if self._crashes("before_activity"):
-            self.engine.tasks.finish_tasks([activities.lost(task, self.clock)])
+            self.engine.tasks.finish_tasks([self._lost(task)])
             return
+        crashed = False
         try:
             with self.engine.storage.savepoint():
                 try:
                     result = activities.completed(task, self.perform(task))
-                except (Exception, SystemExit) as exc:
+                except BaseException as exc:
                     if task.atomic or self._spoils(exc):
                         raise
                     failure = exc  # an external activity is no transaction: what it did before it failed stays
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - user code; its policy decides
+                if task.atomic and self._crashes("after_activity"):
+                    raise _Crash  # its transaction is rolled back, with all that it wrote
+        except _Crash:
+            crashed = True
+        except BaseException as exc:  # noqa: BLE001 - user code, as in a worker; its policy decides
             failure = exc
-        if failure is not None or result is None:
+        if crashed or (not task.atomic and self._crashes("after_activity")):
+            result = self._lost(task)
+        elif failure is not None or result is None:
             assert failure is not None
             result = activities.failed(task, failure, self.clock, final=activities.hopeless(failure))
-        if self._beats:
+        if self._beats and not crashed:
             self.engine.tasks.heartbeat(self._beats)
-            self._beats.clear()
-        if self._crashes("after_activity"):
-            result = activities.lost(task, self.clock)
+        self._beats.clear()
         self.engine.tasks.finish_tasks([result])
         self._crashes("after_result")
+
+    def _lost(self, task: TaskState) -> TaskResult:
+        """The worker died. An atomic activity was a part of its transaction: nothing of it was, its attempt included."""
+        if task.atomic:
+            return TaskResult(task=task, retry_at=self.clock, count=False)
+        return activities.lost(task, self.clock)
 
     # -- driving ------------------------------------------------------------------------------------------------------
 
@@ -447,7 +467,8 @@ class Environment(ABC):
 
         Points, in the order in which a worker passes them: ``before_turn`` (a turn is worked out and not committed: it is lost and
         done again), ``after_turn`` (committed), ``before_activity`` (an activity is taken and not begun), ``after_activity`` (it has
-        run and its result is not committed: it runs again as the next attempt, or fails as WorkerLost where none is left),
+        run and its result is not committed: it runs again as the next attempt, or fails as WorkerLost where none is left; what an
+        atomic one wrote is rolled back, and its attempt does not count),
         ``after_result`` (committed). Whatever lived in memory is gone each time. ``crashes`` lists those that happened. Raises
         ``ValueError`` for another point.
         """

@@ -1,4 +1,7 @@
-"""Handles of the test environments: the methods of ``WorkflowHandle``, without waiting for anything."""
+"""Handles of the test environments: the methods of ``WorkflowHandle``, without waiting for anything.
+
+So ``timeout`` and ``mode`` are checked and change nothing: a run goes as far as it can before a method returns.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from uuid import UUID, uuid4
 from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.people import Person, decider, person, require
 from temporalex_django.authoring.typed import Result_co
+from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.values import copied
@@ -101,11 +105,11 @@ class EnvironmentHandle(Generic[Result_co]):
         mode: str = "auto",
         by: Person | None = None,
     ) -> Any:
-        """Send an update and give its response. ``timeout`` and ``mode`` are accepted as in ``WorkflowHandle``: nothing is waited for here.
+        """Send an update and give its response.
 
         Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``ActionNotPermitted``.
         """
-        del timeout, mode
+        check_waiting(timeout, mode)
         return self.update_async(name, args, id=id, by=by).result()
 
     def update_async(
@@ -119,13 +123,20 @@ class EnvironmentHandle(Generic[Result_co]):
         return EnvironmentUpdate(self.env, number, update_id, f"update {name!r} of {self.id}")
 
     def resume(
-        self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Person | str | None = None
+        self,
+        event: str,
+        step: StepRef | str | None = None,
+        data: Any = None,
+        *,
+        by: Person | str | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Give a graph the event that one of its steps waits for. ``by`` decides: a user, or a name, which has no role.
 
         Raises ``ResumeRefused`` when none or several steps wait for it, ``ActionNotPermitted`` when ``by`` lacks the role of the step,
         ``WorkflowClosed``, ``PayloadError``; nothing changes then.
         """
+        check_waiting(timeout)
         user, name = decider(by)
         self._refuse_closed(f"resume({event!r})")
         update_id = str(uuid4())
@@ -157,7 +168,7 @@ class EnvironmentHandle(Generic[Result_co]):
     def result(self, timeout: float | None = None, *, by: Person | None = None) -> Result_co:
         """The result. Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself."""
         require(by, "view", what="look at")
-        del timeout
+        check_waiting(timeout)
         row = self._row
         facts = row.facts
         found = result_of(
@@ -201,6 +212,76 @@ class EnvironmentHandle(Generic[Result_co]):
             started_at=row.started_at,
             closed_at=row.closed_at,
         )
+
+    # -- async ----------------------------------------------------------------------------------------------------------
+
+    async def asignal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
+        """``signal`` for async code."""
+        await self.env.from_async(self.signal, name, payload, id=id, by=by)
+
+    async def aupdate(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        id: str | None = None,
+        timeout: float | None = None,
+        mode: str = "auto",
+        by: Person | None = None,
+    ) -> Any:
+        """``update`` for async code."""
+        return await self.env.from_async(self.update, name, args, id=id, timeout=timeout, mode=mode, by=by)
+
+    async def aresume(
+        self,
+        event: str,
+        step: StepRef | str | None = None,
+        data: Any = None,
+        *,
+        by: Person | str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """``resume`` for async code."""
+        await self.env.from_async(self.resume, event, step, data, by=by, timeout=timeout)
+
+    async def ainstance(self, *, by: Person | None = None) -> Any:
+        """``instance`` for async code."""
+        return await self.env.from_async(self.instance, by=by)
+
+    async def aquery(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
+        """``query`` for async code."""
+        return await self.env.from_async(self.query, name, args, fresh=fresh, by=by)
+
+    async def aresult(self, timeout: float | None = None, *, by: Person | None = None) -> Result_co:
+        """``result`` for async code."""
+        return cast("Result_co", await self.env.from_async(self.result, timeout, by=by))
+
+    async def acancel(self, reason: str = "", *, by: Person | None = None) -> None:
+        """``cancel`` for async code."""
+        await self.env.from_async(self.cancel, reason, by=by)
+
+    async def aterminate(self, reason: str = "", *, by: Person | None = None) -> None:
+        """``terminate`` for async code."""
+        await self.env.from_async(self.terminate, reason, by=by)
+
+    async def adescribe(self, *, by: Person | None = None) -> Description:
+        """``describe`` for async code."""
+        return cast("Description", await self.env.from_async(self.describe, by=by))
+
+    async def ahistory(self, *, by: Person | None = None) -> list[HistoryEvent]:
+        """``history`` for async code."""
+        return cast("list[HistoryEvent]", await self.env.from_async(self.history, by=by))
+
+    def __repr__(self) -> str:
+        return f"<EnvironmentHandle {self.id!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EnvironmentHandle):
+            return NotImplemented
+        return self.env is other.env and self.chain_id == other.chain_id
+
+    def __hash__(self) -> int:
+        return hash(self.chain_id)
 
     def _refuse_closed(self, what: str) -> None:
         row = self._row

@@ -18,6 +18,7 @@ from temporalex_django import (
     Unique,
     WaitForEvent,
     Workflow,
+    activity_context,
     api,
     errors,
     transit,
@@ -103,6 +104,7 @@ def test_a_reason_may_be_nothing(env, reason):
 
     class Gives(Step):
         events = ("ok",)
+        retry = RetryPolicy(max_attempts=1)
 
         def execute(self, instance, config, context):
             return Err(reason)
@@ -112,6 +114,66 @@ def test_a_reason_may_be_nothing(env, reason):
         h.result()
     assert caught.value.reason == reason
     assert h.instance().reason == reason
+
+
+@pytest.mark.parametrize(
+    "policy", [None, {"max_attempts": 3}, {"non_retryable": ["Err"]}, {"non_retryable": [ValueError]}]
+)
+@pytest.mark.parametrize("reason", ["declined", ValueError("declined")])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_err_is_a_failed_attempt(env, policy, reason, atomic):
+    """HE-080 HE-087 page 1.11 "Graph steps": tried again by the step's policy as an exception is; the last one is the run's reason."""
+    attempts = []
+
+    class Declines(Step):
+        events = ("ok",)
+        retry = None if policy is None else RetryPolicy(**policy)
+
+        def execute(self, instance, config, context):
+            attempts.append(activity_context().attempt)
+            return Err(reason) if len(attempts) < 7 else Event("ok")
+
+    Declines.atomic = atomic
+    h = env.start(graph(Declines, {(Declines, "ok"): Done}), {}, value="1")
+    named = (policy or {}).get("non_retryable", [])
+    final = "Err" in named or (bool(named) and isinstance(reason, ValueError))
+    assert (h.status, attempts) == ("failed" if final else "running", [1])
+    env.advance(3600)
+    if named and not final:
+        assert (h.status, len(attempts)) == ("completed", 7)
+        return
+    with pytest.raises(errors.WorkflowFailed) as caught:
+        h.result()
+    assert caught.value.reason == ("declined" if reason == "declined" else "ValueError: declined")
+    assert attempts == [*range(1, 2 if final else 1 + (policy or {}).get("max_attempts", 5))]
+
+
+def test_err_once_is_forgotten(env):
+    """HE-080: the next attempt decides, and no event of the first is in the history."""
+    given = [Err("not now"), Event("ok", "later")]
+
+    class Later(Step):
+        events = ("ok",)
+
+        def execute(self, instance, config, context):
+            return given[activity_context().attempt - 1]
+
+    h = env.start(graph(Later, {(Later, "ok"): Done}), {}, value="1")
+    env.advance(60)
+    assert h.result()["later"] == "later"
+    assert "ActivityFailed" not in [event.kind for event in h.history()]
+
+
+def test_a_reason_that_cannot_be_stored_fails_at_once(env):
+    class Odd(Step):
+        events = ("ok",)
+
+        def execute(self, instance, config, context):
+            return Err(object())
+
+    h = env.start(graph(Odd, {(Odd, "ok"): Done}), {}, value="1")
+    with pytest.raises(errors.WorkflowFailed, match="the reason of step Odd"):
+        h.result()
 
 
 def test_a_wait_without_time_is_over_at_once(env):

@@ -16,6 +16,7 @@ from temporalex_django import (
     Event,
     GraphWorkflow,
     Ok,
+    RetryPolicy,
     Step,
     Unique,
     Wait,
@@ -50,6 +51,8 @@ class Side(First):
 
 
 class Last(First):
+    retry = RetryPolicy(max_attempts=1)
+
     def execute(self, instance: Any, config: Any, context: Any) -> Any:
         return Err("no") if context.initial.get("fails") else Event("ok", {"seen": list(context.steps)})
 

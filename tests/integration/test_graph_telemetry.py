@@ -14,6 +14,7 @@ from temporalex_django import (
     GraphWorkflow,
     Ok,
     Pending,
+    RetryPolicy,
     Step,
     Unique,
     WaitForEvent,
@@ -43,6 +44,7 @@ class First(Step):
 
 class Other(Step):
     events = ("on",)
+    retry = RetryPolicy(max_attempts=1)
 
     def execute(self, instance, config, context):
         return Err({"secret": "4711"}) if context.initial.get("fail") else Event("on")

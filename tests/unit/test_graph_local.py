@@ -132,7 +132,7 @@ def test_one_thread_is_enough() -> None:
 
 def test_a_failed_branch_fails_the_instance_and_keeps_its_sibling() -> None:
     """HE-109."""
-    Bad = step("Bad", does=lambda *_: Err("no money"))
+    Bad = step("Bad", does=lambda *_: Err("no money"), retry=RetryPolicy(max_attempts=1))
 
     class Fan(GraphWorkflow):
         unique = Unique(key="fan")
@@ -195,6 +195,18 @@ def test_an_async_step_and_a_config() -> None:
     with running():
         assert Flow.start("1").result(timeout=20)["later"] == {"later": True}
         assert Flow2.start("1").result(timeout=20)["configured"] == {"config": {"side": "left"}}
+
+
+def test_err_is_tried_again_like_an_exception() -> None:
+    """HE-080 HE-086: and is the reason when no attempt is left."""
+    Own = step("Own", does=lambda *_: Err("broken"), retry=RetryPolicy(max_attempts=2, initial_interval=2))
+    with running() as (_, time):
+        handle = line(Own).start("1")
+        assert wait_for(lambda: time.pending) == [2]
+        time.advance(2)
+        with pytest.raises(errors.WorkflowFailed, match=r"step own \(Own\): broken") as caught:
+            handle.result(timeout=20)
+        assert caught.value.reason == "broken"
 
 
 def test_retries_by_the_policy_of_step_and_workflow() -> None:

@@ -67,6 +67,11 @@ class Settings:
     CACHE_SIZE: int = _setting(
         1000, "Runs that a worker keeps in memory between activations; the others are rebuilt from history."
     )
+    CACHE_BYTES: int | None = _setting(
+        128_000_000,
+        "About how many bytes those runs may take; the least recently used go first. An estimate: 25 kB a run, and what came in by "
+        "payloads. None: no limit but `CACHE_SIZE`.",
+    )
     TURN_SIZE: int | None = _setting(None, "Runs that share one transaction. None: 200 on PostgreSQL, 20 on SQLite.")
     ACTIVITY_THREADS: int = _setting(8, "Threads of a worker for activities that are plain functions.")
     ACTIVITY_TASKS: int = _setting(

@@ -27,7 +27,7 @@ from temporalex_django.runtime.slots import Slot, open_slot
 from temporalex_django.runtime.storage import RunFacts, RunState, RunWrite
 from temporalex_django.runtime.turn import Engine, TurnReport
 
-_engines: dict[tuple[int, str, int, int], Engine] = {}
+_engines: dict[tuple[int, str, int, int | None, int], Engine] = {}
 _held: dict[tuple[int, str], Slot] = {}
 _lock = threading.Lock()
 
@@ -35,7 +35,7 @@ _lock = threading.Lock()
 def engine(alias: str) -> Engine:
     """The engine of this process. Only its first phase is used: atomic activities are left to workers, due at once."""
     settings = get_settings()
-    key = (os.getpid(), alias, settings.CACHE_SIZE, settings.MAX_PAYLOAD_BYTES)
+    key = (os.getpid(), alias, settings.CACHE_SIZE, settings.CACHE_BYTES, settings.MAX_PAYLOAD_BYTES)
     with _lock:
         if key not in _engines:
             storage = DjangoStorage(alias)
@@ -45,6 +45,7 @@ def engine(alias: str) -> Engine:
                 storage,
                 storage,
                 cache_size=settings.CACHE_SIZE,
+                cache_bytes=settings.CACHE_BYTES,
                 payload_limit=settings.MAX_PAYLOAD_BYTES,
                 deadlock_timeout=settings.DEADLOCK_TIMEOUT,
                 on_activate=slot(storage).note,

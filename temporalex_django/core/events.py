@@ -7,7 +7,7 @@ workflow answered with (``OUTPUTS``). A job is an input that has not been writte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -91,3 +91,4 @@ class HistoryEvent:
     kind: str
     at: datetime
     attributes: dict[str, Any]
+    size: int = field(default=0, compare=False, repr=False)  # bytes of the attributes where they are stored, if known

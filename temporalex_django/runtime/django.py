@@ -348,7 +348,7 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
         decode = codec().decode
         for run, seq, activation, kind, at, attributes in rows:
             with reading(f"event {seq} ({kind}) of run {run}", run=run):
-                found[run].append(HistoryEvent(seq, activation, kind, at, decode(attributes)))
+                found[run].append(HistoryEvent(seq, activation, kind, at, decode(attributes), len(attributes)))
         return found
 
     def page(self, run_id: UUID, *, after: int, most: int) -> list[HistoryEvent]:
@@ -361,7 +361,7 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
         decode, events = codec().decode, []
         for seq, activation, kind, at, attributes in rows:
             with reading(f"event {seq} ({kind}) of run {run_id}", run=run_id):
-                events.append(HistoryEvent(seq, activation, kind, at, decode(attributes)))
+                events.append(HistoryEvent(seq, activation, kind, at, decode(attributes), len(attributes)))
         return events
 
     def markers(self, run_id: UUID) -> set[str]:

@@ -316,5 +316,6 @@ def _stand(entry: Cached, events: Sequence[HistoryEvent]) -> None:
         if event.kind == "ActivationStarted":
             entry.head, entry.head_at = event.attributes.get("head"), event.seq
             break
+    entry.payloads += sum(event.size for event in events)
     if events:
         entry.length = events[-1].seq

@@ -99,7 +99,7 @@ class InboxStatements(ABC):
             large = dict(self.sql.select(sql, [parameter], ("int8", "bytea")))
         decode = codec().decode
         for chain, rows in by_chain.items():
-            for _, message, kind, name, dedupe, run, after, key, who, body, _ in rows:
+            for _, message, kind, name, dedupe, run, after, key, who, body, size in rows:
                 with reading(f"message {message} ({kind} {name})", chain=chain):
                     plain = decode(large[message] if body is None else body)
                 found[chain].append(
@@ -111,6 +111,7 @@ class InboxStatements(ABC):
                         dedupe=dedupe,
                         run_id=run,
                         after=after,
+                        size=size,
                         sender=None if key is None else Sender(key, who or ""),
                     )
                 )

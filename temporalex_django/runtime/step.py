@@ -124,6 +124,7 @@ class Step:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
             executor.judge = judge
             completion = executor.activate(activation, enough=enough)
+            entry.payloads += sum(message.size for message in self.messages)
         else:
             completion = Completion()
         if completion.changed:

@@ -87,6 +87,7 @@ class InboxMessage:
     run_id: UUID | None = None  # only for results: the run that asked
     after: int | None = None
     sender: Sender | None = None
+    size: int = 0  # bytes of the body where it is stored, if known
 
 
 class Inbox(list[InboxMessage]):

@@ -95,6 +95,7 @@ class Engine(Executors):
         tasks: TaskStorage,
         *,
         cache_size: int = 1000,
+        cache_bytes: int | None = None,
         payload_limit: int = payloads.MAX_BYTES,
         deadlock_timeout: float | None = None,
         inline_atomic: bool = True,
@@ -108,7 +109,7 @@ class Engine(Executors):
     ) -> None:
         super().__init__(
             storage,
-            cache=Cache(cache_size),
+            cache=Cache(cache_size, most_bytes=cache_bytes),
             payload_limit=payload_limit,
             deadlock_timeout=deadlock_timeout,
             on_activate=on_activate or (lambda _: None),

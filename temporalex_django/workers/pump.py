@@ -114,6 +114,7 @@ class Pump:
             self.storage,
             self.storage,
             cache_size=settings.CACHE_SIZE,
+            cache_bytes=settings.CACHE_BYTES,
             payload_limit=settings.MAX_PAYLOAD_BYTES,
             deadlock_timeout=settings.DEADLOCK_TIMEOUT,
             perform=self._perform,

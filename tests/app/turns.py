@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from temporalex_django import NoReply, Ok, Reply, Stop, Workflow, api
+from temporalex_django import Async, NoReply, Ok, Reply, Stop, Workflow, api, update
+from tests.app.durable import book
 
 
 def spins(milliseconds: float) -> int:
@@ -34,3 +35,20 @@ class Ticking(Workflow):
         signals = {"tick": tick, "stop": lambda _, s: Stop(s)}
         state = await api.phase([0, 0], signal=signals, update={"so_far": so_far})
         return Ok(state)
+
+
+class Contested(Workflow):
+    """Books one row, again and again, beside updates of callers that have locked it."""
+
+    async def run(self, args: dict[str, Any]) -> Ok[Any]:
+        async def book_all() -> None:
+            for _ in range(args["times"]):
+                await book([args["name"]])
+
+        return Ok(
+            await api.phase(
+                0,
+                signal={"begin": lambda _, n: Async(book_all, n), "stop": lambda _, n: Stop(n)},
+                update={"touch": update(lambda _, n: Reply(n + 1, n + 1))},
+            )
+        )

@@ -62,14 +62,15 @@ def slot(storage: DjangoStorage) -> Slot:
     return _held[key]
 
 
-def locked(target: Target, *, storage: DjangoStorage, wait: float) -> RunState | None:
+def locked(target: Target, *, storage: DjangoStorage, wait: float, gives_way: bool = False) -> RunState | None:
     """The chain under the lock of the open transaction, or None: not free within ``wait`` seconds, or only for workers to take.
 
-    Leaves the transaction whole. SQLite has the lock already.
+    ``gives_way``: see ``DjangoStorage.lock``. Leaves the transaction whole. SQLite has the lock already.
     """
     chains = [target.chain_id]
     found = storage.claim(limit=1, queues=(), chains=chains)
-    if not found and wait > 0 and storage.sql.vendor != "sqlite" and storage.lock(target.chain_id, wait=wait):
+    waits = not found and wait > 0 and storage.sql.vendor != "sqlite"
+    if waits and storage.lock(target.chain_id, wait=wait, gives_way=gives_way):
         found = storage.claim(limit=1, queues=(), chains=chains)
     return found[0] if found else None
 

@@ -147,7 +147,7 @@ class Message(Action[Any]):
             why = "mode is 'worker'" if self.target.code is not None else f"this process has no {self.target.workflow}"
             raise self._busy(f"{why}, and a worker cannot see it before the transaction commits")
         with self.storage.savepoint():
-            found = self._turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left))
+            found = self._turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left), gives_way=True)
             if found is None:
                 raise self._busy("its lock was not free")
             if found.outcome is None:
@@ -210,9 +210,9 @@ class Message(Action[Any]):
 
     # -- both ------------------------------------------------------------------------------------------------------------
 
-    def _turn(self, *, wait: float) -> Standing | None:
+    def _turn(self, *, wait: float, gives_way: bool = False) -> Standing | None:
         """Lock, insert, activate, in the open transaction. None without the lock, then nothing is written."""
-        run = inline.locked(self.target, storage=self.storage, wait=wait)
+        run = inline.locked(self.target, storage=self.storage, wait=wait, gives_way=gives_way)
         if run is None:
             return None
         if run.closed:

@@ -34,6 +34,9 @@ _RECENT = timedelta(seconds=5)
 _FULL_EVERY = 1.0
 #: For how long the answer which classes live workers have is good: a turn may ask for each of its runs.
 _LIVING_FOR = 1.0
+#: Of advisory locks: who has this one stands in line for the rows of a chain. How long a caller waits until it looks for such a one.
+_IN_LINE = 0x7E4A1EC
+_GIVING_WAY_MS = 100
 #: Runs in a turn of SQLite are few: a long transaction keeps every other writer out.
 TURN_SIZE = {"postgresql": 200, "sqlite": 20}
 
@@ -230,8 +233,21 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
         )
         return [_state(row) for row in rows]
 
-    def lock(self, chain: UUID, *, wait: float) -> bool:
+    def queue_for(self, chain: UUID, *, patience: float) -> None:
+        """Stand in line for a chain, then for the rows that its atomic activities lock, each so long; until the transaction ends.
+
+        A lock of its own says so to callers that have such a row and wait for the chain: see ``lock``. Does nothing on SQLite.
+        """
+        if self.sql.vendor == "sqlite":
+            return
+        self.sql.execute("select pg_advisory_xact_lock(%s::int4, %s::int4)", _queued(chain))
+        self.lock(chain, wait=patience)
+        self.sql.execute("select set_config('lock_timeout', %s, true)", [f"{int(patience * 1000)}ms"])
+
+    def lock(self, chain: UUID, *, wait: float, gives_way: bool = False) -> bool:
         """Lock one chain, waiting at most ``wait`` seconds in slices of under one second; ``claim(chains=[chain])`` then gets it.
+
+        ``gives_way``: the transaction may hold what a worker stands in line for that has the chain (``queue_for``); no more waiting then.
 
         Inside a transaction only. Each slice is a savepoint, and the session's ``lock_timeout`` is put back, so a wait in vain
         leaves the caller's transaction whole. SQLite: True at once, the writer lock is held.
@@ -240,8 +256,10 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
             return True
         deadline = time.monotonic() + wait
         while True:
+            if gives_way and self._is_waited_for(chain):
+                return False
             left = deadline - time.monotonic()
-            slice_ms = max(1, min(800, int(left * 1000)))
+            slice_ms = max(1, min(_GIVING_WAY_MS if gives_way else 800, int(left * 1000)))
             try:
                 with self.savepoint():
                     before = self.sql.select("select current_setting('lock_timeout')", [], ("text",))[0][0]
@@ -256,6 +274,18 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
                     raise
                 if deadline - time.monotonic() <= 0:
                     return False
+
+    def _is_waited_for(self, chain: UUID) -> bool:
+        """Whether a worker has the chain, or is next, and waits for a lock itself."""
+        rows = self.sql.select(
+            "select exists (select 1 from pg_locks q join pg_locks w on w.pid = q.pid and not w.granted"
+            " where q.locktype = 'advisory' and q.granted and q.objsubid = 2"
+            " and q.database = (select oid from pg_database where datname = current_database())"
+            " and q.classid = %s::int8::oid and q.objid = %s::int8::oid)",
+            _queued(chain),
+            ("bool",),
+        )
+        return bool(rows[0][0])
 
     def decline(self, chains: Iterable[UUID], *, seconds: float) -> None:
         """Leave these runs alone for so long: kept in memory, nothing is written. The last word counts; 0: no longer."""
@@ -439,6 +469,11 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
         there = {(name, number) for (text,) in rows for name, numbers in json.loads(text).items() for number in numbers}
         self._living = (time.monotonic() + _LIVING_FOR, there)
         return (workflow, version) in there
+
+
+def _queued(chain: UUID) -> list[int]:
+    """The two numbers of the advisory lock of whoever stands in line for a chain."""
+    return [_IN_LINE, chain.int & 0x7FFFFFFF]
 
 
 def _state(row: tuple[Any, ...]) -> RunState:

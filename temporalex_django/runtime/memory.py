@@ -263,6 +263,9 @@ class MemoryStorage:
     def decline(self, chains: Iterable[UUID], *, seconds: float) -> None:
         raise AssertionError("there are no other workers in memory")
 
+    def queue_for(self, chain: UUID, *, patience: float) -> None:
+        """Nobody else is there."""
+
     def live_workers_with(self, workflow: str, version: int) -> bool:
         return False
 

@@ -396,6 +396,9 @@ class Storage(Protocol):
     def decline(self, chains: Iterable[UUID], *, seconds: float) -> None:
         """Leave these runs alone for so long, others may take them; nothing is written. 0: no longer."""
 
+    def queue_for(self, chain: UUID, *, patience: float) -> None:
+        """Stand in line, each so many seconds, for a chain that others have locked and for the rows that its activities lock."""
+
     def live_workers_with(self, workflow: str, version: int) -> bool:
         """Whether some live worker has registered that version of the class."""
 

@@ -135,11 +135,16 @@ class Engine(Executors):
             report.add(self.advance_atomic(chain_id, queues=queues))
         return report
 
-    def advance_atomic(self, chain_id: UUID, *, queues: Sequence[str]) -> TurnReport:
-        """Phase 2 of one run, in a transaction of its own. Business rows that others have locked: nothing, still due, uncounted."""
+    def advance_atomic(self, chain_id: UUID, *, queues: Sequence[str], patience: float = 0.0) -> TurnReport:
+        """Phase 2 of one run, in a transaction of its own. Business rows that others have locked: nothing, still due, uncounted.
+
+        ``patience``: it stands in line so long for what others have locked, instead of giving up after a moment.
+        """
         report = TurnReport()
         try:
             with self.storage.transaction():
+                if patience:
+                    self.storage.queue_for(chain_id, patience=patience)
                 self._advance_atomic(chain_id, queues, report)
         except activities.Absent:  # another worker is to run it
             self.storage.decline([chain_id], seconds=_LEFT_FOR)

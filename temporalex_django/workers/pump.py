@@ -47,6 +47,8 @@ _FRUITLESS_ROUNDS = 10
 #: How long phase 2 of one round goes on, and how long it leaves a run alone at most whose business rows others have locked.
 _PHASE_TWO = 0.1
 _LONGEST_PAUSE = 1.0
+#: How long it stands in line for such rows, from the second try on; the turns of others wait for as long.
+_PATIENCE = 0.5
 
 
 @dataclass(slots=True)
@@ -190,11 +192,14 @@ class Pump:
     def _phase_two(self, chains: Sequence[UUID]) -> int:
         """Atomic work, run after run, for a moment: what is left stays due. The number of runs that were advanced."""
         deadline, advanced = time.monotonic() + _PHASE_TWO, 0
-        self._pauses = {c: p for c, p in self._pauses.items() if c in chains or self.storage.is_declined(c)}
-        for chain in chains:
-            if self._atomic(chain):
+        # those whose pause is over stand in line, one a round: a claim would not find them while their callers take turns
+        patient = [chain for chain in self._pauses if not self.storage.is_declined(chain)][:1]
+        for chain in dict.fromkeys([*patient, *chains]):
+            if self._atomic(chain, patience=_PATIENCE if chain in patient else 0.0):
                 self._pauses.pop(chain, None)
                 advanced += 1
+            elif chain not in chains and self._pauses[chain] >= _LONGEST_PAUSE:
+                del self._pauses[chain]  # somebody else has done it, or it is found again
             else:  # somebody has its rows locked: others first, and it a little later each time
                 pause = self._pauses[chain] = min(self._pauses.get(chain, _CONTENDED / 2) * 2, _LONGEST_PAUSE)
                 self.storage.decline([chain], seconds=pause)
@@ -202,10 +207,10 @@ class Pump:
                 break
         return advanced
 
-    def _atomic(self, chain: UUID) -> bool:
+    def _atomic(self, chain: UUID, *, patience: float) -> bool:
         """Whether the run was advanced, or blocked."""
         try:
-            report = self.engine.advance_atomic(chain, queues=self.queues)
+            report = self.engine.advance_atomic(chain, queues=self.queues, patience=patience)
         except Exception as exc:
             if self.storage.lost(exc):
                 raise

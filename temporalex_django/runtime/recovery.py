@@ -221,6 +221,8 @@ def _resolved(storage: DjangoStorage, marks: Iterable[Marked]) -> list[Marked]:
 def _recorded(storage: DjangoStorage, marks: Collection[Marked]) -> Mapping[Marked, int]:
     recorded: dict[Marked, int] = {}
     for mark in marks:
+        if mark.kind == "trial":
+            continue
         table, still = (
             ("temporalex_activity_task", "") if mark.kind == "task" else ("temporalex_chain", " and not closed")
         )

@@ -33,12 +33,12 @@ _MOST = 1024
 _SIZE = _HEADER.size + _MARK.size * (_MOST + 1)  # the last one is for those that find none free, and is never read
 _SUFFIX = ".slot"
 
-Kind = Literal["chain", "run", "task"]
-_KINDS: tuple[Kind, ...] = ("chain", "run", "task")
+Kind = Literal["chain", "run", "task", "trial"]
+_KINDS: tuple[Kind, ...] = ("chain", "run", "task", "trial")
 
 
 class Marked(NamedTuple):
-    """What was being run: the code of a chain, a query or projection of a run, or an external activity (the id of its row)."""
+    """What was being run: code of a chain, a query of a run, an activity (the id of its row); that this is on trial."""
 
     kind: Kind
     key: UUID | int
@@ -215,7 +215,9 @@ def left_in(path: str) -> Left | None:
             kind, key = _MARK.unpack_from(data, at)
             if kind <= len(_KINDS):
                 name = _KINDS[kind - 1]
-                marks.append(Marked(name, int.from_bytes(key, "little") if name == "task" else UUID(bytes=key)))
+                marks.append(
+                    Marked(name, int.from_bytes(key, "little") if name in ("task", "trial") else UUID(bytes=key))
+                )
     return Left(tuple(dict.fromkeys(marks)), _HEADER.unpack_from(data)[2])
 
 

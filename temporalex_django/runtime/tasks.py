@@ -70,12 +70,19 @@ class TaskStatements(ABC):
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]: ...
 
-    def claim_tasks(self, *, room: Room, queues: Sequence[str], owner: int, atomic: bool = False) -> list[TaskState]:
-        """Take due, unowned activities, oldest due first, queue after queue. One statement a queue on PostgreSQL."""
+    def claim_tasks(
+        self, *, room: Room, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
+    ) -> list[TaskState]:
+        """Take due, unowned activities, oldest due first, queue after queue; with ``suspects`` those that a worker died of only.
+
+        One statement a queue on PostgreSQL.
+        """
         found: list[TaskState] = []
         which, excluded = self.here()
         if not atomic:
             which += " and not atomic"
+        if suspects:
+            which += " and crashes > 0"
         with self.transaction():
             for queue in queues:
                 if room:

@@ -31,17 +31,21 @@ def judge(marked: Collection[Marked], recorded: Mapping[Marked, int]) -> list[Ve
 
     - A run that was the only run: it counts, whatever activities ran beside it. Activating takes a moment, so one that is
       met there again and again is no bystander; and beside a suspected activity no run is activated.
-    - An activity that was alone: it counts.
+    - An activity that was alone, or on trial (``workers.quarantine``: nothing else began beside it): it counts.
     - What was in company is suspected (one death), and never more: innocent ones must not be blocked or failed for their neighbour.
-      Suspects come back alone, so that the next death tells.
+      Where somebody was on trial, the others are not even that. Suspects come back one by one, so that the next death tells.
     """
-    runs = {mark.key for mark in marked if mark.kind != "task"}
+    runs = {mark.key for mark in marked if mark.kind in ("chain", "run")}
+    tried = {mark.key for mark in marked if mark.kind == "trial"}
+    alone = len([mark for mark in marked if mark.kind != "trial"]) == 1
     found = []
     for mark in marked:
         if mark not in recorded:
             continue
         before = recorded[mark]
-        alone = len(marked) == 1 if mark.kind == "task" else len(runs) == 1
-        crashes = before + 1 if alone else max(before, 1)
+        if mark.kind == "task":
+            crashes = before + 1 if alone or mark.key in tried else min(before, 1) if tried else 1
+        else:
+            crashes = before + 1 if len(runs) == 1 else max(before, 1)
         found.append(Verdict(mark, crashes, wait=float(2 ** min(crashes, MOST_CRASHES))))
     return found

@@ -23,7 +23,7 @@ from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.judging import DatabaseJudge
 from temporalex_django.runtime.recovery import block_alone, release
 from temporalex_django.runtime.room import Room
-from temporalex_django.runtime.slots import open_slot
+from temporalex_django.runtime.slots import Mark, open_slot
 from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.runtime.telemetry import announce, hint, notices
 from temporalex_django.runtime.turn import Engine, TurnReport
@@ -33,6 +33,7 @@ from temporalex_django.workers.attempts import announce_end, perform
 from temporalex_django.workers.keeper import Keeper
 from temporalex_django.workers.patience import once_there, pause_after
 from temporalex_django.workers.pool import InlinePool, Pool
+from temporalex_django.workers.quarantine import Quarantine
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
@@ -112,6 +113,7 @@ class Pump:
                 noted=partial(self.slot.noted, "task"),
             )
         )
+        self.quarantine = Quarantine(self.pool, Mark(self.slot))
         self.engine = Engine(
             self.storage,
             self.storage,
@@ -143,10 +145,12 @@ class Pump:
 
         Before that a slice of what is being rebuilt, outside of transactions. Raises when the database is gone. Ends of activities leave the memory after the commit, not before.
         """
+        if self.quarantine.quiet:
+            return self._results_only()
         if self.caution:
             return self._cautiously()
         rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
-        results, room = self.pool.results(), self.pool.room()
+        results, room = self.pool.results(), self._room()
         sqlite = self.storage.sql.vendor == "sqlite"
         if not results and sqlite and not self.storage.ready(queues=self.queues):
             return Round(
@@ -169,13 +173,27 @@ class Pump:
         runs = report.runs + self._phase_two(report.atomic) + self._suspects()
         return Round(runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuilding)
 
+    def _room(self) -> Room:
+        return Room() if self.quarantine.wanted else self.pool.room()
+
     def _claim_tasks(self, room: Room) -> list[TaskState]:
-        return self.storage.claim_tasks(room=room, queues=self.queues, owner=self.row.epoch) if room else []
+        suspects = self.quarantine.wanted
+        if suspects and self.quarantine.ready:
+            room = Room(threads=1)
+        if not room:
+            return []
+        return self.storage.claim_tasks(room=room, queues=self.queues, owner=self.row.epoch, suspects=suspects)
 
     def _exchanged(self, results: list[TaskResult], valid: list[int], tasks: list[TaskState]) -> None:
         """After the commit: ends are off our hands, what was taken begins."""
         self.pool.forget(results)
+        tasks, back = self.quarantine.sift(tasks)
         self.pool.submit(tasks)
+        if back:
+            self.storage.give_back(back)
+        self._announce(results, valid)
+
+    def _announce(self, results: list[TaskResult], valid: list[int]) -> None:
         ended = set(valid)
         for result in results:
             if result.task.id in ended:
@@ -225,7 +243,7 @@ class Pump:
             log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), told(cause))
         with self.storage.transaction():
             valid = self.storage.finish_tasks(results)
-            tasks = self._claim_tasks(self.pool.room())
+            tasks = self._claim_tasks(self._room())
         self._exchanged(results, valid, tasks)
         done = Round(tasks=len(tasks), results=len(results))
         done.runs += sum(self._alone(chain) for chain in chains)
@@ -259,9 +277,18 @@ class Pump:
         self.row.announce(self.storage, ())
         return advanced
 
+    def _results_only(self) -> Round:
+        """While an activity runs that is to be alone."""
+        results = self.pool.results()
+        if results:
+            valid = self.storage.finish_tasks(results)
+            self.pool.forget(results)
+            self._announce(results, valid)
+        return Round(results=len(results))
+
     def _cautiously(self) -> Round:
         """While somebody died of nobody knows what: few runs at a time, which are on the row of this worker before their code runs."""
-        results, room = self.pool.results(), self.pool.room()
+        results, room = self.pool.results(), self._room()
         threads = min(room.threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
         few = Room(threads=threads or (0 if self.pool.busy else 1))
         with self.storage.transaction():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,3 +80,53 @@ def test_a_worker_that_has_it_in_memory_does_not_make_its_crashes_forgotten(
         insert_message(killer.chain_id, kind="signal", name="go", body=None, storage=DjangoStorage())
         assert first.popen.wait(30) != 0
     supervised(subprocess_env, tmp_path, lambda: bool(instance(killer).blocked))
+
+
+def test_an_activity_that_kills_its_worker_fails_at_the_third_death_and_innocent_ones_end(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    log.touch()
+    hold.touch()
+    others = [
+        start("Patient", {"path": str(log), "hold": str(hold), "name": f"p{n}"}, workflow_id=f"p{n}") for n in range(3)
+    ]
+    with worker(subprocess_env, tmp_path, name="first") as first:
+        wait_for(lambda: len(log.read_text().splitlines()) == 3)
+        killer = start("DeadlyActivity", {"path": str(log)})
+        assert first.popen.wait(30) == 139
+    deaths = supervised(subprocess_env, tmp_path, lambda: closed(killer))
+    hold.unlink()
+    with worker(subprocess_env, tmp_path, name="last"):
+        wait_for(lambda: all(closed(other) for other in others))
+
+    assert deaths == 2
+    assert len([line for line in log.read_text().splitlines() if line.startswith("deadly")]) == 3
+    failure = instance(killer).closing_value
+    assert failure["type"] == "ActivityFailure"
+    assert "3 workers ended while they ran it" in failure["message"]
+    assert [instance(other).closing_value for other in others] == [{"result": f"p{n}"} for n in range(3)]
+
+
+def test_a_web_process_that_dies_of_a_query_or_an_update_leaves_it_to_workers(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    armed = tmp_path / "armed"
+    run = start("DeadlyToAsk", {"path": str(armed)})
+    with worker(subprocess_env, tmp_path, name="one") as process:
+        wait_for(lambda: instance(run).status == "waiting")
+        armed.touch()
+        asking = "import django; django.setup()\nfrom tests.app.killers import DeadlyToAsk as D\nD.handle('DeadlyToAsk-1').query('ask')"
+        ended = subprocess.run([sys.executable, "-c", asking], env=subprocess_env, check=False, timeout=60)
+        assert ended.returncode == -signal.SIGSEGV
+        wait_for(lambda: Chain.objects.get(pk=run.chain_id).crashes == 1)
+        assert process.popen.poll() is None
+
+        poking = asking.replace("query('ask')", "update('poke', None, timeout=5)")
+        asked = subprocess.run([sys.executable, "-c", poking], env=subprocess_env, check=False, timeout=60)
+        assert asked.returncode == 1  # it is asked of a worker, which dies in its place
+        assert process.popen.wait(30) != 0
+    supervised(subprocess_env, tmp_path, lambda: bool(instance(run).blocked))
+    blocked = instance(run).blocked
+    assert blocked is not None
+    assert blocked["code"] == "crash"

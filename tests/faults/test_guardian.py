@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django.models import Instance, Worker
+from temporalex_django.models import Chain, Instance, Worker
 from temporalex_django.runtime.places import place_of, state_of
 from temporalex_django.runtime.slots import Marked, left_in
 from tests.faults.test_crash_marks import closed, instance, start, supervised
@@ -98,3 +98,45 @@ def test_a_worker_that_was_stopped_in_a_turn_blames_nobody(subprocess_env: dict[
     assert instance(run).status == "completed"
     assert "does not come to a wait" not in (tmp_path / "worker.log").read_text()
     assert Instance.objects.get(pk=run.run_id).closing_value == {"result": "done"}
+
+
+def test_an_activity_that_keeps_the_interpreter_fails_at_the_third_time(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    env = env_with(subprocess_env, HARD_DEADLOCK_TIMEOUT=1.0)
+    log = tmp_path / "log"
+    log.touch()
+    run = start("HopelessActivity", {"path": str(log)})
+
+    assert supervised(env, tmp_path, lambda: closed(run)) == 3
+
+    failure = instance(run).closing_value
+    assert "3 workers ended while they ran it; the last one was ended by its guardian" in failure["message"]
+    assert len(log.read_text().splitlines()) == 3
+
+
+def test_a_frozen_worker_loses_its_activities_to_others_and_finds_out(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    """Its session lock stands all the while; what it has to say afterwards is refused."""
+    env = env_with(subprocess_env, LEASE_SECONDS=2.0)
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    log.touch()
+    hold.touch()
+    with worker(env, tmp_path, name="frozen") as frozen:
+        started = start("Recording", {"path": str(log), "hold": str(hold)})
+        wait_for(log.read_text)
+        epoch = Worker.objects.get().epoch
+        os.kill(frozen.child, signal.SIGSTOP)
+        with worker(env, tmp_path, name="other"):
+            wait_for(lambda: len(log.read_text().splitlines()) == 2)
+            os.kill(frozen.child, signal.SIGCONT)
+            wait_for(lambda: Worker.objects.filter(pid=frozen.child).exclude(epoch=epoch).exists())
+            hold.unlink()
+            wait_for(lambda: closed(started))
+        assert frozen.popen.poll() is None
+
+    assert instance(started).status == "completed"
+    kinds = [event.kind for event in instance(started).events.all()]
+    assert kinds.count("ActivityCompleted") == 1
+    assert Chain.objects.get(pk=started.chain_id).crashes == 0

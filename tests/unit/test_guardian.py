@@ -11,7 +11,7 @@ from temporalex_django.runtime.verdicts import MOST_CRASHES, judge
 from temporalex_django.workers.guardian import Vigil
 
 ONE, TWO = Marked("chain", UUID(int=1)), Marked("chain", UUID(int=2))
-TASK, OTHER = Marked("task", 1), Marked("task", 2)
+TASK, TRIAL, OTHER = Marked("task", 1), Marked("trial", 1), Marked("task", 2)
 ASKED = Marked("run", UUID(int=1))
 
 
@@ -62,11 +62,14 @@ def test_a_guardian_that_was_late_itself_counts_only_what_it_saw():
         pytest.param([], {}, {}, id="nothing was run"),
         pytest.param([ONE, TASK], {ONE: 1, TASK: 0}, {ONE: 2, TASK: 1}, id="a run beside an activity"),
         pytest.param(
-            [ONE, TASK], {ONE: 0, TASK: 2}, {ONE: 1, TASK: 2}, id="in company an activity is suspected at most"
+            [ONE, TASK], {ONE: 0, TASK: 2}, {ONE: 1, TASK: 1}, id="in company an activity is suspected at most"
         ),
         pytest.param([ONE, TWO], {ONE: 0, TWO: 1}, {ONE: 1, TWO: 1}, id="threads of a web process"),
         pytest.param([ONE, ASKED], {ONE: 1, ASKED: 1}, {ONE: 2, ASKED: 2}, id="a query and a turn of one run"),
         pytest.param([TASK], {TASK: 0}, {TASK: 1}, id="an activity alone"),
+        pytest.param([TASK, TRIAL, OTHER], {TASK: 2, OTHER: 0}, {TASK: 3, OTHER: 0}, id="on trial beside another one"),
+        pytest.param([TASK, TRIAL, OTHER], {TASK: 1, OTHER: 2}, {TASK: 2, OTHER: 1}, id="beside one that outlived it"),
+        pytest.param([TASK, TRIAL], {TASK: 1}, {TASK: 2}, id="on trial alone"),
         pytest.param([TASK], {TASK: 2}, {TASK: 3}, id="the last death of an activity"),
         pytest.param([TASK, OTHER], {TASK: 0, OTHER: 0}, {TASK: 1, OTHER: 1}, id="two activities"),
         pytest.param(

@@ -1,0 +1,78 @@
+"""Activities that may have ended a worker begin one by one, so that the next death tells who it was.
+
+A suspect is on *trial* for a moment after it began: its worker begins nothing else, no turn either, and the slot says so. It begins in
+an empty pool, or after a while beside what has outlived its own beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from temporalex_django.runtime.slots import Mark
+from temporalex_django.runtime.storage import TaskState
+
+if TYPE_CHECKING:
+    from temporalex_django.workers.pool import Pool
+
+#: How long a worker takes no other activity so that its pool empties, before a suspect begins beside what is left.
+_PATIENCE = 0.5
+#: How long a trial is: most that kill do so at once. Twice as long with each attempt.
+_TRIAL, _LONGEST_TRIAL = 0.5, 300.0
+
+
+class Quarantine:
+    """Decides for one pump what it may take and begin. Costs nothing while there is no suspect (``TaskState.crashes``)."""
+
+    def __init__(self, pool: Pool, mark: Mark) -> None:
+        self._pool = pool
+        self._mark = mark
+        self._wanted_since: float | None = None  # suspects are due, as far as is known
+        self._watched: tuple[int, int, int] | None = None
+        self._quiet_until = 0.0
+
+    @property
+    def quiet(self) -> bool:
+        """Whether somebody is on trial: no turn, nothing new."""
+        if self._watched is None:
+            return False
+        if time.monotonic() < self._quiet_until and self._watched in self._pool.held():
+            return True
+        self._watched = None
+        self._mark.clear()
+        return False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether suspects wait for this pool to be empty: nothing else is to be taken."""
+        return self._wanted_since is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a suspect may be taken now."""
+        if self._wanted_since is None:
+            return False
+        return not self._pool.busy or time.monotonic() - self._wanted_since > _PATIENCE
+
+    def sift(self, tasks: list[TaskState]) -> tuple[list[TaskState], list[tuple[int, int, int]]]:
+        """Of those that were claimed: what is to begin, and what is to be given back, uncounted."""
+        suspects = [task for task in tasks if task.crashes]
+        if not suspects:
+            if self.ready and not tasks:
+                self._wanted_since = None  # somebody else has taken them
+            return tasks, []
+        calm = [task for task in tasks if not task.crashes]
+        if calm or (self._pool.busy and not self.ready):
+            if self._wanted_since is None:
+                self._wanted_since = time.monotonic()
+            return calm, [_key(task) for task in suspects]
+        first, *others = suspects
+        self._watched = _key(first)
+        self._quiet_until = time.monotonic() + min(_TRIAL * 2 ** max(0, first.attempt - 2), _LONGEST_TRIAL)
+        self._mark.note("trial", first.id)
+        self._wanted_since = time.monotonic()  # there may be more of them
+        return [first], [_key(task) for task in others]
+
+
+def _key(task: TaskState) -> tuple[int, int, int]:
+    return (task.id, task.attempt, task.owner or 0)

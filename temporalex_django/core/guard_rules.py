@@ -71,6 +71,8 @@ def is_project(function: types.FunctionType) -> bool:
 def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
     """The rule for a function that is written in Python, of a module that is not the project's."""
     qualname = code.co_qualname
+    if "<locals>" in qualname:  # nobody's name: a callback, such as one that the collector runs
+        return None
     owner, _, method = qualname.rpartition(".")
     if method == "__init__":
         return _rule_of_init(f"{_public(module)}.{owner}")

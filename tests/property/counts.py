@@ -15,6 +15,7 @@ from tests.property.playing import play
 #: What no example may be missing for long: steps, blocks, handlers, endings, and what is delivered.
 CONSTRUCTS = (
     *("activity", "local", "failing", "hasty", "sleep", "wait", "draw", "patch", "deprecate", "publish", "condition"),
+    *("precise", "generator", "lock"),
     *("condition of state", "until cancelled", "update_state", "raise", "signal_external", "cancel_external"),
     *("parallel", "parallel with a limit", "race", "shield", "saga", "compensation", "child"),
     *("child to terminate", "child to abandon", "child to request_cancel", "phase", "phase stop", "phase timeout"),

@@ -6,6 +6,9 @@ result. ``REACHED`` collects the constructs that were run, for the counts.
 
 from __future__ import annotations
 
+import decimal
+from contextvars import ContextVar
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -58,6 +61,13 @@ HELD = {"work": work, "other": other, "slow": slow}
 REACHED: set[str] = set()
 
 
+TRAIL: ContextVar[tuple[str, ...]] = ContextVar("trail", default=())
+
+
+def third() -> str:
+    return str(Decimal(1) / 3)
+
+
 class Boom(Exception):
     """What a program raises on purpose."""
 
@@ -67,6 +77,7 @@ class Program(Workflow):
 
     async def run(self, args: Any) -> Any:
         self.log: list[Any] = []
+        self.holder: str | None = None
         end = args["end"]
         try:
             await self.steps("run", args["steps"])
@@ -114,6 +125,12 @@ class Program(Workflow):
                 return api.patched(args[0])
             case "deprecate":
                 return api.deprecate_patch(args[0])
+            case "precise":
+                return await self.precise(who, *args)
+            case "generator":
+                return await anext(self.left(who))
+            case "lock":
+                return await self.lock(who, *args)
             case "publish":
                 return api.publish_state(list(self.log))
             case "condition":
@@ -129,6 +146,35 @@ class Program(Workflow):
             case "raise":
                 raise Boom(who)
         return await self.block(who, kind, *args)
+
+    async def precise(self, who: str, digits: int, seconds: int) -> Any:
+        """What a unit sees of contexts: its own, whatever others do around their awaits."""
+        seen = [list(TRAIL.get()), third()]
+        TRAIL.set((*TRAIL.get(), who))
+        decimal.getcontext().prec = digits + 5
+        with decimal.localcontext() as context:
+            context.prec = digits
+            await api.sleep(seconds)
+            seen.append(third())
+        return [*seen, third(), list(TRAIL.get())]
+
+    async def left(self, who: str) -> Any:
+        """Left after its first value: closed with the unit."""
+        try:
+            yield await quick(who)
+        finally:
+            self.log.append([who, "closed", await quick([who, third()])])
+
+    async def lock(self, who: str, seconds: int, timeout: int) -> Any:
+        """One at a time, in the order in which they began to wait."""
+        if not await api.wait_condition(lambda: self.holder is None, timeout=timeout):
+            return f"{self.holder} has it"
+        assert self.holder is None, (self.holder, who)
+        self.holder = who
+        try:
+            await api.sleep(seconds)
+        finally:
+            self.holder = None
 
     def draw(self) -> Any:
         return [api.random(), str(api.uuid4()), str(api.now()), api.info().history_length]

@@ -46,7 +46,8 @@ class Settings:
         "It has `encode(value) -> bytes` and `decode(data) -> value`; one that encrypts goes here.",
     )
     MAX_PAYLOAD_BYTES: int = _setting(
-        2_000_000, "Largest encoded payload; a bigger one raises `PayloadError` at the call."
+        2_000_000,
+        "Largest encoded payload; a bigger one raises `PayloadError` at the call, and so does one of lists and objects more than 200 levels deep.",
     )
     POOLED: bool = _setting(
         False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -130,3 +131,31 @@ def test_a_web_process_that_dies_of_a_query_or_an_update_leaves_it_to_workers(
     blocked = instance(run).blocked
     assert blocked is not None
     assert blocked["code"] == "crash"
+
+
+def test_where_no_mark_can_be_read_the_killer_is_found_by_halving(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    """Each worker has a temporary folder of its own, as in a container that is made anew."""
+    armed = tmp_path / "armed"
+    armed.touch()
+    env = {
+        **subprocess_env,
+        "DJANGO_SETTINGS_MODULE": "tests.settings_of_processes",
+        "TX_TEST_TEMPORALEX": json.dumps({"TURN_SIZE": 4}),
+    }
+    others = [start("Doubling", {"n": n}, workflow_id=f"d{n}") for n in range(8)]
+    killer = start("DeadlyToReplay", {"path": str(armed)})
+    for number in range(12):
+        own = tmp_path / f"container{number}"
+        own.mkdir()
+        with running(["temporalex", "worker"], {**env, "TMPDIR": str(own)}, tmp_path / f"w{number}.log") as process:
+            wait_for(lambda p=process: p.popen.poll() is not None or instance(killer).blocked, seconds=40)  # type: ignore[misc]
+            if instance(killer).blocked:
+                wait_for(lambda: all(closed(other) for other in others))
+                break
+
+    blocked = instance(killer).blocked
+    assert blocked is not None
+    assert (blocked["code"], blocked["attempt"]) == ("crash", 3)
+    assert not Instance.objects.exclude(pk=killer.run_id).filter(blocked__isnull=False).exists()

@@ -7,6 +7,7 @@ from typing import ClassVar
 from temporalex_django.actions.base import CODE, Action, Actor
 from temporalex_django.actions.targets import Target
 from temporalex_django.actions.terminate import Terminate
+from temporalex_django.core.payloads import text
 from temporalex_django.runtime.inserting import insert_message, ring_on_commit
 
 
@@ -37,7 +38,7 @@ class Cancel(Action[None]):
     def __init__(self, target: Target, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.target = target
-        self.reason = reason
+        self.reason = text(reason, what="the reason")
 
     def perform(self) -> None:
         target = self.target

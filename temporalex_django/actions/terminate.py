@@ -8,6 +8,7 @@ from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Action, Actor
 from temporalex_django.actions.targets import Target
 from temporalex_django.conf import get_settings
+from temporalex_django.core.payloads import text
 from temporalex_django.errors import UpdateTimeout, WorkflowClosed
 from temporalex_django.models import Chain
 from temporalex_django.runtime.step import ENDINGS
@@ -29,7 +30,7 @@ class Terminate(Action[None]):
     def __init__(self, target: Target, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.target = target
-        self.reason = reason
+        self.reason = text(reason, what="the reason")
 
     def perform(self) -> None:
         target = self.target

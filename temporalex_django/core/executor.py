@@ -23,7 +23,7 @@ from temporalex_django.core.activation import Activation, Completion, Definition
 from temporalex_django.core.commands import Command
 from temporalex_django.core.conditions import Conditions
 from temporalex_django.core.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS, HistoryEvent, Job
-from temporalex_django.core.failures import RunFailure, activity_failure, failure_of_run
+from temporalex_django.core.failures import RunFailure, activity_failure, failure_of_run, message_of, name_of
 from temporalex_django.core.history import Recorded, activations
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.mailbox import Mailbox, Update
@@ -502,4 +502,6 @@ class Executor:
 
 def describe_reason(reason: Any) -> Any:
     """An exception given to ``Err`` is described; anything else is a payload."""
-    return f"{type(reason).__name__}: {reason}" if isinstance(reason, BaseException) else reason
+    if issubclass(type(reason), BaseException):  # what it says of its class may raise
+        return f"{name_of(type(reason))}: {message_of(reason)}"
+    return reason

@@ -15,6 +15,7 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 
+_own_name = type.__dict__["__name__"].__get__
 _TRACEBACK_LINES = 40
 _LONGEST = 50_000
 
@@ -41,20 +42,25 @@ class ReturnedErr(Exception):
 
 def types_of(exc: BaseException) -> Sequence[str]:
     """What ``RetryPolicy.non_retryable`` may call it: the class, or a base of it."""
-    return exc.types if isinstance(exc, ReturnedErr) else [cls.__name__ for cls in type(exc).__mro__]
+    return exc.types if isinstance(exc, ReturnedErr) else [name_of(cls) for cls in type(exc).__mro__]
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
     """``{"type", "message"}`` of an exception."""
-    return {"type": type(exc).__name__, "message": message_of(exc)}
+    return {"type": name_of(type(exc)), "message": message_of(exc)}
+
+
+def name_of(cls: type[BaseException]) -> str:
+    """The name of a class of exceptions, whatever its metaclass says."""
+    return storable(_own_name(cls))
 
 
 def message_of(exc: BaseException) -> str:
     """``str(exc)``; a user's ``__str__`` that raises does not hide the failure itself."""
     try:
         text = str(exc)
-    except Exception as broken:  # noqa: BLE001 - arbitrary user code
-        return f"<no message: {type(broken).__name__} in __str__>"
+    except BaseException as broken:  # noqa: BLE001 - arbitrary user code
+        return f"<no message: {name_of(type(broken))} in __str__>"
     return storable(text)
 
 

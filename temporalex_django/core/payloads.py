@@ -14,7 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -24,6 +24,10 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder()
 
 _ATOMS = frozenset({str, int, float, bool})
+
+#: Numbers between these need no proof; there are some that have no digits in JSON.
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+_LONGEST_REASON = 500
 
 MAX_BYTES = 2_000_000
 #: Levels of lists and objects in each other. Copying takes frames of Python's stack, and a worker's is not endless.
@@ -56,27 +60,51 @@ class JsonCodec:
 
 
 def encode(value: Any, *, what: str = "payload") -> bytes:
-    """JSON bytes of ``value``; raises ``PayloadError`` with the path of what cannot be encoded."""
+    """JSON bytes of ``value``; raises ``PayloadError`` with the path of what cannot be encoded, whatever it is."""
     try:
-        data = _encoder.encode(value)
+        data = _json(value)
+        if b"null" in data and _changes(value):  # JSON writes NaN as null: the value would change without a word
+            path = _find(value, _no_number)
+            raise PayloadError(f"{what} cannot be encoded at `{path}`: NaN and infinity are not JSON")
+    except PayloadError:
+        raise
     except RecursionError as exc:
         raise _too_deep(what) from exc
-    except (TypeError, ValueError, OverflowError) as exc:
-        try:
-            data = _encoder.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
-        except RecursionError as reason:
-            raise _too_deep(what) from reason
-        except (TypeError, ValueError, OverflowError) as reason:
-            raise PayloadError(f"{what} cannot be encoded{_where(value)}: {reason}") from exc
-    if b"null" in data and _changes(value):  # JSON writes NaN as null: the value would change without a word
-        path = _find(value, _no_number)
-        raise PayloadError(f"{what} cannot be encoded at `{path}`: NaN and infinity are not JSON")
+    except Exception as exc:
+        raise PayloadError(f"{what} cannot be encoded{_where(value)}: {reason_of(exc)}") from exc
     return data
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError):
+        return _encoder.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
+
+
+def reason_of(exc: BaseException) -> str:
+    """What an exception says, in one short line; values are arbitrary objects, and so are the errors that they raise."""
+    try:
+        text = str(exc)
+    except BaseException:  # noqa: BLE001 - arbitrary user code
+        text = ""
+    return text[:_LONGEST_REASON].encode("utf-8", "backslashreplace").decode() or type(exc).__name__
+
+
+def text(value: Any, *, what: str) -> str:
+    """A text that every column of every database can keep. Raises ``PayloadError``."""
+    if not issubclass(type(value), str):  # what it says of its class may raise
+        raise PayloadError(f"{what} is a text, not {type(value).__name__}")
+    if len(value) > MAX_BYTES:
+        raise PayloadError(f"{what} has {len(value):,} characters, more than the {MAX_BYTES:,} allowed")
+    if "\x00" in value or value.encode("utf-8", "replace").decode() != value:
+        raise PayloadError(f"{what} cannot be stored: it has a NUL character or half of a surrogate pair")
+    return cast("str", value)
 
 
 def plain(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> Any:
     """``value`` as it will be read back from the history: JSON data, a copy, at most ``limit`` bytes."""
-    if value is None or value is True or value is False or type(value) is int:
+    if value is None or value is True or value is False or (type(value) is int and _SMALLEST <= value <= _LARGEST):
         return value
     if type(value) is str and len(value) < min(1024, limit) and value.isascii():
         return value
@@ -88,7 +116,10 @@ def sized(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> tuple
     data = encode(value, what=what)
     if len(data) > limit:
         raise PayloadError(f"{what} is {len(data):,} bytes, more than the {limit:,} allowed: store it and pass its key")
-    decoded = _decoder.decode(data)
+    try:
+        decoded = _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
+        raise PayloadError(f"{what} cannot be read back: {reason_of(exc)}") from exc
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deep(decoded):
         raise _too_deep(what)
     return decoded, len(data)
@@ -163,6 +194,13 @@ def _name(annotation: Any) -> str:
 
 
 def _where(value: Any) -> str:
+    try:
+        return _place(value)
+    except Exception:  # noqa: BLE001 - a value may raise whatever is asked of it
+        return ""
+
+
+def _place(value: Any) -> str:
     def bad(v: Any) -> bool:
         if isinstance(v, (dict, list, tuple, set, frozenset)) or hasattr(type(v), "__dataclass_fields__"):
             return False

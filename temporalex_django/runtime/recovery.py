@@ -18,6 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.failures import message_of, name_of
 from temporalex_django.errors import KeyMissing, TemporalexError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.django import DjangoStorage
@@ -347,7 +348,7 @@ def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bo
         attempt = run.attempt + 1
         due = now + timedelta(seconds=min(2.0 ** min(attempt, 16), _LONGEST_BACKOFF))
         code = error.code if isinstance(error, TemporalexError) else type(error).__name__
-        text = f"{type(error).__name__}: {error}"
+        text = f"{name_of(type(error))}: {message_of(error)}"
         waits_for = None
         if isinstance(error, KeyMissing):
             waits_for, due = f"the key {error.key!r}", now + _OFFERED_AGAIN

@@ -440,6 +440,7 @@ class TaskResult:
     task: TaskState
     outcome: tuple[str, dict[str, Any]] | None = None
     retry_at: datetime | None = None
+    body: bytes | None = None  # the attributes as they will be stored, when that is known already
     count: bool = True
     waits_for: str | None = None
 
@@ -463,4 +464,4 @@ class TaskStorage(Protocol):
         """Atomic activities of a locked chain, due ones and those that wait for another try, in order of ``seq``. ``attempt`` counts the one to come; nothing is written."""
 
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
-        """Store details by ``(task id, attempt, owner)``; gives those that are still valid (the others: cancelled)."""
+        """Store details (or what they are encoded to) by ``(task id, attempt, owner)``; gives those that are still valid (the others: cancelled)."""

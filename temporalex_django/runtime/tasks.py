@@ -272,7 +272,9 @@ class TaskStatements(ABC):
                 now, messages = self.now(), []
                 for task, chain, run, queue in gone:
                     kind, attributes = final[task].outcome or ("", {})
-                    messages.append((chain, run, queue, "activity", kind, encode(attributes), now))
+                    body = final[task].body
+                    stored = encode(attributes) if body is None else body
+                    messages.append((chain, run, queue, "activity", kind, stored, now))
                 self.sql.write(_MESSAGE, insert("temporalex_message", _MESSAGE), messages)
             due = self._again(again)
         return [row[0] for row in gone] + due
@@ -352,7 +354,7 @@ class TaskStatements(ABC):
             for task, attempt, owner, to_close, beat, close_at, started in rows:
                 details = beats[task, attempt, owner]
                 expires = earliest(close_at, _later(started, to_close), _later(now, beat))
-                payload = None if details is None else encode(details)
+                payload = details if details is None or isinstance(details, bytes) else encode(details)
                 changes.append((task, attempt, owner, now, expires, payload))
             self.sql.write(
                 (*_FENCE_COLUMNS, ("beat_at", "timestamptz"), ("expires_at", "timestamptz"), ("heartbeat", "bytea")),

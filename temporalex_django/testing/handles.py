@@ -15,6 +15,7 @@ from temporalex_django.authoring.typed import Result_co
 from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_message_id, check_name
+from temporalex_django.core.payloads import text
 from temporalex_django.core.values import copied
 from temporalex_django.errors import WorkflowClosed
 from temporalex_django.graph.run import deciding, requested
@@ -179,6 +180,7 @@ class EnvironmentHandle(Generic[Result_co]):
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
         """Ask the run to cancel; a graph is cancelled at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
         require(by, "cancel", what="cancel")
+        text(reason, what="the reason")
         self._refuse_closed("cancel request")
         facts = self._row.facts
         if self.env.class_of(self.chain_id, facts.workflow, facts.version).cancels_at_once:
@@ -189,6 +191,7 @@ class EnvironmentHandle(Generic[Result_co]):
     def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
         """Close the run at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
         require(by, "terminate", what="terminate")
+        text(reason, what="the reason")
         self._refuse_closed("terminate")
         self.env.close(self.chain_id, "terminated", reason)
 

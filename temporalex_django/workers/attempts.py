@@ -16,9 +16,10 @@ from asgiref.sync import async_to_sync
 from temporalex_django import signals
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.conf import get_settings
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.payloads import reason_of
 from temporalex_django.core.telling import told
-from temporalex_django.errors import PayloadError
+from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.activity_context import ActivityContext, running
 from temporalex_django.runtime.graphs import TaskSource
@@ -60,7 +61,13 @@ class Attempt:
         )
 
     def _beat(self, details: Any) -> None:
-        self.details[:] = [details]  # only the last one counts
+        """Only the last one counts. Encoded here: one that cannot be stored is the failure of whoever says it."""
+        if details is not None:
+            what, limit = f"heartbeat details of {self.task.activity}", get_settings().MAX_PAYLOAD_BYTES
+            details = encoded(details, what=what)
+            if len(details) > limit:
+                raise PayloadError(f"{what} are {len(details):,} bytes, more than the {limit:,} allowed")
+        self.details[:] = [details]
 
     def run(self) -> TaskResult:
         """Run it in this thread, an async one in a loop of its own. Never raises."""
@@ -112,15 +119,23 @@ class Attempt:
         return act, fn, args, kwargs
 
     def _completed(self, value: Any) -> TaskResult:
+        """Encoded here, where it is known whose it is: what cannot be stored fails this attempt, and for good."""
         try:
-            return activities.completed(self.task, value, limit=get_settings().MAX_PAYLOAD_BYTES)
+            result = activities.completed(self.task, value, limit=get_settings().MAX_PAYLOAD_BYTES)
+            assert result.outcome is not None
+            result.body = encoded(result.outcome[1], what=f"the result of {self.task.activity}")
         except PayloadError as exc:
             return activities.failed(self.task, exc, self.now(), final=True)
+        return result
 
     def failed(self, exc: BaseException) -> TaskResult:
         """Its end by that exception: due again by its policy, or over."""
         task = self.task
-        result = activities.failed(task, exc, self.now())
+        try:
+            result = activities.failed(task, exc, self.now())
+        except BaseException:  # noqa: BLE001 - an error is an object of a class of the user's
+            exc = RuntimeError(f"{task.activity} raised something that cannot even be described")
+            result = activities.failed(task, exc, self.now())
         log.warning(
             "%s failed in attempt %d%s: %s",
             *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", told(exc)),
@@ -129,11 +144,28 @@ class Attempt:
         return result
 
 
+def encoded(value: Any, *, what: str) -> bytes:
+    """What the codec makes of plain data. Raises ``PayloadError`` when it cannot, whatever it raises itself."""
+    try:
+        return codec().encode(value)
+    except KeyMissing:
+        raise
+    except Exception as exc:
+        raise PayloadError(f"{what} cannot be stored: {reason_of(exc)}") from exc
+
+
 def call(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the function of an activity; an async one runs to its end in a loop of its own."""
     value = fn(*args, **kwargs)
     # not asyncio.run: its ORM calls are to be made by this thread, on its connection
-    return async_to_sync(_awaited)(value) if inspect.isawaitable(value) else value
+    return async_to_sync(_awaited)(value) if _is_awaitable(value) else value
+
+
+def _is_awaitable(value: Any) -> bool:
+    try:
+        return inspect.isawaitable(value)
+    except Exception:  # noqa: BLE001 - a value may raise whatever is asked of it
+        return False
 
 
 async def _awaited(value: Any) -> Any:

@@ -118,8 +118,9 @@ class Pool:
 
     def forget(self, results: list[TaskResult]) -> None:
         """These are committed (or were too late)."""
+        told = {id(result.task) for result in results}
         with self._lock:
-            del self._results[: len(results)]
+            self._results = [result for result in self._results if id(result.task) not in told]
 
     @property
     def busy(self) -> int:

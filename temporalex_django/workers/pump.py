@@ -16,8 +16,10 @@ from django.db import connections
 
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
+from temporalex_django.core.payloads import reason_of
 from temporalex_django.core.telling import told
-from temporalex_django.errors import KeyMissing
+from temporalex_django.errors import KeyMissing, PayloadError
+from temporalex_django.runtime import activities
 from temporalex_django.runtime.connections import worker_session
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.judging import DatabaseJudge
@@ -241,13 +243,35 @@ class Pump:
         chains = list(self.storage.last_claimed)
         if not self.storage.transient(cause):
             log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), told(cause))
+        stored = [end for result in results if (end := self._stored(result)) is not None]
         with self.storage.transaction():
-            valid = self.storage.finish_tasks(results)
             tasks = self._claim_tasks(self._room())
-        self._exchanged(results, valid, tasks)
-        done = Round(tasks=len(tasks), results=len(results))
+        self._exchanged([end for end, _ in stored], [end.task.id for end, valid in stored if valid], tasks)
+        done = Round(tasks=len(tasks), results=len(stored))
         done.runs += sum(self._alone(chain) for chain in chains)
         return done
+
+    def _stored(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
+        """Store one end by itself, or that it cannot be stored; whether it was still valid. None: not now, it stays in memory."""
+        task = result.task
+        try:
+            return result, bool(self.storage.finish_tasks([result]))
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            if self.storage.transient(exc):
+                return None
+            log.error(
+                "the end of %s cannot be stored: %s", task.activity, told(exc), extra={"run_id": str(task.run_id)}
+            )
+            why = PayloadError(f"the end of {task.activity} cannot be stored: {reason_of(exc)}")
+            result = activities.failed(task, why, self.row.now(), final=True)
+        try:
+            return result, bool(self.storage.finish_tasks([result]))
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            return None
 
     def _alone(self, chain: UUID) -> int:
         """A turn of one run: the number of runs that it advanced, or blocked."""

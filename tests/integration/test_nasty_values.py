@@ -1,0 +1,200 @@
+"""Values of arbitrary code on the database of the lane: whoever gives one that cannot be stored fails, and nobody beside him."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from temporalex_django import Err, NoReply, Ok, RetryPolicy, Stop, Workflow, activity, activity_context, api, errors
+from temporalex_django.core.payloads import JsonCodec
+from temporalex_django.models import ActivityTask
+from temporalex_django.testing import drain
+from temporalex_django.workers.pump import Pump
+from tests.nasty import KEPT, REFUSED, EvilError
+
+pytestmark = pytest.mark.django_db(transaction=True)
+EVERY = {**REFUSED, **KEPT}
+_ONCE = RetryPolicy(max_attempts=1)
+
+
+@activity(retry=_ONCE)
+def nasty_result(name: str) -> Any:
+    return EVERY[name]
+
+
+@activity(retry=_ONCE)
+def nasty_beat(name: str) -> int:
+    activity_context().heartbeat(EVERY[name])
+    return 1
+
+
+@activity(retry=_ONCE)
+def nasty_error(name: str) -> None:
+    raise {"evil": EvilError(), "text": ValueError("a\x00b \ud800"), "large": ValueError("x" * 5_000_000)}[name]
+
+
+@activity(retry=_ONCE)
+def poisoned(value: Any) -> Any:
+    return {"poison": value}
+
+
+class Returning(Workflow):
+    name = "test.nasty.Returning"
+
+    async def run(self, args: Any) -> Any:
+        what = {"result": nasty_result, "beat": nasty_beat, "error": nasty_error, "poison": poisoned}[args["what"]]
+        try:
+            return Ok(await what(args["name"]))
+        except errors.ActivityFailure as exc:
+            return Ok({"failed": exc.type, "why": exc.cause})
+
+
+class Emitting(Workflow):
+    name = "test.nasty.Emitting"
+
+    async def run(self, args: Any) -> Any:
+        value = EVERY[args["name"]]
+        match args["what"]:
+            case "publish":
+                api.publish_state(value)
+            case "fail":
+                return Err(value)
+            case "call":
+                await poisoned(value)
+        state = await api.phase(None, signal={"note": lambda payload, state: Stop(payload)})
+        return Ok([state, value] if args["what"] == "complete" else state)
+
+
+class Noting(Workflow):
+    name = "test.nasty.Noting"
+
+    async def run(self, args: Any) -> Any:
+        note = {"note": lambda payload, state: NoReply([*state, payload]), "done": lambda _, state: Stop(state)}
+        return Ok(await api.phase([], signal=note))
+
+
+@pytest.fixture
+def worker() -> Iterator[Pump]:
+    """A worker with threads, in this process."""
+    stop, pump = threading.Event(), Pump()
+    thread = threading.Thread(target=pump.run, args=[stop])
+    thread.start()
+    yield pump
+    stop.set()
+    thread.join(30)
+
+
+def test_results_heartbeats_and_errors_fail_their_own_attempt(worker: Pump) -> None:
+    runs = {
+        (what, name): Returning.start({"what": what, "name": name}) for what in ("result", "beat") for name in EVERY
+    }
+    runs |= {("error", name): Returning.start({"what": "error", "name": name}) for name in ("evil", "text", "large")}
+    found = {key: handle.result(timeout=60) for key, handle in runs.items()}
+    for name, value in KEPT.items():
+        assert found["result", name] == value
+        assert found["beat", name] == 1
+    for name in REFUSED:
+        assert found["result", name]["failed"] == "PayloadError"
+        assert found["result", name]["why"].startswith(f"the result of {nasty_result.name} ")
+        assert found["beat", name]["failed"] == "PayloadError"
+    assert found["error", "text"] == {"failed": "ValueError", "why": "a\\x00b \\ud800"}
+    assert found["error", "evil"]["failed"] == "EvilError"
+    assert len(found["error", "large"]["why"]) < 60_000
+    assert not ActivityTask.objects.exists()
+
+
+@pytest.mark.parametrize("what", ["publish", "fail", "call", "complete"])
+def test_what_a_run_emits_hurts_itself_alone(what: str) -> None:
+    runs = {name: Emitting.start({"what": what, "name": name}) for name in EVERY}
+    good = Noting.start()
+    for handle in (*runs.values(), good):
+        drain()
+        try:
+            handle.signal("note", 1)
+        except errors.WorkflowClosed:
+            assert what == "fail" or handle.status == "failed"
+    good.signal("done")
+    drain()
+    assert good.result() == [1]
+    assert {runs[name].status for name in REFUSED} == {"failed"}
+    assert {runs[name].status for name in KEPT} == {"failed" if what == "fail" else "completed"}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_client_sends_is_refused_at_once(name: str) -> None:
+    value, handle = REFUSED[name], Noting.start(id="n-1")
+    for send in (
+        lambda: Noting.start(value),
+        lambda: handle.signal("note", value),
+        lambda: handle.update("note", value),
+        lambda: Noting.signal_with_start("note", value, id="n-2"),
+    ):
+        with pytest.raises(errors.PayloadError):
+            send()
+    handle.signal("note", 1)
+    handle.signal("done")
+    drain()
+    assert handle.result() == [1]
+
+
+def test_what_can_be_kept_arrives_as_it_was_sent() -> None:
+    handle = Noting.start()
+    for value in KEPT.values():
+        handle.signal("note", value)
+    handle.signal("done")
+    drain()
+    assert handle.result() == list(KEPT.values())
+
+
+@pytest.mark.parametrize("reason", ["a\x00b", "\ud800", 3, "x" * 3_000_000], ids=["nul", "surrogate", "number", "long"])
+def test_a_reason_that_cannot_be_stored_is_refused_at_once(reason: Any) -> None:
+    handle = Noting.start()
+    for end in (handle.cancel, handle.terminate):
+        with pytest.raises(errors.PayloadError, match="the reason"):
+            end(reason)
+    handle.terminate("enough \U0001f600")
+    assert handle.status == "terminated"
+
+
+class Choosy(JsonCodec):
+    """A codec that fails where nobody expects it."""
+
+    def encode(self, value: Any) -> bytes:
+        if isinstance(value, dict) and isinstance(value.get("result"), dict) and "poison" in value["result"]:
+            raise LookupError("the key store is angry")
+        return super().encode(value)
+
+
+def test_an_end_that_the_codec_refuses_fails_its_attempt(settings: Any) -> None:
+    settings.TEMPORALEX = {"PAYLOAD_CODEC": f"{__name__}.Choosy"}
+    bad = Returning.start({"what": "poison", "name": "x"})
+    good = Returning.start({"what": "result", "name": "truth"})
+    drain()
+    assert good.result() is True
+    found = bad.result()
+    assert found["failed"] == "PayloadError"
+    assert found["why"].startswith(f"the result of {poisoned.name} cannot be stored: ")
+    assert "LookupError" in found["why"]
+
+
+def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeypatch: Any) -> None:
+    """Whatever the reason: here the database, which nobody can foresee."""
+    from temporalex_django.runtime.django import DjangoStorage
+
+    store = DjangoStorage.finish_tasks
+
+    def finish(self: DjangoStorage, results: Any) -> list[int]:
+        for result in results:
+            if result.outcome and "poison" in str(result.outcome[1].get("result")):
+                raise ValueError("a value that no column takes")
+        return store(self, results)
+
+    monkeypatch.setattr(DjangoStorage, "finish_tasks", finish)
+    good = [Returning.start({"what": "result", "name": "truth"}) for _ in range(3)]
+    bad = Returning.start({"what": "poison", "name": "x"})
+    drain()
+    assert [handle.result() for handle in good] == [True] * 3
+    assert bad.result()["why"] == f"the end of {poisoned.name} cannot be stored: a value that no column takes"

@@ -13,6 +13,7 @@ from temporalex_django.core import names
 from temporalex_django.errors import UnknownVersion, WorkflowDefinitionError
 
 if TYPE_CHECKING:
+    from temporalex_django.authoring.people import Person
     from temporalex_django.core.results import Ok
 
 
@@ -65,11 +66,12 @@ class VersionedWorkflow(Startable):
         id: str,
         subject: Any = None,
         version: int | None = None,
+        by: Person | None = None,
         **options: Any,
     ) -> Any:
         """Send a signal to the open run of that id, of whatever version; start it first when there is none. Gives its handle."""
         concrete = cls.choose(version, options)
-        return binding.backend(cls).signal_with_start(concrete, signal, payload, args, id=id, subject=subject)
+        return binding.backend(cls).signal_with_start(concrete, signal, payload, args, id=id, subject=subject, by=by)
 
     @classmethod
     async def asignal_with_start(
@@ -81,11 +83,14 @@ class VersionedWorkflow(Startable):
         id: str,
         subject: Any = None,
         version: int | None = None,
+        by: Person | None = None,
         **options: Any,
     ) -> Any:
         """``signal_with_start`` for async code."""
         concrete = cls.choose(version, options)
-        return await binding.backend(cls).asignal_with_start(concrete, signal, payload, args, id=id, subject=subject)
+        return await binding.backend(cls).asignal_with_start(
+            concrete, signal, payload, args, id=id, subject=subject, by=by
+        )
 
     @classmethod
     def handle(cls, id: str) -> Any:

@@ -4,7 +4,8 @@ What is parked holds no thread. The lock of an instance is held while results ar
 instance that was begun elsewhere, or before a crash, goes on from what is stored (HE-097): steps that had begun are executed again
 (HE-088), and timers begin anew, since they are in memory only (HE-106). Two processes must not run the same instances.
 
-Not here: ``activity_context()``; ``atomic``, ``timeout``, ``heartbeat`` and ``queue`` of steps. The durable runtime has all of these.
+Not here: ``activity_context()``; ``atomic``, ``timeout``, ``heartbeat`` and ``queue`` of steps; timeouts and ``retention`` of a class. The
+durable runtime has all of these, and a graph that asks for one is refused here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from temporalex_django.errors import (
     AlreadyRunning,
     EngineNotFound,
     NestingError,
+    NotConfigured,
     ResultTimeout,
     ResumeRefused,
     WorkflowClosed,
@@ -132,6 +134,7 @@ class LocalRunner:
         """HE-093 HE-096: stored when it returns, begun by a thread of the pool. ``Engine`` sees to it that one id starts once."""
         self._require_running()
         number, cls = workflow.resolve_version(version)
+        _refuse_options(cls)
         instance = Instance.new(
             id=check_id(id), workflow=cls, version=number, initial=context, telemetry_metadata=telemetry
         )
@@ -398,6 +401,24 @@ class LocalRunner:
             raise EngineNotFound(
                 "the engine has stopped: start another one over the same storage, it goes on with what is open"
             )
+
+
+_OF_STEPS = ("atomic", "timeout", "heartbeat", "queue")
+_OF_CLASSES = ("execution_timeout", "run_timeout", "retention")
+
+
+def _refuse_options(cls: Any) -> None:
+    """Raises ``NotConfigured`` for what is declared and would have no effect here."""
+    asked = [f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _OF_STEPS if _declared(ref, name)]
+    asked += [name for name in _OF_CLASSES if getattr(cls, name) is not None]
+    if asked:
+        raise NotConfigured(
+            f"{cls.name} asks for {', '.join(asked)}: a local runner does not have that, run it on Django's backend"
+        )
+
+
+def _declared(ref: StepRef, name: str) -> bool:
+    return not ref.waits and bool(getattr(ref, name))  # the timeout of a waiting step is its own timer
 
 
 def _logged(fn: Callable[[], None]) -> None:

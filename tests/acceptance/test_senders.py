@@ -142,7 +142,12 @@ def test_a_user_is_wanted_not_a_name(env: Any, by: Any) -> None:
 def test_what_is_no_message_takes_the_permission_of_the_operation(env: Any) -> None:
     h = env.start(Desk, id="desk")
     operations = {
-        "view": (lambda by: h.describe(by=by), lambda by: h.history(by=by)),
+        "view": (
+            lambda by: h.describe(by=by),
+            lambda by: h.history(by=by),
+            lambda by: h.result(by=by),
+            lambda by: h.instance(by=by),
+        ),
         "query": (lambda by: h.query("x", by=by),),
         "start": (lambda by: env.start(Desk, by=by),),
         "cancel": (lambda by: h.cancel(by=by),),

@@ -353,6 +353,73 @@ def test_who_decides_needs_the_role_and_is_noted() -> None:
         assert handle.result(timeout=20)["approval"] == {"why": "fine", "by": "ann"}
 
 
+@pytest.mark.parametrize("option", [{"atomic": True}, {"timeout": 5}, {"heartbeat": 5}, {"queue": "slow"}], ids=str)
+def test_what_only_the_durable_runtime_does_with_a_step_is_refused(option: dict[str, Any]) -> None:
+    Flow = line(type("Asking", (First,), option))
+    with running() as (made, _), pytest.raises(errors.NotConfigured, match=rf"{[*option][0]} of step Asking"):
+        Flow.start("1")
+    assert made.query() == []
+
+
+@pytest.mark.parametrize("option", ["execution_timeout", "run_timeout", "retention"])
+def test_what_only_the_durable_runtime_does_with_a_class_is_refused(option: str) -> None:
+    Flow = type("Asking", (line(First),), {option: 60})
+    with running(), pytest.raises(errors.NotConfigured, match=option):
+        Flow.start("1")
+
+
+def test_as_many_threads_as_it_is_given() -> None:
+    runner = LocalRunner(MemoryStorage(), threads=3)
+
+    assert runner._pool._max_workers == 3
+    runner.stop()
+
+
+def test_a_runner_means_the_workflow_and_the_version_that_is_named() -> None:
+    unique = Unique(key="line", scope="version")
+    hook = WaitForEvent("paid")
+    flows = [line(hook, name=name, unique=unique, version=version) for name in ("A", "B") for version in (1, 2)]
+    with running() as (made, _):
+        for flow in flows:
+            made.start_instance(flow, id="line::1", version=flow.version)
+            wait_for(
+                lambda flow=flow: made.storage.get("line::1", workflow=flow.name, version=flow.version).waiting_steps
+            )
+        made.runner.cancel("line::1", workflow="A", version=1)
+        made.runner.resume("line::1", "paid", workflow="B", version=1)
+        wait_for(lambda: made.storage.get("line::1", workflow="B", version=1).closed)
+
+        found = [made.storage.get("line::1", workflow=flow.name, version=flow.version).status for flow in flows]
+    assert (found[0], found[2]) == ("cancelled", "completed")
+    assert {found[1], found[3]} == {"waiting"}
+
+
+def test_an_engine_means_the_instance_and_the_step_that_are_named() -> None:
+    with running() as (made, _):
+        for value in ("1", "2"):
+            parked(line(WaitForEvent("paid", key="hook")).start(value))
+        with pytest.raises(errors.ResumeRefused):
+            made.resume("line::2", "paid", step="another")
+        made.cancel("line::1")
+
+        assert [made.get(f"line::{value}").status for value in ("1", "2")] == ["cancelled", "waiting"]
+
+
+def test_what_an_engine_has_no_place_for_is_refused() -> None:
+    Flow = line(WaitForEvent("paid"))
+    with running() as (made, _):
+        for options in ({"subject": object()}, {"by": Somebody("ann", "temporalex_django.start_instance")}):
+            with pytest.raises(errors.NotConfigured, match=f"{[*options][0]}= is kept by the durable runtime"):
+                Flow.start("1", **options)
+        assert made.query() == []
+        handle = Flow.start("1")
+        for options in ({"reason": "why"}, {"by": Somebody("ann", "temporalex_django.cancel_instance")}):
+            with pytest.raises(errors.NotConfigured, match=f"{[*options][0]}= is kept by the durable runtime"):
+                handle.cancel(**options)
+        assert handle.status != "cancelled"
+        handle.cancel()
+
+
 def test_cancelling_is_at_once_and_what_still_runs_goes_nowhere() -> None:
     """HE-098: not into the instance that is started under the same id, either."""
     entered, gate = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]

@@ -1,0 +1,56 @@
+"""Try the table of public arguments: each test must fail when its argument has no effect. ``python scripts/arguments.py [OWNER…]``.
+
+A run of pytest for each argument, on SQLite: some minutes for all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "tests" / "structure" / "public_arguments.toml"
+
+
+def survives(owner: str, name: str, test: str) -> bool:
+    """Whether the test passes although nobody has given the argument; one with processes of its own is not tried."""
+    if test.startswith("faults/"):
+        return False
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.dropping",
+        "-p",
+        "no:cacheprovider",
+        "-x",
+        "-q",
+        f"tests/{test}",
+    ]
+    env = {**os.environ, "TX_DROP": f"{owner}:{name}", "TEST_DB": os.environ.get("TEST_DB", "sqlite")}
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=120, check=False).returncode in (
+        0,
+        5,
+    )
+
+
+def main(owners: list[str]) -> int:
+    """The number of arguments that nothing misses."""
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    table.pop("without effect")
+    found = 0
+    for owner, tests in table.items():
+        for test, names in tests.items() if not owners or owner in owners else ():
+            for name in names:
+                if survives(owner, name, test):
+                    found += 1
+                    print(f"{owner}: {name} is missed by nothing in {test}", flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))

@@ -1,0 +1,141 @@
+"""No public argument is accepted without effect: each has a test that fails when it is dropped (``scripts/arguments.py`` tries them)."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.structure.public_arguments import arguments, twins
+from tests.structure.source import PACKAGE
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE = tomllib.loads((Path(__file__).parent / "public_arguments.toml").read_text(encoding="utf-8"))
+NO_EFFECT = TABLE.pop("without effect")
+TWINS = [*twins()]
+
+
+def entries() -> Iterator[tuple[str, str, str]]:
+    """What takes it, its name, the test."""
+    for owner, tests in TABLE.items():
+        for test, names in tests.items():
+            yield from ((owner, name, test) for name in names)
+
+
+def test_every_argument_has_a_test_and_nothing_else_has_one() -> None:
+    listed = [f"{owner}:{name}" for owner, name, _ in entries()] + [*NO_EFFECT]
+    there = [f"{owner}:{name}" for owner, names in arguments().items() for name in names]
+
+    assert sorted(set(there) - set(listed)) == []
+    assert sorted(set(listed) - set(there)) == []
+    assert sorted(one for one in set(listed) if listed.count(one) > 1) == []
+
+
+def test_every_test_of_the_table_exists() -> None:
+    known: dict[str, set[str]] = {}
+    for test in {test for _, _, test in entries()}:
+        path, _, name = test.partition("::")
+        if path not in known:
+            tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
+            known[path] = {
+                node.name if outer is tree else f"{outer.name}::{node.name}"  # type: ignore[attr-defined] # a class
+                for outer in (tree, *(node for node in tree.body if isinstance(node, ast.ClassDef)))
+                for node in outer.body
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+            }
+        assert name in known[path], f"{test} is not there"
+
+
+def test_what_has_no_effect_says_why() -> None:
+    assert all(len(why) > 20 for why in NO_EFFECT.values())
+
+
+@pytest.mark.parametrize(("name", "fn", "twin"), TWINS, ids=[name for name, _, _ in TWINS])
+def test_async_twins_take_the_same_and_pass_it_on(name: str, fn: object, twin: object) -> None:
+    del name
+    mine, other = (inspect.signature(one) for one in (fn, twin))  # type: ignore[arg-type] # functions
+
+    assert [(p.name, p.kind, p.default) for p in mine.parameters.values()] == [
+        (p.name, p.kind, p.default) for p in other.parameters.values()
+    ]
+    assert unread(ast.parse(textwrap.dedent(inspect.getsource(twin)))) == []  # type: ignore[arg-type] # as above
+
+
+def unread(tree: ast.AST) -> list[str]:
+    """Parameters of functions that their bodies never read, but to delete them."""
+    found = []
+    for fn in ast.walk(tree):
+        if not isinstance(fn, ast.FunctionDef | ast.AsyncFunctionDef) or _is_contract(fn):
+            continue
+        given = [arg.arg for arg in (*fn.args.posonlyargs, *fn.args.args, *fn.args.kwonlyargs)]
+        read = {
+            n.id for part in fn.body for n in ast.walk(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        }
+        found += [f"{fn.name}:{name}" for name in given if name not in read and name not in {"self", "cls"}]
+    return found
+
+
+def _is_contract(fn: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Only a docstring, ``...`` or ``raise``: what others are to write."""
+    return all(
+        (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)) or isinstance(part, ast.Raise)
+        for part in fn.body
+    )
+
+
+#: Where nobody outside gives arguments: what calls prescribes them.
+_INSIDE = (
+    "admin",
+    "migrations",
+    "models",
+    "core/guard",
+    "runtime",
+    "workers",
+    "rest",
+    "management",
+    "checks.py",
+    "contrib",
+)
+
+
+def test_no_function_takes_what_it_never_reads() -> None:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        where = str(path.relative_to(PACKAGE))
+        if where.startswith(_INSIDE):
+            continue
+        if names := unread(ast.parse(path.read_text(encoding="utf-8"))):
+            found[where] = names
+    assert found == UNREAD
+
+
+#: Hooks that users override, and functions whose parameters a contract or Python prescribes.
+UNREAD: dict[str, list[str]] = {
+    "actions/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
+    "authoring/activity.py": ["prepared:source", "outgoing:args", "outgoing:source"],  # steps of graphs read them
+    "authoring/facade.py": ["__set_name__:owner", "__get__:instance"],
+    "authoring/versions.py": ["version_for:versions", "version_for:options"],  # for users to override
+    "core/executor.py": ["place_of:index", "resolve:_"],
+    "core/scheduler.py": ["over:_"],
+    "core/scopes.py": ["__aexit__:kind", "__aexit__:_"],
+    "graph/activities.py": ["prepared:kwargs"],
+    "graph/attempts.py": ["workflow:version", "instance:version"],
+    "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed
+    "graph/engines.py": ["__exit__:kind", "__exit__:exc", "__exit__:tb"],
+    "graph/local.py": ["change:now"],
+    "graph/source.py": ["_classes:stamp"],
+    "graph/steps.py": [
+        *("execute:instance", "execute:config", "execute:context", "execute:config"),
+        *(["execute:instance", "execute:config", "execute:context"] * 3),
+    ],
+    "graph/transitions.py": ["__get__:instance", "__get__:owner"],
+    "graph/values.py": ["__deepcopy__:memo", "__deepcopy__:memo"],
+    "testing/environment.py": ["_make_revocable:revocable", "_spoils:error"],
+    "testing/handles.py": ["query:fresh"],  # see the table
+    "testing/memory.py": ["_judge:message"],
+}

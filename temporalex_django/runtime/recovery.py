@@ -90,6 +90,7 @@ def recover(storage: DjangoStorage, *, own: UUID | None = None, lived: float = f
                 storage.sql.execute("delete from temporalex_worker where id = %s and epoch = %s", [row.id, row.epoch])
         elif is_gone(row.place):
             left = left_in(row.slot)
+            found.caution += left is None
             _bury(storage, row, left, now, found, unknown=left is None)
         elif row.expires_at <= now:
             unknown = not is_neighbour(row.place)  # else it is frozen, or starved: when it ends, its slot is read

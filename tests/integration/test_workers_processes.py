@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,18 @@ def test_a_pump_of_a_cluster_retires_and_is_replaced(subprocess_env: dict[str, s
     assert second.pid != first.pid
 
 
+def _status(port: int) -> int:
+    """What the server answers with; 0 when it does not yet."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()
+
+
 @pytest.fixture
 def _in_the_background() -> Iterator[None]:
     """Started by a shell in the background, pytest finds SIGINT ignored; what it starts must mind it all the same."""
@@ -124,6 +137,7 @@ def test_runserver_under_debug_runs_workflows(subprocess_env: dict[str, str], tm
         row = Worker.objects.get()
         assert row.kind == "local"
         assert Path(row.slot).exists()
+        wait_for(lambda: _status(port))  # until it serves, an import may swallow the interrupt
         os.kill(row.pid, signal.SIGINT)  # Ctrl-C
         wait_for(lambda: not Worker.objects.exists())
 

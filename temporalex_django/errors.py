@@ -127,7 +127,7 @@ class InvalidId(TemporalexError):
 
 
 class MessageIdTaken(InvalidId):
-    """Another message of the run has that id: of another name, with another body, or from somebody else."""
+    """Another message of the run has that id: of another name, from somebody else, or, over REST, with another body."""
 
     code = "message_id_taken"
     next_step = "Take an id of its own for each message; the same one is for sending the very same message again."

@@ -14,7 +14,8 @@ from temporalex_django.runtime.resent import Sent
 class Signal(Action[None]):
     """One INSERT into the inbox of the chain, on the caller's connection: it vanishes with his transaction. Locks nothing.
 
-    With ``id`` it may be sent again: what the chain has of that id already is not sent twice. Raises ``WorkflowClosed`` when the run
+    With ``id`` it may be sent again: what the chain has of that id already is not sent twice (``exact``: nor
+    taken for it when its payload is another). Raises ``WorkflowClosed`` when the run
     was closed when ``target`` was read, ``PayloadError``, and ``InvalidId``. A run that closes before it reads the signal leaves it
     settled as undelivered.
     """
@@ -24,13 +25,21 @@ class Signal(Action[None]):
     judged: ClassVar[bool] = True
 
     def __init__(
-        self, target: Target, *, signal: str, payload: Any = None, id: str | None = None, by: Actor = CODE
+        self,
+        target: Target,
+        *,
+        signal: str,
+        payload: Any = None,
+        id: str | None = None,
+        exact: bool = False,
+        by: Actor = CODE,
     ) -> None:
         super().__init__(by=by)
         self.target = target
         self.signal = signal
         self.payload = payload
         self.id = id
+        self.exact = exact
 
     def perform(self) -> None:
         target, name = self.target, check_name(self.signal, what="signal")
@@ -48,6 +57,7 @@ class Signal(Action[None]):
                 body=body,
                 dedupe=dedupe,
                 sender=self.by.sender,
+                exact=self.exact,
                 storage=self.storage,
             )
             if inserted.new:
@@ -58,6 +68,6 @@ class Signal(Action[None]):
         """Whether the run got it before it closed: sent again, that is a success too. Raises ``MessageIdTaken``."""
         if (before := sent_before(self.target.chain_id, dedupe, storage=self.storage)) is None:
             return False
-        before[1].require_same(dedupe, sent)
+        before[1].require_same(dedupe, sent, exact=self.exact)
         outcome = update_outcome(self.target.chain_id, dedupe, storage=self.storage)
         return outcome is not None and outcome.status == "completed"

@@ -55,7 +55,7 @@ class Message(Action[Any]):
 
     Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``NestingError``, and
     ``UpdateTimeout``: ask again with its ``update_id`` (code ``unknown``: the database went away while it was sent). An id that was
-    accepted once gives its first outcome.
+    accepted once gives its first outcome, whatever the body; with ``exact`` another body is refused, too.
     """
 
     kind: ClassVar[str]
@@ -71,9 +71,11 @@ class Message(Action[Any]):
         timeout: float | None,
         mode: str,
         by: Actor,
+        exact: bool = False,
         seat: Seat = free_seat,
     ) -> None:
         super().__init__(by=by)
+        self.exact = exact
         self.seat = seat
         wait = check_waiting(timeout, mode)
         self.target = target
@@ -262,6 +264,7 @@ class Message(Action[Any]):
             body=self.body,
             dedupe=self.id,
             sender=self.by.sender,
+            exact=self.exact,
             storage=self.storage,
         )
         self._message = inserted.id
@@ -272,7 +275,7 @@ class Message(Action[Any]):
         before = sent_before(self.target.chain_id, self.id, storage=self.storage)
         found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
         if before is not None and found is not None and found.outcome is not None and found.outcome.status in _DONE:
-            before[1].require_same(self.id, Sent(self.kind, self.message, self.body, self.by.sender))
+            before[1].require_same(self.id, Sent(self.kind, self.message, self.body, self.by.sender), exact=self.exact)
             return found
         raise WorkflowClosed(
             f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
@@ -319,10 +322,13 @@ class Update(Message):
         timeout: float | None = DEFAULT_TIMEOUT,
         mode: str = "auto",
         by: Actor = CODE,
+        exact: bool = False,
         seat: Seat = free_seat,
     ) -> None:
         args = plain(args, what=f"the arguments of update {update!r}")
-        super().__init__(target, message=update, body=args, id=id, timeout=timeout, mode=mode, by=by, seat=seat)
+        super().__init__(
+            target, message=update, body=args, id=id, timeout=timeout, mode=mode, by=by, exact=exact, seat=seat
+        )
 
 
 def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> Standing | None:

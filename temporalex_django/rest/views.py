@@ -162,7 +162,7 @@ class InstanceViewSet(GenericViewSet):
         """202: the run reads it in its next turn."""
         target = self._target(id)
         body = self._body(serializers.SignalBody)
-        Signal(target, signal=name, payload=body["payload"], id=body["id"], by=self._actor()).execute()
+        Signal(target, signal=name, payload=body["payload"], id=body["id"], exact=True, by=self._actor()).execute()
         return Response({"id": target.workflow_id, "signal": name}, status=202)
 
     def send_update(self, request: Request, id: str, name: str) -> Response:
@@ -170,7 +170,7 @@ class InstanceViewSet(GenericViewSet):
         target = self._target(id)
         body, wait = self._body(serializers.UpdateBody), self._wait(default=DEFAULT_WAIT)
         update = Update(
-            target, update=name, args=body["args"], id=body["id"], timeout=wait, by=self._actor(), seat=seat
+            target, update=name, args=body["args"], id=body["id"], timeout=wait, by=self._actor(), exact=True, seat=seat
         )
         try:
             return Response({"id": update.id, "result": update.execute()})

@@ -233,13 +233,14 @@ def insert_message(
     body: Any,
     dedupe: str | None = None,
     sender: Sender | None = None,
+    exact: bool = False,
     storage: DjangoStorage,
 ) -> Inserted:
     """Put a message into a chain's inbox: one INSERT that locks nothing of the run.
 
     With ``dedupe`` (its id) a second one of that chain gives the first one's row back; one that was rejected or never delivered is
     sent anew, since only what was accepted occupies its id. Raises ``WorkflowNotFound`` for an unknown chain, and ``MessageIdTaken`` for
-    an id that another message has.
+    an id that another message has (``exact``: one with another body is another one).
     """
     now, clock = storage.sql.instant(storage.clock, live=True)
     sql = (
@@ -267,7 +268,7 @@ def insert_message(
     if before is None:
         raise WorkflowNotFound(f"no run has the chain {chain}")
     number, sent = before
-    sent.require_same(dedupe, Sent(kind, name, body, sender))
+    sent.require_same(dedupe, Sent(kind, name, body, sender), exact=exact)
     return Inserted(number, False)
 
 

@@ -202,7 +202,9 @@ class MemoryStorage:
         """Put a message into the inbox of a chain; sent again, it gives the one that is there. Raises ``MessageIdTaken``."""
         if dedupe is not None and (known := self._kept.get(chain_id, {}).get(dedupe)) is not None:
             has = known.message
-            Sent(has.kind, has.name, has.body, has.sender).require_same(dedupe, Sent(kind, name, body, sender))
+            Sent(has.kind, has.name, has.body, has.sender).require_same(
+                dedupe, Sent(kind, name, body, sender), exact=False
+            )
             return has.id
         return self._deliver(chain_id, kind, name, body, dedupe=dedupe, sender=sender)
 

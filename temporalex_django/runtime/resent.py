@@ -1,4 +1,8 @@
-"""A message that is sent again under its id counts once; another message under the same id is refused."""
+"""A message that is sent again under its id counts once; another message under the same id is refused.
+
+For code the id is its own key: whatever the body says, the first outcome comes back. A face, whose callers are strangers, asks for
+the same body too.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ class Sent(NamedTuple):
     body: Any
     sender: Sender | None
 
-    def require_same(self, dedupe: str, again: Sent) -> None:
-        """Raises ``MessageIdTaken`` when ``again`` is another message, or somebody else's."""
+    def require_same(self, dedupe: str, again: Sent, *, exact: bool) -> None:
+        """Raises ``MessageIdTaken`` when ``again`` is another message, or somebody else's; with ``exact`` also for another body."""
         if (self.kind, self.name) != (again.kind, again.name):
             what = "this is another message"
         elif (self.sender and self.sender.key) != (again.sender and again.sender.key):
             what = "somebody else sent it"
-        elif payloads.encode(self.body) != payloads.encode(again.body):  # bytes: 1 is not True
+        elif exact and payloads.encode(self.body) != payloads.encode(again.body):  # bytes: 1 is not True
             what = "it said something else"
         else:
             return

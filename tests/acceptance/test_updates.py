@@ -293,19 +293,18 @@ def test_same_id_runs_once_and_gives_the_first_outcome(env):
     """TX-079 page 1.9."""
     h = env.start(phased(0, update=ADD))
     assert h.update("add", 5, id="key") == 5
-    assert h.update("add", 5, id="key") == 5
-    assert h.update_async("add", 5, id="key").result() == 5
+    assert h.update("add", 7, id="key") == 5
+    assert h.update_async("add", 7, id="key").result() == 5
     assert len(events(h, "UpdateAccepted")) == 1
 
 
-@pytest.mark.parametrize(("name", "args"), [("add", 7), ("add", True), ("add", 5.0), ("nobody", 5)])
-def test_the_id_of_an_update_is_no_other_updates(env, name, args):
-    """Who takes an id twice would be given an answer to something else."""
+def test_the_id_of_an_update_is_no_other_updates(env):
+    """Who takes an id for something else would be given an answer to the first."""
     h = env.start(phased(0, update=ADD, signal=DONE))
     assert h.update("add", 5, id="key") == 5
     for closed in (False, True):
         with pytest.raises(errors.MessageIdTaken, match="'key' is the id of the update 'add' of this run"):
-            h.update(name, args, id="key")
+            h.update("nobody", 5, id="key")
         if not closed:
             h.signal("done")
     assert len(events(h, "UpdateAccepted")) == 1

@@ -76,7 +76,7 @@ def test_resending_an_id_gives_the_first_outcome(basket):
     assert basket.update("add", 5, id="u-1") == 1
     assert basket.query("items") == [5]
     basket.terminate()
-    assert basket.update("add", 5, id="u-1") == 1  # also when the run is closed
+    assert basket.update("add", 7, id="u-1") == 1  # also when the run is closed
     with pytest.raises(errors.WorkflowClosed):
         basket.update("add", 7, id="u-2")
 

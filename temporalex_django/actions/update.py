@@ -245,7 +245,7 @@ class Message(Action[Any]):
             wrote = wrote or bool(write.events) or "blocked" in write.instance
             if message in write.settled or message in write.waiting or time.monotonic() > until:
                 return write.settled.get(message), wrote
-            if not write.consumed and not write.settled:
+            if not write.consumed and not write.settled and not write.events:
                 # another one would come no nearer: the run is blocked, paused, or has something else to do first
                 return None, wrote
 

@@ -153,7 +153,7 @@ def _permitted(executor: Executor, permission: str, sender: Sender | None, messa
 
 def run(executor: Executor) -> None:
     """Run units, and dispatch what the open phase takes, until nothing moves."""
-    mailbox = executor.mailbox
+    mailbox, before = executor.mailbox, executor.dispatched
     while True:
         executor.scheduler.let_waiters_through()
         executor.scheduler.run()
@@ -167,13 +167,14 @@ def run(executor: Executor) -> None:
                 _admit_waiting(executor, phase)
             return
         message = mailbox.first(phase.signals)
-        if message is None:
+        if message is None or executor.has_enough(since=before):
             return
         if isinstance(message, Update):
             mailbox.updates.popleft()
             _judge(executor, phase, message)
         else:
             mailbox.take_signal(message.name)
+            executor.dispatched += 1
             _signal(executor, phase, message)
 
 
@@ -252,6 +253,7 @@ def _not_now(executor: Executor, name: str) -> UpdateRejected:
 
 def _judge(executor: Executor, phase: Phase, update: Update) -> None:
     if update.admitted or _admit(executor, phase, update):
+        executor.dispatched += 1
         _call(executor, phase, "update", update, phase.updates[update.name], update.args)
 
 

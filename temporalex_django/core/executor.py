@@ -86,6 +86,10 @@ class Executor:
             None  # of the present activation; without one, who is named may do nothing that takes a permission
         )
         self.refused: tuple[int, ...] = ()  # of the activation that is replayed
+        self.dispatched = 0  # messages that phases took in the present activation
+        self.unfinished = False  # the host had enough, and an open phase takes signals that are in the mailbox
+        self._enough: Callable[[], bool] | None = None
+        self._most: int | None = None  # Activation.dispatched
         self.snapshot: dict[str, Any] | None = None  # where a graph that was moved from another version goes on
         self.goes_on = False  # from another run, and no phase was open yet
         self.cancel_requested = False
@@ -114,7 +118,8 @@ class Executor:
         """Deliver, run until every unit is blocked, and answer.
 
         ``enough`` is asked between two messages, when every unit is blocked: once it says so, those that follow are left unapplied,
-        for another activation. Something is always applied. A history has the messages of each activation: replay does not ask.
+        for another activation; the same with those that a phase finds in the mailbox. Something is always applied. A history says what each
+        activation took: replay does not ask.
 
         Raises what makes the activation (not the workflow) fail: ``MemoryError``, ``RecursionError``, a deadlock. The executor
         is of no use then.
@@ -157,7 +162,9 @@ class Executor:
     def _activate(
         self, activation: Activation, recorded: Recorded | None, enough: Callable[[], bool] | None = None
     ) -> Completion:
-        completion = self._completion = Completion(changed=activation.start is not None)
+        completion = self._completion = Completion(changed=activation.start is not None or self.unfinished)
+        self.dispatched, self.unfinished = 0, False
+        self._enough, self._most = enough, activation.dispatched
         self.now = activation.now
         self.history_length = activation.history_length
         self.admits, self._max_pending = activation.admit_updates, activation.max_pending
@@ -167,7 +174,7 @@ class Executor:
         carried = activation.start.get("carried", 0) if activation.start is not None else 0
         waiting, incoming = dispatch.messages(self, activation.jobs, recorded, carried)
         # what is of no unit is of this activation alone
-        Context().run(self._deliver, activation, carried, waiting, incoming, enough)
+        Context().run(self._deliver, activation, carried, waiting, incoming)
         # the host delivers those that wait again: cached and rebuilt executors agree
         left = self.mailbox.hand_back()
         completion.pending = [(update.id, self._place(update.after)) for update in left if not update.accepted]
@@ -183,7 +190,6 @@ class Executor:
         carried: int,
         waiting: list[Update],
         incoming: list[Job | Update],
-        enough: Callable[[], bool] | None,
     ) -> None:
         completion = self._completion
         with places.active(self):
@@ -200,8 +206,8 @@ class Executor:
                     dispatch.keep(self, job)
             dispatch.run(self)
             for index, message in enumerate(incoming):
-                full = enough is not None and (index > 0 or self.recording) and enough()
-                if full or self.closed is not None:
+                full = self._enough is not None and (index > 0 or self.recording) and self._enough()
+                if full or completion.dispatched is not None or self.closed is not None:
                     completion.unapplied = len(incoming) - index
                     break
                 dispatch.arrive(self, message)
@@ -238,6 +244,17 @@ class Executor:
         if self.cancel_notice.waiters:
             self.scheduler.request_seen = True
         self.cancel_notice.put()
+
+    def has_enough(self, *, since: int) -> bool:
+        """Whether the other messages in the mailbox are for the next activation; of those that one delivery set free one is always taken."""
+        if self.replaying:
+            full = self.dispatched == self._most
+        else:
+            full = self.dispatched > since and self._enough is not None and self._enough()
+        if full and self.phase is not None:
+            self._completion.dispatched = self.dispatched
+            self.unfinished = self.mailbox.has_signal(self.phase.signals)
+        return full
 
     @property
     def between_runs(self) -> bool:

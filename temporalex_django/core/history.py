@@ -58,5 +58,6 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
         admit_updates=stamp.get("admit_updates", False),
         max_pending=stamp.get("max_pending"),
         refused=tuple(stamp.get("refused", ())),
+        dispatched=stamp.get("dispatched"),
     )
     return Recorded(activation, outputs)

@@ -82,6 +82,9 @@ class Mailbox:
         """A signal whose taker never gave it to anybody: where it was before."""
         insort(self._signals.setdefault(signal.name, deque()), signal, key=_number)
 
+    def has_signal(self, names: Collection[str]) -> bool:
+        return any(name in self._signals for name in names)
+
     def first(self, names: Collection[str]) -> Signal | Update | None:
         """What comes next for a phase that handles the signals ``names``; not removed."""
         if not self._signals or not names:

@@ -120,7 +120,7 @@ class Step:
         self.write.executed = True
         run, executor = self.run, entry.executor
         start, jobs = self._jobs(entry, results)
-        if jobs or start is not None:
+        if jobs or start is not None or executor.unfinished:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
             executor.judge = judge
             completion = executor.activate(activation, enough=enough)
@@ -141,7 +141,7 @@ class Step:
         if completion.closed is not None and completion.changed:
             self._close(completion, entry)
         else:
-            self.left = self.left or completion.unapplied > 0
+            self.left = self.left or completion.unapplied > 0 or completion.dispatched is not None
             moments = (executor.next_timer(), run.atomic_due, run.deadline, self.now if self.left else None)
             run.due_at = min((moment for moment in moments if moment is not None), default=None)
             self._show(entry)
@@ -206,6 +206,8 @@ class Step:
             stamp["delivered"] = delivered
         if refused := [refusal.number for refusal in completion.refused if refusal.number is not None]:
             stamp["refused"] = refused
+        if completion.dispatched is not None:
+            stamp["dispatched"] = completion.dispatched
         self._event("ActivationStarted", stamp)
         entry.head, entry.head_at = stamp["head"], run.length
         for job in completion.jobs:

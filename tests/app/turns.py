@@ -22,9 +22,15 @@ def compute(rounds: int) -> None:
 
 
 class Ticking(Workflow):
-    """Each signal takes ``spins`` rounds of computing; the result is how many came, and how many of them in their place."""
+    """Each signal takes ``spins`` rounds of computing; the result is how many came, and how many of them in their place.
+
+    ``late``: its phase opens at the signal ``go``.
+    """
 
     async def run(self, args: dict[str, int]) -> Ok[Any]:
+        if args.get("late"):
+            await api.wait_for_signal("go")
+
         def tick(number: int, seen: list[int]) -> NoReply:
             compute(args["spins"])
             return NoReply([seen[0] + 1, seen[1] + (number == seen[0])])

@@ -16,8 +16,10 @@ from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.runtime import executors
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
+from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.pump import Pump
 from tests.app.turns import spins
+from tests.unit.support import replay_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -77,6 +79,42 @@ def test_a_backlog_of_slow_signals_is_consumed_and_a_neighbour_goes_on(pump: Pum
     rounds_until(pump, lambda: not instance(busy).is_open)
     assert instance(busy).closing_value == {"result": [1_500, 1_500]}
     assert instance(busy).blocked is None
+
+
+def late_with(pump: Pump, signals: int) -> Started:
+    """A run that has so many signals in its mailbox, each of which takes a millisecond; its phase is open from the next turn on."""
+    busy = start("Ticking", {"spins": spins(1), "late": 1})
+    pump.storage.inbox_page = 10_000
+    send_ticks(busy, range(signals))
+    rounds_until(pump, lambda: not left(busy))
+    send(busy, "go")
+    return busy
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_signals_that_came_before_their_phase_take_several_activations_too(pump: Pump, kept: bool) -> None:
+    busy = late_with(pump, 600)
+    neighbour = start("Tally")
+    pump.round()
+    before = HistoryEvent.objects.filter(run_id=busy.run_id, kind="ActivationStarted").count()
+    send(busy, "stop")
+    send(neighbour, "stop")
+    rounds_until(pump, lambda: not instance(neighbour).is_open, most=4)
+    assert instance(busy).is_open
+
+    if not kept:  # another worker takes it, in the middle
+        for run in (busy, neighbour):
+            pump.engine.cache.take(run.run_id)
+    rounds_until(pump, lambda: not instance(busy).is_open, most=2_000)
+    assert instance(busy).closing_value == {"result": [600, 600]}
+    assert HistoryEvent.objects.filter(run_id=busy.run_id, kind="ActivationStarted").count() > before + 3
+    replay_all(DjangoEnvironment(), [busy.chain_id])
+
+
+def test_an_update_in_a_request_is_answered_behind_signals_that_came_before_their_phase(pump: Pump) -> None:
+    late_with(pump, 100)
+    with transaction.atomic():  # nobody else is there to go on
+        assert WorkflowHandle("Ticking-1").update("so_far") == 100
 
 
 @pytest.mark.parametrize("inside", [False, True])

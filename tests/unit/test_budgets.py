@@ -85,6 +85,29 @@ def test_updates_that_wait_behind_a_handler_keep_their_place_before_what_was_lef
     assert [one.result() for one in asked] == [1, 2, 4]
 
 
+def test_signals_that_waited_for_their_phase_are_taken_in_later_activations_in_order(small: CheckedEnvironment) -> None:
+    async def run(self: Any, args: Any) -> Any:
+        await api.wait_for_signal("go")
+        return Ok(
+            await api.phase(
+                [],
+                signal={"note": lambda n, s: NoReply([*s, n]), "stop": lambda _, s: Stop(s)},
+                update={"add": update(lambda n, s: Reply(len(s), [*s, n]))},
+            )
+        )
+
+    h = small.start(flow(run))
+    for number in range(3):
+        h.signal("note", number)
+    with small.batch():
+        h.signal("go")
+        added = h.update_async("add", 3)
+        h.signal("stop")
+    assert (h.result(), added.result()) == ([0, 1, 2, 3], 3)
+    taken = [event.attributes.get("dispatched") for event in h.history() if event.kind == "ActivationStarted"]
+    assert taken[4:] == [1, 1, None, None, None]
+
+
 def test_what_ends_a_run_leaves_the_others_to_nobody(small: CheckedEnvironment) -> None:
     h = small.start(tally())
     with small.batch():

@@ -8,6 +8,7 @@ its name says which process and which database, so that a neighbour finds and ju
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import mmap
 import os
@@ -112,11 +113,17 @@ class Slot:
         except OSError:
             return mmap.mmap(-1, _SIZE)  # nobody will know what it ran
         try:
-            os.ftruncate(handle, _SIZE)
-            self.path = str(path)
-            return mmap.mmap(handle, _SIZE)
+            # all of it at once: where the folder is full, the first mark in a file with holes would end the process (SIGBUS)
+            if os.pwrite(handle, bytes(_SIZE), 0) < _SIZE:
+                raise OSError(errno.ENOSPC, "no room for a slot")
+            data = mmap.mmap(handle, _SIZE)
+        except OSError:
+            path.unlink(missing_ok=True)
+            return mmap.mmap(-1, _SIZE)
         finally:
             os.close(handle)
+        self.path = str(path)
+        return data
 
     def take(self) -> int:
         return self._free.pop() if self._free else _SIZE - _MARK.size

@@ -49,8 +49,8 @@ class LiveWorkers:
 
 
 def live_workers(*, alias: str) -> LiveWorkers:
-    """Workers whose lease has not run out. One read."""
-    alive = Worker.objects.using(alias).filter(expires_at__gt=Now())
+    """Workers whose lease has not run out and that nobody found dead. One read."""
+    alive = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None)
     rows = list(alive.values_list("queues", "workflows", "activity_names"))
     return LiveWorkers(
         able=[
@@ -83,8 +83,6 @@ def describe(target: Target, *, storage: DjangoStorage, run: Instance | None = N
             missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
             waiting += [missing] if missing else []
             waiting += _absent(run, workers, storage=storage)
-    elif run.blocked and (lacking := run.blocked.get("waits_for")):
-        waiting.append(f"a worker with {lacking}")
     return described(run, waiting_for=waiting)
 
 
@@ -106,7 +104,10 @@ def _absent(run: Instance, workers: LiveWorkers, *, storage: DjangoStorage) -> l
 
 
 def described(run: Instance, *, waiting_for: Iterable[str] | None = None) -> Description:
-    """The description of a row that was read already."""
+    """The description of a row that was read already; a blocked one says what no worker has that it needs."""
+    waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
+    if run.blocked and (lacking := run.blocked.get("waits_for")):
+        waiting.append(f"a worker with {lacking}")
     return Description(
         id=run.workflow_id,
         run_id=str(run.pk),
@@ -114,7 +115,7 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None) -> Des
         version=run.version,
         status=run.status,
         blocked=run.blocked,
-        waiting_for=list((run.waiting_for or []) if waiting_for is None else waiting_for),
+        waiting_for=waiting,
         accepts=run.accepts or {"signals": [], "updates": []},
         started_at=run.started_at,
         closed_at=run.closed_at,

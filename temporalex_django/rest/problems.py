@@ -12,7 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
-from rest_framework.views import exception_handler, set_rollback
+from rest_framework.views import exception_handler
 
 from temporalex_django import errors
 
@@ -70,7 +70,6 @@ def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
 
 
 def _ours(exc: errors.TemporalexError, path: str) -> Response:
-    set_rollback()
     status = next((found for cls, found in STATUS if isinstance(exc, cls)), HTTPStatus.INTERNAL_SERVER_ERROR)
     title = type(exc)().message  # the first sentence of its class
     more: dict[str, Any] = {}

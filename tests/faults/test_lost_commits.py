@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 from django.db import OperationalError, connection, connections, transaction
 
 from temporalex_django import errors
+from temporalex_django.actions import inline
 from temporalex_django.models import Message
 from tests.integration.client_flows import Basket, drain
 from tests.proxy import Proxy, proxied, through
@@ -70,6 +71,23 @@ def test_so_does_an_async_one(proxy: Proxy) -> None:
         return first
 
     assert asyncio.run(lost()) == 1
+
+
+def test_inside_the_callers_transaction_it_is_his_error(proxy: Proxy, monkeypatch: Any) -> None:
+    handle = Basket.start(id="b-1")
+    drain()
+    advance = inline.advance
+
+    def cut_off(*args: Any, **kwargs: Any) -> Any:
+        proxy.cut()
+        return advance(*args, **kwargs)
+
+    monkeypatch.setattr(inline, "advance", cut_off)
+    with pytest.raises(OperationalError), transaction.atomic():
+        handle.update("add", 5)
+    monkeypatch.undo()
+
+    assert handle.update("add", 6) == 1  # what he had begun is gone with his transaction
 
 
 def test_a_database_that_is_away_from_the_start_is_no_such_case(proxy: Proxy) -> None:

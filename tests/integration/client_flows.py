@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.db import transaction
+
 from temporalex_django import (
     Async,
     ContinueAsNew,
@@ -51,6 +53,14 @@ def touch_own_run(run_id: str, what: str) -> str:
     except errors.NestingError as exc:
         return f"refused: {exc}"
     return "done"
+
+
+@activity
+def ask_own_run(run_id: str) -> Any:
+    from temporalex_django import WorkflowHandle
+
+    with transaction.atomic():
+        return WorkflowHandle(run_id).query("state")
 
 
 def positive(args: int, state: Any) -> Any:
@@ -160,8 +170,14 @@ class Sleepy(Workflow):
 class Inside(Workflow):
     name = "test.Inside"
 
+    @query("state")
+    def state(state):
+        return state
+
     async def run(self, args: str) -> Any:
         api.publish_state("inside")
+        if args == "ask":
+            return Ok(await ask_own_run(api.info().run_id))
         return Ok(await touch_own_run(api.info().run_id, args))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser, Permission
 
@@ -142,3 +143,45 @@ def test_a_refused_or_repeated_update_is_not_audited_again():
         Update(target(), update="add", args=1, id="u", by=by).execute()
 
     assert OperatorAction.objects.count() == 1
+
+
+def test_a_signal_that_is_sent_again_is_not_audited_again():
+    by = Actor(user=person("signal"), source="pages")
+    for _ in range(2):
+        Signal(target(), signal="note", id="k", by=by).execute()
+
+    assert OperatorAction.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_update_that_waits_for_a_worker_is_audited_once_however_often_it_is_sent():
+    by = Actor(user=person("signal"), source="pages")
+    for _ in range(2):
+        with pytest.raises(errors.UpdateTimeout):
+            Update(target(), update="add", args=1, id="u", mode="worker", timeout=0.01, by=by).execute()
+    Update(target(), update="add", args=1, id="u", by=by).execute()
+
+    assert OperatorAction.objects.count() == 1
+
+
+def test_an_async_update_needs_the_permission_too():
+    stranger = Actor(user=person("view"), source="pages")
+
+    with pytest.raises(errors.ActionNotPermitted, match="signal_instance"):
+        async_to_sync(Update(target(), update="add", args=1, by=stranger).aexecute)()
+
+    assert not Message.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", [name for name, (_, _, details) in OPERATIONS.items() if details is not None])
+def test_nothing_happens_when_its_audit_row_cannot_be_written(name, monkeypatch):
+    make, permission, _ = OPERATIONS[name]
+    by = Actor(user=person(permission, "signal"), source="pages")
+    monkeypatch.setattr(OperatorAction, "save", lambda *_, **__: pytest.fail("the disk is full"))
+
+    with pytest.raises(pytest.fail.Exception, match="disk is full"):
+        make(by).execute()
+
+    assert (Chain.objects.count(), Message.objects.count()) == (1, 0)
+    assert Instance.objects.get().closed_at is None

@@ -324,6 +324,21 @@ def test_a_signal_with_an_id_is_taken_once_however_often_it_is_sent():
         handle.signal("note", 3, id="k-3")
 
 
+def test_sent_again_to_a_closed_run_an_id_says_what_became_of_it():
+    handle = Basket.start(id="b-1")
+    handle.signal("note", 1, id="read")
+    drain()
+    handle.signal("note", 2, id="unread")
+    handle.terminate()
+    drain()
+
+    handle.signal("note", 1, id="read")
+    with pytest.raises(errors.WorkflowClosed):
+        handle.signal("note", 2, id="unread")
+    with pytest.raises(errors.MessageIdTaken):
+        handle.signal("checkout", 1, id="read")
+
+
 def test_an_id_belongs_to_one_message():
     handle = Basket.start(id="b-1")
     handle.signal("note", 1, id="k-1")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 from django.db import connection, connections, transaction
 
 from temporalex_django import Ok, Reply, Workflow, WorkflowHandle, api, errors
 from temporalex_django.actions import inline
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.targets import find
+from temporalex_django.actions.update import Update
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.models import HistoryEvent, Instance, Message, OperatorAction
+from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction
 from temporalex_django.signals import message_received, update_completed
 from tests.integration.client_flows import Basket, Generations, Inside, Orders, Sleepy, drain, rolled_back
 
@@ -261,12 +265,31 @@ def test_a_closed_run_answers(basket):
     assert basket.query("items") == [1]
 
 
+def test_a_run_that_killed_three_processes_answers_no_query(basket):
+    basket.query("items")
+    for crashes in (2, 3):
+        Chain.objects.update(crashes=crashes)
+        with nullcontext() if crashes < 3 else pytest.raises(errors.QueryFailed, match="3 processes in a row"):
+            assert basket.query("items") == []
+
+
+def test_a_run_that_closed_since_it_was_found_takes_no_update(basket):
+    found = find("b-1", storage=storage())
+    basket.terminate()
+
+    with pytest.raises(errors.WorkflowClosed):
+        Update(found, update="add", args=1, id="u").execute()
+
+    assert not Message.objects.exists()
+
+
 def test_in_the_gap_after_continue_as_new_the_run_before_answers():
     handle = Generations.start(0, id="g-1")
     handle.signal("word", "next")
 
     assert handle.query("state") == "of the first"
     assert len(handle.run_ids) == 2
+    assert WorkflowHandle(handle.run_ids[1]).query("state") is None
     handle.signal("word", "of the second")
     assert handle.query("state") == "of the second"
     first = WorkflowHandle(handle.run_ids[0])
@@ -291,6 +314,13 @@ def test_an_atomic_activity_cannot_turn_its_own_run(what):
 
     assert "refused" in handle.result()
     assert "locked" in handle.result()
+
+
+def test_an_external_activity_may_ask_its_own_run_inside_a_transaction():
+    handle = Inside.start("ask")
+    drain()
+
+    assert handle.result() == "inside"
 
 
 def test_an_atomic_activity_may_signal_its_own_run():

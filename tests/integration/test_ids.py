@@ -70,6 +70,8 @@ def test_the_id_of_a_run_is_no_business_id():
             WaitsToo.start(id=text)
         with pytest.raises(errors.InvalidId):
             WaitsToo.signal_with_start("go", None, id=text)
+        with pytest.raises(errors.InvalidId):
+            Waits.signal_with_start("go", None, id=text)
         assert WorkflowHandle(text).describe().id == "w"
     assert Chain.objects.count() == 1
 

@@ -185,6 +185,8 @@ def test_what_is_done_in_somebodys_name_takes_the_permission_of_the_operation_an
     eve = stored("eve", MAY)
     with pytest.raises(errors.ActionNotPermitted, match="start_instance"):
         Purse.start(id="purse", by=eve)
+    with pytest.raises(errors.ActionNotPermitted, match="start_instance"):
+        Purse.signal_with_start("stop", id="purse", by=eve)
     purse = Purse.start(id="purse", by=ann)
     for call in (purse.query, purse.cancel, purse.terminate):
         with pytest.raises(errors.ActionNotPermitted, match=f"{call.__name__}_instance"):

@@ -15,7 +15,8 @@ from rest_framework.test import APIClient
 from temporalex_django import Approval, Done, GraphWorkflow, Unique, errors
 from temporalex_django.actions import waiting
 from temporalex_django.models import Chain, HistoryEvent, Message
-from temporalex_django.rest import pagination
+from temporalex_django.rest import pagination, views
+from temporalex_django.rest.parsing import BoundedJSON, TooLarge
 from temporalex_django.rest.seats import seat
 from tests.integration.client_flows import Basket, Sleepy, drain
 from tests.integration.test_ids import Waits, WaitsToo
@@ -137,9 +138,11 @@ def test_ids_and_names_in_addresses(api, basket, path):
 
 
 def test_what_is_refused_is_named(api, basket):
-    assert_problem(api.get(URL, {"cursor": cursor("p=nobody")}), 400, "invalid")
+    for strange in (cursor("p=nobody"), "é", "x"):
+        assert_problem(api.get(URL, {"cursor": strange}), 400, "invalid")
     assert_problem(api.get(URL, {"workflow": "\0"}), 400, "invalid")
-    assert_problem(api.get(f"{URL}b 1/events/", {"after": "9" * 5000}), 400, "invalid")
+    for name, value in (("after", "9" * 5000), ("after", 2**31), ("limit", 1001)):
+        assert_problem(api.get(f"{URL}b 1/events/", {name: value}), 400, "invalid")
     for wait in ("nan", "inf", "-1", "1e9"):
         assert_problem(api.get(f"{URL}b 1/result/", {"wait": wait}), 400, "invalid")
     assert_problem(api.post(URL, DEEP, content_type="application/json"), 400, "parse_error")
@@ -150,6 +153,33 @@ def test_what_is_refused_is_named(api, basket):
 def test_a_body_is_read_up_to_a_limit_only(api, basket):
     assert_problem(api.post(f"{URL}b 1/signals/note/", {"payload": "x" * 1001}, format="json"), 400, "payload")
     assert_problem(api.post(f"{URL}b 1/signals/note/", {"payload": "x" * 4001}, format="json"), 413, "too_large")
+
+    class Endless:
+        def read(self, size):
+            return b" " * size
+
+    with pytest.raises(TooLarge):
+        BoundedJSON().parse(Endless())
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "again"),
+    [
+        (errors.UpdateTimeout("is it stored?", update_id="u-1", code="unknown"), 503, "1"),
+        (errors.UpdateFailed("\ud800"), 422, None),
+    ],
+)
+def test_errors_of_an_update(api, basket, monkeypatch, error, status, again):
+    def fail(update):
+        raise error
+
+    monkeypatch.setattr(views.Update, "execute", fail)
+
+    response = api.post(f"{URL}b 1/updates/add/", {"args": 1, "id": "u-1"}, format="json")
+
+    body = assert_problem(response, status, error.code)
+    assert response.headers.get("Retry-After") == again
+    assert body.get("update_id") == (again and "u-1")
 
 
 class Broken:
@@ -198,6 +228,9 @@ def test_resume_tells_strangers_nothing(api):
         for body in ("{", "{}", '{"event": "approved"}', '{"event": "shipped"}')
     ]
 
+    odd = APIClient()
+    odd.force_authenticate(Odd())  # nobody knows his groups
+    assert_problem(odd.post(f"{URL}decided::1/resume/", {"event": "approved"}, format="json"), 403, "not_permitted")
     assert {answer["detail"] for answer in answers} == {"That takes the permission temporalex_django.signal_instance."}
     assert_problem(APIClient().post(f"{URL}nobody/resume/"), 403, "not_permitted")
     assert not Message.objects.filter(kind="resume").exists()
@@ -213,11 +246,41 @@ def test_an_approver_needs_his_role_alone(api):
 
     assert_problem(approver.post(f"{URL}nobody/resume/", {"event": "approved"}, format="json"), 403, "not_permitted")
     assert_problem(approver.post(f"{URL}decided::1/resume/", {}, format="json"), 400, "invalid")
+    assert_problem(approver.get(f"{URL}decided::1/"), 403, "not_permitted")
+    assert_problem(approver.post(f"{URL}decided::1/cancel/"), 403, "not_permitted")
     # who may signal, and lacks the role, is no approver
     assert_problem(api.post(f"{URL}decided::1/resume/", {"event": "approved"}, format="json"), 403, "not_permitted")
     response = approver.post(f"{URL}decided::1/resume/", {"event": "approved"}, format="json")
 
     assert (response.status_code, response.json()["status"]) == (200, "completed")
+
+
+class Odd:
+    """A user who is not Django's."""
+
+    pk = 7
+    is_active = is_authenticated = True
+
+    def has_perm(self, permission):
+        return False
+
+
+class Generous:
+    """A backend that lets everybody do everything."""
+
+    def authenticate(self, request, **credentials):
+        return None
+
+    def has_perm(self, user, permission, obj=None):
+        return True
+
+
+def test_who_is_not_logged_in_is_refused_whatever_the_host_permits(basket):
+    anonymous = APIClient()
+    with override_settings(AUTHENTICATION_BACKENDS=[f"{__name__}.Generous"]):
+        answers = [anonymous.get(f"{URL}b 1/"), anonymous.post(f"{URL}b 1/cancel/"), anonymous.put(f"{URL}b 1/")]
+
+    assert [answer.status_code for answer in answers] == [403] * 3
 
 
 @pytest.mark.parametrize("path", WRITTEN)
@@ -269,10 +332,11 @@ def test_an_id_that_several_workflows_used(api):
 # -- pages and waiting -------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_of_events_ends_when_it_is_large(api, basket, monkeypatch):
+@pytest.mark.parametrize(("most", "some"), [(200, 2), (1, 1)])
+def test_a_page_of_events_ends_when_it_is_large(api, basket, monkeypatch, most, some):
     for n in range(1, 9):
         basket.update("add", n)
-    monkeypatch.setattr(pagination, "BYTES_A_PAGE", 200)
+    monkeypatch.setattr(pagination, "BYTES_A_PAGE", most)
     address, pages = f"{URL}b 1/events/", []
 
     while address:
@@ -281,31 +345,35 @@ def test_a_page_of_events_ends_when_it_is_large(api, basket, monkeypatch):
         address = body["next"]
 
     assert [seq for page in pages for seq in page] == [*range(1, HistoryEvent.objects.count() + 1)]
-    assert max(len(page) for page in pages) > 1
+    assert max(len(page) for page in pages) >= some
     assert len(pages) > 3
 
 
-def test_a_page_of_runs_ends_when_it_is_large(api, monkeypatch):
-    for i in range(9):
-        Basket.start(id=f"b-{i}")
-    size = len(json.dumps(api.get(URL, {"limit": 1}).json()["results"][0]))
-    monkeypatch.setattr(pagination, "BYTES_A_PAGE", 3 * size)
-    wanted = [f"b-{i}" for i in reversed(range(9))]
+@pytest.mark.parametrize("widths", [[1] * 9, [1, 190, 1, 1, 190, 190, 1, 1, 1]])
+@pytest.mark.parametrize("limit", [4, 50])
+@pytest.mark.parametrize("items", [3, 0.5])
+def test_a_page_of_runs_ends_when_it_is_large(api, monkeypatch, widths, limit, items):
+    wanted = [f"{i}-{'b' * width}" for i, width in enumerate(widths)][::-1]
+    for name in reversed(wanted):
+        Basket.start(id=name)
+    most = items * max(len(json.dumps(run)) for run in api.get(URL).json()["results"])
+    monkeypatch.setattr(pagination, "BYTES_A_PAGE", most)
 
     def walk(address, link):
         found = []
         while address:
             body = api.get(address).json()
-            found.append([run["id"] for run in body["results"]])
+            found.append(body["results"])
             last, address = address, body[link]
         return found, last
 
-    forth, last = walk(f"{URL}?limit=4", "next")
+    forth, last = walk(f"{URL}?limit={limit}", "next")
     back, _ = walk(last, "previous")
 
-    assert [i for page in forth for i in page] == wanted
-    assert [i for page in reversed(back) for i in page] == wanted
-    assert {len(page) for page in forth[:-1]} == {len(page) for page in back[:-1]} | {3} == {3}
+    for pages in (forth, back[::-1]):
+        assert [run["id"] for page in pages for run in page] == wanted
+        assert all(len(page) == 1 or sum(len(json.dumps(run)) for run in page) <= most for page in pages)
+        assert items < 1 or max(len(page) for page in pages) >= 3
 
 
 @pytest.mark.django_db(transaction=True)

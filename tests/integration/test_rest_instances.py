@@ -9,6 +9,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from rest_framework.test import APIClient
 
+from temporalex_django.authoring import workflow
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from tests.integration.client_flows import Basket, Failing, Sleepy, drain
 
@@ -159,6 +160,18 @@ def test_a_pending_run_that_no_worker_takes_says_so(api, basket):
     assert "queue 'default'" in str(api.get(URL).json()["results"][0]["waiting_for"])
 
 
+def test_a_blocked_run_says_what_it_lacks_in_lists_too(api, basket, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.delitem(workflow.registry, "test.Basket")
+        drain()
+
+    (listed,) = api.get(URL).json()["results"]
+
+    assert listed["blocked"]["code"] == "unknown_workflow"
+    assert listed["waiting_for"] == ["a worker with the class test.Basket (version 1)"]
+    assert listed == api.get(f"{URL}b 1/").json()
+
+
 def test_the_history_is_paged(api, basket):
     for n in (1, 2, 3):
         basket.update("add", n)
@@ -295,6 +308,7 @@ def test_the_run_is_looked_up_before_the_body_is_judged(api, method, path):
 
 def test_a_method_that_an_address_does_not_have(api, basket):
     assert_problem(api.delete(f"{URL}b 1/"), 405, "method_not_allowed")
+    assert_problem(APIClient().delete(f"{URL}b 1/"), 403, "not_permitted")
 
 
 # -- who may -----------------------------------------------------------------------------------------------------------------

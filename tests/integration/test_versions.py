@@ -221,6 +221,28 @@ def test_runs_are_moved_to_another_version_with_all_they_know():
     assert OperatorAction.objects.get().action == "move"
 
 
+def test_a_version_means_the_present_run_and_a_list_names_each_chain_once():
+    (handle,) = waiting("1")
+    command("migrate", "test.Parcel", "--from", "1", "--to", "2", "--map", "Pack=Wrap")
+
+    assert len(handle.run_ids) == 2
+    assert Parcel.get("1", version=2).describe().version == 2
+    with pytest.raises(errors.WorkflowNotFound):
+        Parcel.get("1", version=1).describe()
+    assert [one.id for one in Parcel.list()] == ["parcel::1"]
+
+
+def test_a_run_that_ended_since_it_was_found_stays():
+    (handle,) = waiting("1")
+    found = find("parcel::1", storage=storage())
+    handle.terminate()
+
+    verdict = Move(found, version=2, names={"pack": "wrap"}).execute()
+
+    assert (verdict.moves, "has ended" in verdict.why) == (False, True)
+    assert len(handle.run_ids) == 1
+
+
 def test_a_timer_goes_on_where_it_was():
     """What was left of it is waited for, not the whole again."""
     env = DjangoEnvironment()
@@ -412,6 +434,40 @@ def test_of_several_versions_the_open_one_is_meant():
     Ends.cancel("1")
     drain()
     assert Ends.get("1", version=2).status == "cancelled"
+
+
+def test_a_run_that_lacks_its_class_goes_on_when_it_is_moved_and_holds_the_key_of_its_new_version(monkeypatch):
+    class Moves(VersionedWorkflow):
+        name = "test.Moves"
+
+        class V1(Workflow):
+            unique = Unique(key="moves", scope="version")
+
+            async def run(self, args):
+                return Ok(await api.wait_for_signal("go"))
+
+        class V2(Workflow):
+            version = 2
+            unique = Unique(key="moves", scope="version")
+
+            async def run(self, args):
+                return Ok(await api.wait_for_signal("go"))
+
+        versions = {1: V1, 2: V2}
+        current = 1
+
+    handle = Moves.start("1", None)
+    with monkeypatch.context() as patched:
+        patched.setattr(Moves, "versions", {2: Moves.V2})
+        drain()
+        assert handle.describe().blocked["code"] == "unknown_workflow"
+        assert Move(find("moves::1", storage=storage()), version=2).execute().moves
+        drain()
+
+    assert (handle.status, handle.describe().blocked) == ("waiting", None)
+    with pytest.raises(errors.AlreadyRunning):
+        Moves.start("1", None, version=2)
+    assert Moves.start("1", None).describe().version == 1
 
 
 def test_a_run_that_stays_keeps_the_key_under_which_it_is_open():

@@ -98,6 +98,7 @@ def test_room_is_for_what_can_begin_and_for_what_was_measured() -> None:
     taken = [name for name in ("slow", "slow", "waits", "waits", "quick", "quick", "quick") if room.takes(name)]
     assert taken == ["slow", "waits", "quick", "quick"]
     assert not room
+    assert not Room(tasks=5)  # nothing is async: nothing could use them
 
 
 @pytest.mark.parametrize("asyncs", [set(), {"tests.app.durable.double"}], ids=["no async ones", "async ones"])

@@ -9,6 +9,7 @@ from django.contrib.auth.models import Permission
 from django.db import connection
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, activity_context, api, errors
+from temporalex_django.models import ActivityTask
 from temporalex_django.testing import drain
 from tests.waiting import wait_for
 
@@ -112,3 +113,27 @@ def test_an_atomic_activity_that_exits_fails_alone() -> None:
 
     with pytest.raises(errors.WorkflowFailed, match="SystemExit"):
         handle.result(timeout=1)
+
+
+def test_a_retry_that_succeeds_is_over_although_its_run_goes_on() -> None:
+    attempts.clear()
+
+    class GoesOn(Workflow):
+        async def run(self, args: Any) -> Any:
+            found = await second_time_lucky()
+            return Ok([found, await api.wait_for_signal("end")])
+
+    handle = GoesOn.start()
+
+    def lucky() -> bool:
+        drain()
+        return attempts == [1, 2]
+
+    wait_for(lucky)
+    drain()
+
+    assert attempts == [1, 2]
+    assert not ActivityTask.objects.exists()
+    handle.signal("end", "now")
+    drain()
+    assert handle.result() == [1, "now"]

@@ -158,6 +158,18 @@ def test_an_update_vanishes_with_the_callers_transaction_and_no_cache_believes_o
     assert basket.query("items") == [1, 4]
 
 
+def test_what_others_wrote_after_a_rollback_is_not_fed_to_what_was_rolled_back(basket):
+    basket.update("add", 1)
+    with rolled_back():
+        basket.update("add", 2)
+    basket.signal("note", 3)
+    basket.signal("note", 4)
+    drain()
+
+    assert basket.update("add", 5) == 4
+    assert basket.query("items") == [1, 3, 4, 5]
+
+
 def test_a_process_without_the_class_never_turns_the_run(basket, monkeypatch):
     monkeypatch.delitem(workflows.registry, "test.Basket")
 

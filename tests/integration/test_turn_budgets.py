@@ -13,7 +13,7 @@ from django.test.utils import override_settings
 from temporalex_django import WorkflowHandle
 from temporalex_django.errors import UpdateRejected
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
-from temporalex_django.runtime import executors
+from temporalex_django.runtime import executors, inbox
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
 from temporalex_django.testing import DjangoEnvironment
@@ -147,6 +147,21 @@ def test_of_a_long_inbox_a_turn_reads_so_many_messages_and_so_many_bytes() -> No
     assert {len(m.body) for m in inboxes[large.chain_id]} == {1_000_000}
 
 
+def test_each_of_many_long_inboxes_gives_some_whatever_the_others_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = DjangoStorage()
+    storage.inbox_page = 20
+    runs = [start("Tally", workflow_id=f"t-{number}") for number in range(10)]
+    for started in runs:
+        send_ticks(started, range(15))
+        send(started, "tick", "x" * 9_000)
+    monkeypatch.setattr(inbox, "_MOST_BYTES", 10_000)
+
+    found = storage.inbox([started.chain_id for started in runs])
+
+    assert [len(found[started.chain_id]) for started in runs] == [16] * 10
+    assert not any(one.more for one in found.values())
+
+
 def test_what_waits_and_what_brings_it_on_is_read_however_long_the_inbox_is() -> None:
     storage = DjangoStorage()
     storage.inbox_page = 10
@@ -200,6 +215,8 @@ def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(pump: Pump, long_
         if connection.vendor == "postgresql":
             with transaction.atomic():
                 assert Chain.objects.select_for_update(nowait=True).get(pk=long_run.chain_id)
+        rounds_until(fresh, lambda: not fresh.engine.rebuilding)
+        assert not fresh.storage.is_declined(long_run.chain_id)  # at once: it was left alone long enough
         rounds_until(fresh, lambda: not instance(long_run).is_open)
     finally:
         fresh.slot.close()

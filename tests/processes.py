@@ -47,7 +47,7 @@ class Process:
 
     def _children(self) -> list[int]:
         every = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-        return [pid for pid in every if _parent_of(pid) == self.pid]
+        return [pid for pid in every if parent_of(pid) == self.pid]
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone, and its children."""
@@ -95,11 +95,11 @@ def worker(env: dict[str, str], tmp_path: Path, *arguments: str, name: str = "wo
     before = set(Worker.objects.values_list("pk", flat=True))
     with running(["temporalex", "worker", *arguments], env, tmp_path / f"{name}.log") as process:
         new = Worker.objects.exclude(pk__in=before)
-        wait_for(lambda: process._gone() or any(_parent_of(row.pid) == process.pid for row in new.all()))
+        wait_for(lambda: process._gone() or any(parent_of(row.pid) == process.pid for row in new.all()))
         yield process
 
 
-def _parent_of(pid: int) -> int:
+def parent_of(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:

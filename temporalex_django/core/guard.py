@@ -5,9 +5,9 @@ validator, a predicate, an ``update_state`` closure or a query. Only its direct 
 theirs, and so is what log handlers and modules that are being imported do. Activities, and stand-ins for them, are not workflow code.
 
 Seen are calls by any name: imported before, in helpers of other project modules, lambdas, comprehensions, nested functions, methods,
-through variables and ``functools.partial``. Not seen are calls that C code makes (``map(time.time, ...)``), calls through special
-methods and properties of classes that no workflow code names, and, on Python 3.12 and later, a module-level name that is bound to
-something else after it was called once.
+through variables and ``functools.partial``. Not seen are calls that C code makes (``map(time.time, ...)``; Python 3.11 sees those of
+functions that are written in Python), calls through special methods and properties of classes that no workflow code names, and, on
+Python 3.12 and later, a module-level name that is bound to something else after it was called once.
 """
 
 from __future__ import annotations

@@ -40,12 +40,13 @@ def handle(
     From the command line the work is done by a child of this process, which ends it when nothing else can.
     """
     _log_to_console(verbosity)
-    hard_limit = get_settings().HARD_DEADLOCK_TIMEOUT
+    hard_limit, on_beat = get_settings().HARD_DEADLOCK_TIMEOUT, _nothing
     if hard_limit is not None and getattr(command, "_called_from_command_line", False):
         connections.close_all()
-        status = attended(DjangoStorage().domain, hard_limit)
-        if status is not None:
-            os._exit(status)
+        outcome = attended(DjangoStorage().domain, hard_limit)
+        if isinstance(outcome, int):
+            os._exit(outcome)
+        on_beat = outcome
         faulthandler.enable()
     chosen = [name.strip() for name in queues.split(",") if name.strip()] if queues else all_queues()
     stop = threading.Event()
@@ -63,7 +64,7 @@ def handle(
         raise CommandError(
             f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
         )
-    pump = Pump(queues=chosen, kind="burst" if burst else "worker")
+    pump = Pump(queues=chosen, kind="burst" if burst else "worker", on_beat=on_beat)
     command.stdout.write(
         f"worker {pump.row.id}: {len(workflow.registry)} workflows, queues {', '.join(chosen)}, database {pump.alias!r}"
     )
@@ -76,6 +77,10 @@ def handle(
     except TimeoutError as exc:
         raise CommandError(str(exc)) from exc
     command.stdout.write(f"worker {pump.row.id}: done, {turns} turns of runs")
+
+
+def _nothing() -> None:
+    pass
 
 
 def _log_to_console(verbosity: int) -> None:

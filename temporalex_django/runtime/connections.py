@@ -74,6 +74,11 @@ def limit_transaction(alias: str) -> None:
             )
 
 
+def worker_statement_timeout(alias: str) -> str | None:
+    """What holds in the transactions of a worker, without asking the server; None when this thread is no worker's there."""
+    return STATEMENT_TIMEOUT if getattr(_thread, "alias", None) == alias else None
+
+
 def _prepare(connection: Any) -> None:
     if connection.vendor == "postgresql" and not _thread.pooled:
         settings = {

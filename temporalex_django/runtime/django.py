@@ -20,7 +20,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.events import HistoryEvent
-from temporalex_django.runtime.connections import STATEMENT_TIMEOUT, limit_transaction
+from temporalex_django.runtime.connections import limit_transaction, worker_statement_timeout
 from temporalex_django.runtime.dialect import Dialect, dialect_for
 from temporalex_django.runtime.ids import token, uuid7
 from temporalex_django.runtime.inbox import InboxStatements, reading
@@ -112,6 +112,27 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
         with transaction.atomic(using=self.alias):
             yield
 
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A savepoint for an atomic activity. Its end raises what deferred constraints (Django's foreign keys) would raise at the commit.
+
+        On PostgreSQL; the ``statement_timeout`` is put back that user code set for its own statements. SQLite could only be asked about
+        whole tables; there such a run is blocked with the error of the commit.
+        """
+        if self.sql.vendor != "postgresql":
+            with self.savepoint():
+                yield
+            return
+        limit = worker_statement_timeout(self.alias)
+        if limit is None:  # somebody else's transaction, with a limit of its own
+            limit = self.sql.select("select current_setting('statement_timeout')", [], ("text",))[0][0]
+        with self.savepoint():
+            yield
+            with connections[self.alias].cursor() as cursor:
+                cursor.execute(
+                    f"set constraints all immediate; set constraints all deferred; set local statement_timeout = '{limit}'"
+                )
+
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Call it after the commit of the transaction that is open, or now if none is; what it raises is logged."""
         transaction.on_commit(callback, using=self.alias, robust=True)
@@ -123,19 +144,6 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements):
     def interrupted(self, exc: BaseException) -> bool:
         """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
         return self.sql.interrupted(exc)
-
-    def check_constraints(self) -> None:
-        """Raise now what deferred constraints (Django's foreign keys) would raise at the commit.
-
-        On PostgreSQL; a ``statement_timeout`` that user code set for its own statements ends here too. SQLite could only be asked about
-        whole tables; there such a run is blocked with the error of the commit.
-        """
-        if self.sql.vendor == "postgresql":
-            with connections[self.alias].cursor() as cursor:
-                cursor.execute(
-                    "set constraints all immediate; set constraints all deferred;"
-                    f" set local statement_timeout = '{STATEMENT_TIMEOUT}'"
-                )
 
     def lost(self, exc: BaseException) -> bool:
         """Whether the connection is gone: nothing was committed, and the caller should reconnect."""

@@ -247,6 +247,8 @@ class MemoryStorage:
     def savepoint(self) -> Iterator[None]:
         yield
 
+    attempt = savepoint  # no constraint, no limit
+
     def on_commit(self, callback: Callable[[], None]) -> None:
         callback()
 
@@ -258,9 +260,6 @@ class MemoryStorage:
 
     def lost(self, exc: BaseException) -> bool:
         return False
-
-    def check_constraints(self) -> None:
-        """There are none."""
 
     def decline(self, chains: Iterable[UUID], *, seconds: float) -> None:
         raise AssertionError("there are no other workers in memory")

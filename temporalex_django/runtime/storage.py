@@ -347,6 +347,12 @@ class Storage(Protocol):
 
     def savepoint(self) -> AbstractContextManager[None]: ...
 
+    def attempt(self) -> AbstractContextManager[None]:
+        """A savepoint for an atomic activity.
+
+        Its end raises what deferred constraints would raise at the commit, where nobody could tell whose fault it is.
+        """
+
     def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
         """Lock up to ``limit`` runs that are due or have fresh messages, skipping locked ones; with ``chains`` exactly these."""
 
@@ -389,9 +395,6 @@ class Storage(Protocol):
 
     def lost(self, exc: BaseException) -> bool:
         """Whether the connection is gone: nothing was committed."""
-
-    def check_constraints(self) -> None:
-        """Raise now what deferred constraints would raise at the commit, where nobody could tell whose fault it is."""
 
     def decline(self, chains: Iterable[UUID], *, seconds: float) -> None:
         """Leave these runs alone for so long, others may take them; nothing is written. 0: no longer."""

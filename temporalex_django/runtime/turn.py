@@ -418,9 +418,8 @@ class Engine(Executors):
         for task in due:
             began = time.monotonic()
             try:
-                with self.storage.savepoint():
+                with self.storage.attempt():
                     result = activities.completed(task, self._perform(task), limit=self._limit)
-                    self.storage.check_constraints()
             except activities.Absent:
                 raise
             except BaseException as exc:

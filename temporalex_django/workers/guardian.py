@@ -16,8 +16,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from temporalex_django.runtime.places import state_of
@@ -29,6 +30,7 @@ _LOOK_EVERY = 0.2
 #: What a look counts at most: a guardian that was late itself has not seen what happened meanwhile.
 _LATE = 2 * _LOOK_EVERY
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_STOPPED = "T"
 
 
 class Vigil:
@@ -70,11 +72,12 @@ class Guard:
                     os.kill(pid, signal.SIGKILL)
 
 
-def attended(domain: str, limit: float) -> int | None:
-    """Go on in a child of this process: None there. Here the exit status that this process is to end with, when the child has ended.
+def attended(domain: str, limit: float) -> int | Callable[[], None]:
+    """Go on in a child of this process. Here the exit status that this process is to end with, when the child has ended.
 
     Before any thread or connection. SIGTERM and SIGINT are passed on; a child that a signal ended gives 128 and its number; when this
-    process is killed, so is the child.
+    process is killed, so is the child. In the child: what it is to call at every beat, so that it is stopped (SIGSTOP) as long as this
+    process is; supervisors know no other pid.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -82,14 +85,18 @@ def attended(domain: str, limit: float) -> int | None:
     child = os.fork()
     if not child:
         os.close(ours)
-        _die_with(parent)
-        return None
+        die_with(parent)
+        return partial(_stop_with, parent, theirs)
     os.close(theirs)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: _pass_on(child, number))
-    guard = Guard(domain, limit)
+    guard, stops = Guard(domain, limit), False
     while True:
-        select.select([ours], [], [], _LOOK_EVERY)  # readable at its end, since it has the other end of the pipe
+        told, _, _ = select.select([ours], [], [], _LOOK_EVERY)  # also at the child's end, who has the other end of it
+        stops = stops or bool(told and os.read(ours, select.PIPE_BUF))
+        if stops and state_of(child) == _STOPPED:  # because this process was, which goes on
+            _pass_on(child, signal.SIGCONT)
+            stops = False
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
@@ -102,8 +109,15 @@ def _pass_on(child: int, number: int) -> None:
         os.kill(child, number)
 
 
-def _die_with(parent: int) -> None:
-    """End when the parent does, however it ends."""
+def _stop_with(parent: int, tell: int) -> None:
+    """Stop if the parent was stopped. It is told before, so that it knows for whom it is to see to it that this process goes on."""
+    if state_of(parent) == _STOPPED:
+        os.write(tell, b".")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def die_with(parent: int) -> None:
+    """End when the parent does, or the thread of it that started this process, however it ends, and whatever runs here."""
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     except AttributeError:  # not Linux

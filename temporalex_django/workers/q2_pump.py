@@ -12,32 +12,33 @@ import time
 
 import django
 
+from temporalex_django.workers.guardian import die_with
+
 log = logging.getLogger("temporalex_django.worker")
 
 _LOOK_EVERY = 0.2
 
 
 def main(parent: int) -> None:
-    """Advance workflows until told to stop (SIGTERM), orphaned, or old: then the process ends, and its memory with it."""
+    """Advance workflows until told to stop (SIGTERM), or old: then the process ends, and its memory with it. At once with its pusher."""
+    die_with(parent)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     faulthandler.enable()
     django.setup()
     from temporalex_django.workers.pump import Pump  # noqa: PLC0415 - when the apps are there
 
-    threading.Thread(target=_watch, args=[parent, stop], name="temporalex-watch", daemon=True).start()
+    threading.Thread(target=_watch, args=[stop], name="temporalex-watch", daemon=True).start()
     Pump(kind="q2").run(stop)
 
 
-def _watch(parent: int, stop: threading.Event) -> None:
+def _watch(stop: threading.Event) -> None:
     """Tell the pump when to stop."""
     from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
 
     settings, began = get_settings(), time.monotonic()
     while not stop.wait(_LOOK_EVERY):
-        if os.getppid() != parent:
-            reason = "its cluster is gone"
-        elif settings.WORKER_MAX_SECONDS is not None and time.monotonic() - began > settings.WORKER_MAX_SECONDS:
+        if settings.WORKER_MAX_SECONDS is not None and time.monotonic() - began > settings.WORKER_MAX_SECONDS:
             reason = f"it is older than {settings.WORKER_MAX_SECONDS:g} s"
         elif settings.WORKER_MAX_MEMORY_MB is not None and _memory_mb() > settings.WORKER_MAX_MEMORY_MB:
             reason = f"it takes more than {settings.WORKER_MAX_MEMORY_MB} MB"

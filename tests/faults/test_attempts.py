@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import connection
+from django.db import connection, transaction
 
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.runtime.django import DjangoStorage
@@ -75,6 +75,18 @@ def test_a_statement_timeout_in_an_atomic_activity_is_its_own_failure(tmp_path: 
     else:
         assert "statement timeout" in str(instance(impatient).closing_value)
         assert not get_user_model().objects.exists()
+
+
+@pytest.mark.postgres
+def test_the_limit_of_statements_of_a_transaction_that_is_the_callers_stays_as_it_was(tmp_path: Path) -> None:
+    """Whatever an activity sets for its own statements."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("set local statement_timeout = '7s'")
+        impatient = start("Impatient", {"path": str(tmp_path / "log"), "failures": 0})
+        run_until_idle()
+        assert closed(impatient)
+        cursor.execute("show statement_timeout")
+        assert cursor.fetchone() == ("7s",)
 
 
 @pytest.mark.postgres

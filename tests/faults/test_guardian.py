@@ -58,6 +58,20 @@ def test_the_guardian_dies_and_so_does_the_worker(subprocess_env: dict[str, str]
         wait_for(lambda: not place_of(child), what="the worker to end with its guardian")
 
 
+def test_the_guardian_is_stopped_and_so_is_the_worker_until_it_goes_on(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    with worker(subprocess_env, tmp_path) as process:
+        child = process.child
+        for n in range(2):
+            os.kill(process.pid, signal.SIGSTOP)
+            wait_for(lambda: state_of(child) == "T", what="the worker to be stopped with its guardian")
+            started = start("Doubling", {"n": n}, workflow_id=f"d{n}")
+            os.kill(process.pid, signal.SIGCONT)
+            wait_for(lambda run=started: closed(run))  # type: ignore[misc]
+        assert process.terminate() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_both_is_one_signal(subprocess_env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
     """As a terminal and systemd send it: it finishes what it has in hand all the same."""

@@ -13,17 +13,19 @@ from django_q.models import OrmQ
 from django_q.tasks import async_task
 
 from temporalex_django.models import Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_start
+from temporalex_django.runtime.inserting import Started
+from temporalex_django.runtime.places import place_of
 from tests.campaign import scaled
-from tests.processes import Process, cluster, members
+from tests.faults.test_crash_marks import start as start_of
+from tests.faults.test_guardian import env_with
+from tests.processes import Process, cluster, members, parent_of
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 def start(n: int) -> Started:
-    return insert_start(NewStart(workflow="Doubling", args={"n": n}, workflow_id=f"d-{n}"), storage=DjangoStorage())
+    return start_of("Doubling", {"n": n}, workflow_id=f"d-{n}")
 
 
 def closed(started: Started) -> bool:
@@ -80,3 +82,34 @@ def test_a_cluster_that_lost_all_its_processes_but_two_goes_on_and_ends(
             wait_for(lambda run=started: closed(run))  # type: ignore[misc]
         assert process.terminate() == 0
         assert members(process) == []
+
+
+def test_a_run_that_no_pump_can_interrupt_is_blocked_and_the_others_go_on(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    """The pusher ends the pump and starts another one."""
+    armed = tmp_path / "armed"
+    armed.touch()
+    hanging = start_of("Hanging", {"path": str(armed), "in_c": True})
+    others = [start(n) for n in range(3)]
+    with cluster(env_with(subprocess_env, HARD_DEADLOCK_TIMEOUT=1.0), tmp_path) as process:
+        wait_for(lambda: Instance.objects.get(pk=hanging.run_id).blocked, seconds=60)
+        wait_for(lambda: all(closed(other) for other in others))
+        assert process.terminate() == 0
+
+    assert process.log.read_text().count("is ended: for ") == 3
+    blocked = Instance.objects.get(pk=hanging.run_id).blocked
+    assert blocked is not None
+    assert "ended by its guardian, because for 1 s nothing could interrupt it" in blocked["error"]
+
+
+def test_a_pump_that_hangs_ends_with_its_pusher(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    """No thread of it could find out that it is an orphan."""
+    log = tmp_path / "log"
+    log.touch()
+    start_of("HopelessActivity", {"path": str(log)})
+    with cluster(env_with(subprocess_env, HARD_DEADLOCK_TIMEOUT=None), tmp_path):
+        wait_for(log.read_text)
+        pump = Worker.objects.get().pid
+        kill(parent_of(pump))
+        wait_for(lambda: not place_of(pump), what="the pump to end with its pusher")

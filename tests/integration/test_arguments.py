@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -325,7 +324,7 @@ def test_a_pump_that_is_old_or_large_retires(setting: str, value: Any) -> None:
     q2_pump = pytest.importorskip("temporalex_django.workers.q2_pump")
     stop = threading.Event()
     with override_settings(TEMPORALEX={setting: value}):
-        watch = threading.Thread(target=q2_pump._watch, args=[os.getppid(), stop], daemon=True)
+        watch = threading.Thread(target=q2_pump._watch, args=[stop], daemon=True)
         watch.start()
         assert stop.wait(20)
         watch.join(20)

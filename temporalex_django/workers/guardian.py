@@ -92,8 +92,8 @@ def attended(domain: str, limit: float) -> int | Callable[[], None]:
         signal.signal(number, lambda number, _frame: _pass_on(child, number))
     guard, stops = Guard(domain, limit), False
     while True:
-        told, _, _ = select.select([ours], [], [], _LOOK_EVERY)  # also at the child's end, who has the other end of it
-        stops = stops or bool(told and os.read(ours, select.PIPE_BUF))
+        told, _, _ = select.select([ours], [], [], _LOOK_EVERY)  # readable too when the child has ended
+        stops = bool(told and os.read(ours, select.PIPE_BUF)) or stops
         if stops and state_of(child) == _STOPPED:  # because this process was, which goes on
             _pass_on(child, signal.SIGCONT)
             stops = False

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, Permission
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from temporalex_django import Ok, Reply, Stop, Workflow, api, errors, signal, update
+from temporalex_django.actions import inline
 from temporalex_django.authoring.people import sender
 from temporalex_django.models import HistoryEvent, Message, OperatorAction
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import insert_message, message_outcome
+from temporalex_django.runtime.judging import DatabaseJudge
 from temporalex_django.testing import drain
 from tests.people import stored
 
@@ -134,6 +136,26 @@ def test_a_user_is_read_once_a_turn_and_anew_in_the_next(purse: Any) -> None:
     ann.groups.add(Group.objects.create(name="spenders"))
     Group.objects.get().permissions.add(Permission.objects.get(content_type__app_label="auth", codename="change_group"))
     assert purse.update("spend", 1, by=ann) == "spent"
+
+
+class Busy(OperationalError):
+    """Of a statement that the same turn may get through the next time."""
+
+
+def test_a_database_that_is_busy_when_a_user_is_read_blocks_nobody(purse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: Any) -> bool:
+        raise Busy
+
+    purse.signal("stop", by=stored("ann", MAY))
+    with monkeypatch.context() as patched:
+        patched.setattr(DatabaseJudge, "__call__", busy)
+        patched.setattr(DjangoStorage, "transient", lambda _, exc: isinstance(exc, Busy))
+        with pytest.raises(Busy):
+            inline.engine("default").turn(limit=1, queues=["default"])
+    assert purse.describe().blocked is None
+
+    drain()
+    assert purse.status == "completed"
 
 
 def test_a_refused_signal_leaves_an_audit_row_and_nothing_else(purse: Any, caplog: pytest.LogCaptureFixture) -> None:

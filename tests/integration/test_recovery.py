@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from temporalex_django.conf import get_settings
-from temporalex_django.models import Worker
+from temporalex_django.models import Chain, Instance, Worker
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.ids import token, uuid7
+from temporalex_django.runtime.inserting import NewStart, Started, insert_start
 from temporalex_django.runtime.places import place_of
-from temporalex_django.runtime.recovery import recover
+from temporalex_django.runtime.recovery import judge_abandoned, recover
+from temporalex_django.runtime.slots import Kind, Mark, open_slot
+from temporalex_django.runtime.worker_rows import WorkerRow
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,3 +74,78 @@ def test_a_death_that_nobody_can_explain_makes_careful_until_a_worker_has_outliv
     assert Worker.objects.exists()
     recover(storage, lived=6 * lease)
     assert not Worker.objects.exists()
+
+
+# -- blame -------------------------------------------------------------------------------------------------------------------
+
+
+def left_by_a_dead_process(storage: DjangoStorage, *marks: tuple[Kind, UUID | int]) -> str:
+    """The slot of a process that ended while it ran these."""
+    slot = open_slot(storage.domain)
+    places = [Mark(slot) for _ in marks]
+    for one, mark in zip(places, marks, strict=True):
+        one.note(*mark)
+    path = Path(slot.path).with_name(f"{storage.domain}.{place_of().rpartition(':')[0].replace(':', '.')}.1.slot")
+    shutil.copy(slot.path, path)
+    for one in places:
+        one.clear()
+    slot.close()
+    return str(path)
+
+
+def started() -> Started:
+    return insert_start(NewStart(workflow="Tally", args=None, workflow_id="t", timeout=3600.0), storage=DjangoStorage())
+
+
+def test_a_slot_that_a_worker_names_is_read_once_by_who_buries_it() -> None:
+    storage = DjangoStorage(worker=True)
+    run = started()
+    path = left_by_a_dead_process(storage, ("chain", run.chain_id))
+    dead = row(storage, place=place_of().rpartition(":")[0] + ":1", late=False)
+    Worker.objects.update(slot=path)
+
+    judge_abandoned(storage)
+    assert Chain.objects.get().crashes == 0
+    assert recover(storage).workers == [dead.pk]
+    judge_abandoned(storage)
+    assert Chain.objects.get().crashes == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempt", "put_off"), [("chain", 0, True), ("chain", 2, False), ("run", 0, False)], ids=str
+)
+def test_who_killed_a_process_comes_back_later_unless_it_waits_already(kind: Kind, attempt: int, put_off: bool) -> None:
+    storage = DjangoStorage(worker=True)
+    run = started()
+    Chain.objects.update(attempt=attempt)
+    before = Chain.objects.get().due_at
+    left_by_a_dead_process(storage, (kind, run.chain_id if kind == "chain" else run.run_id))
+
+    judge_abandoned(storage)
+
+    chain = Chain.objects.get()
+    assert chain.crashes == 1
+    assert (chain.due_at > before) == put_off
+
+
+def test_at_the_third_death_a_run_is_blocked_until_its_deadline_and_no_new_worker_wakes_it() -> None:
+    storage = DjangoStorage(worker=True)
+    run = started()
+    Chain.objects.update(crashes=2)
+    left_by_a_dead_process(storage, ("chain", run.chain_id))
+
+    judge_abandoned(storage)
+    assert Instance.objects.get().blocked["code"] == "crash"
+    assert Chain.objects.get().due_at == Chain.objects.get().deadline
+    assert WorkerRow(kind="worker", queues=["default"], workflows={"Tally": [1]}).register(storage) == 0
+    assert Chain.objects.get().due_at == Chain.objects.get().deadline
+
+
+def test_a_new_worker_does_not_wake_a_run_that_is_paused() -> None:
+    storage = DjangoStorage(worker=True)
+    started()
+    Chain.objects.update(paused=True, attempt=1, due_at=None)
+    Instance.objects.update(blocked={"code": "unknown_workflow", "error": "", "since": "", "attempt": 1})
+
+    assert WorkerRow(kind="worker", queues=["default"], workflows={"Tally": [1]}).register(storage) == 0
+    assert Chain.objects.get().due_at is None

@@ -16,6 +16,7 @@ from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.runtime import executors, inbox
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
+from temporalex_django.runtime.pages import in_pages
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.pump import Pump
 from tests.app.turns import spins
@@ -160,6 +161,22 @@ def test_each_of_many_long_inboxes_gives_some_whatever_the_others_take(monkeypat
 
     assert [len(found[started.chain_id]) for started in runs] == [16] * 10
     assert not any(one.more for one in found.values())
+
+
+def test_the_time_of_a_run_that_is_paused_is_not_over(pump: Pump) -> None:
+    started = start("Tally", timeout=3600.0)
+    Chain.objects.update(paused=True, deadline=DjangoStorage().now())
+    pump.round()
+    assert instance(started).is_open
+    Chain.objects.update(paused=False, due_at=DjangoStorage().now())
+    pump.round()
+    assert instance(started).status == "timed_out"
+
+
+def test_rows_are_read_in_pieces_each_once_and_in_order() -> None:
+    runs = [start("Tally", workflow_id=f"t-{number}").run_id for number in range(5)]
+    assert [run.pk for run in in_pages(Instance.objects.all(), by="-id", size=2)] == runs[::-1]
+    assert [run.pk for run in in_pages(Instance.objects.all(), by="id", size=5)] == runs
 
 
 def test_what_waits_and_what_brings_it_on_is_read_however_long_the_inbox_is() -> None:

@@ -27,7 +27,7 @@ from temporalex_django import (
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.move import Move
-from temporalex_django.actions.targets import find
+from temporalex_django.actions.targets import find, find_one
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.models import ActivityTask, Chain, Instance, OperatorAction
 from temporalex_django.testing import DjangoEnvironment
@@ -230,17 +230,6 @@ def test_a_version_means_the_present_run_and_a_list_names_each_chain_once():
     with pytest.raises(errors.WorkflowNotFound):
         Parcel.get("1", version=1).describe()
     assert [one.id for one in Parcel.list()] == ["parcel::1"]
-
-
-def test_a_run_that_ended_since_it_was_found_stays():
-    (handle,) = waiting("1")
-    found = find("parcel::1", storage=storage())
-    handle.terminate()
-
-    verdict = Move(found, version=2, names={"pack": "wrap"}).execute()
-
-    assert (verdict.moves, "has ended" in verdict.why) == (False, True)
-    assert len(handle.run_ids) == 1
 
 
 def test_a_timer_goes_on_where_it_was():
@@ -462,12 +451,18 @@ def test_a_run_that_lacks_its_class_goes_on_when_it_is_moved_and_holds_the_key_o
         drain()
         assert handle.describe().blocked["code"] == "unknown_workflow"
         assert Move(find("moves::1", storage=storage()), version=2).execute().moves
+        assert Chain.objects.get().due_at is not None  # for whoever is there: no worker need come anew
         drain()
 
     assert (handle.status, handle.describe().blocked) == ("waiting", None)
     with pytest.raises(errors.AlreadyRunning):
         Moves.start("1", None, version=2)
-    assert Moves.start("1", None).describe().version == 1
+    other = Moves.start("1", None)
+    assert other.describe().version == 1
+    found = find_one("moves::1", storage=storage(), workflow="test.Moves", version=1)
+    other.terminate()
+    verdict = Move(found, version=2).execute()
+    assert (verdict.moves, "has ended" in verdict.why) == (False, True)
 
 
 def test_a_run_that_stays_keeps_the_key_under_which_it_is_open():

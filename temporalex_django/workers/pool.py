@@ -29,7 +29,7 @@ _MOST_AHEAD = 400
 _MOMENT = 0.1
 #: It is given back when it has not begun within so many: long ones have all the threads.
 _OVERDUE = 0.5
-#: How much the last attempt of an activity counts in how long it takes.
+#: How much the last end of an activity counts in its pace.
 _LAST = 0.2
 
 
@@ -61,7 +61,9 @@ class Pool:
         self._held: dict[tuple[int, int, int], Attempt] = {}
         self._results: list[TaskResult] = []
         self._alive = 0
-        self._durations: dict[str, float] = {}  # of activities that ended here: a moving average, in seconds
+        # Of activities that ended here the seconds from one end to the next, a moving average, and when the last one was. Not how
+        # long each takes: threads wait for each other, and then that says nothing of how many end in a moment.
+        self._paces: dict[str, tuple[float, float]] = {}
         self._loop_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots = asyncio.Semaphore(tasks)
@@ -85,9 +87,11 @@ class Pool:
                     moving[attempt.is_async] -= 1
                     slow.add(attempt.task.activity)
             ahead = {}
-            for name, seconds in self._durations.items():
-                if seconds < _MOMENT and name not in slow:
-                    most = int(max(0, moving[name in self._asyncs]) * _MOMENT / max(seconds, 1e-5)) - waiting
+            for name, (pace, _) in self._paces.items():
+                if pace < _MOMENT and name not in slow:
+                    lane = name in self._asyncs
+                    share = max(0, moving[lane]) / (self._threads, self._tasks)[lane]
+                    most = int(share * _MOMENT / max(pace, 1e-5)) - waiting
                     if (more := min(most, _MOST_AHEAD - waiting)) > 0:
                         ahead[name] = more
             return Room(threads=max(0, free[0]), tasks=max(0, free[1]), ahead=ahead, asyncs=self._asyncs)
@@ -253,9 +257,11 @@ class Pool:
                 return False
             del self._held[attempt.key]
             self._results.append(result)
-            took, name = time.monotonic() - attempt.began_at, attempt.task.activity
-            before = self._durations.get(name, took)
-            self._durations[name] = before + _LAST * (took - before)
+            now, name = time.monotonic(), attempt.task.activity
+            before = self._paces.get(name)
+            # since the end before it, but not the time in which there was none to run
+            took = now - max(attempt.taken_at, 0.0 if before is None else before[1])
+            self._paces[name] = (took if before is None else before[0] + _LAST * (took - before[0]), now)
         self._on_result()
         return True
 

@@ -47,8 +47,8 @@ class Activation:
     ``now`` is the stamp that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``, ``snapshot`` of a graph
     that was moved, and of a run that goes on from another one ``carried``: so many of the first signals are in its mailbox when it begins. ``jobs``
     are in delivery order: resolutions, a cancel request, messages. ``seed`` replaces the generator (after a reset). ``refused`` (replay only)
-    holds the numbers of buffered signals that a phase refused in this activation, ``dispatched`` how many messages phases took before the
-    host had enough of those that were in the mailbox.
+    holds the numbers of buffered signals that a phase refused in this activation, ``dispatched`` how many messages phases and waits
+    took from the mailbox before the host had enough.
 
     Two limits of hosts that are not ours, recorded with the activation: ``admit_updates`` accepts an update that comes behind a busy
     handler at once and queues it, ``max_pending`` keeps back calls (activities, children, external messages) beyond so many that
@@ -89,8 +89,8 @@ class Completion:
     holds ``(update id, error)``: nothing of those is written. ``resumed`` holds the ids of resumes that were let through, ``notes`` what a graph tells whoever listens: name and facts. ``pending`` holds ``(update id, after)`` of updates that wait behind a busy handler: the host delivers them again, with
     that ``after``, in each later activation until they are judged. ``changed`` is False when nothing needs writing.
     ``unapplied`` counts the messages at the end of the jobs with which nothing was done: the run had closed before them, or the host
-    had ``enough`` for one activation. ``dispatched`` (else None): so many messages were taken by phases when the host had enough, and more
-    are in the mailbox: the next activation goes on with them, also when nothing is delivered.
+    had ``enough`` for one activation. ``dispatched`` (else None): so many messages were taken by phases and waits when the host had enough,
+    and more are in the mailbox: the next activation goes on with them, also when nothing is delivered.
     ``carried`` (of a continue-as-new, else None) is what the next run begins with: ``signals``, attributes of SignalReceived of what is
     left in the mailbox, and ``cancel``, those of a CancelRequested that no unit has seen, or None. ``after`` of updates that are
     ``pending`` then counts those signals. ``refused``: signals that the permission of a handler kept out.

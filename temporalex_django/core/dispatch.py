@@ -33,6 +33,7 @@ from temporalex_django.errors import (
 
 if TYPE_CHECKING:
     from temporalex_django.core.executor import Executor
+    from temporalex_django.core.ivar import IVar
 
 logger = logging.getLogger("temporalex_django.workflow")
 
@@ -157,6 +158,10 @@ def run(executor: Executor) -> None:
     while True:
         executor.scheduler.let_waiters_through()
         executor.scheduler.run()
+        if executor.scheduler.parked:
+            if not _go_on(executor, before):
+                return
+            continue
         phase = executor.phase
         if phase is None or phase.leaving is not None:
             if not executor.between_runs:
@@ -202,9 +207,38 @@ def match_waiters(executor: Executor, name: str) -> None:
             if signal is None:
                 return
             executor.mailbox.waiters(name).remove((unit, ivar))
-            unit.sender = signal.sender
-            ivar.hand = (signal,)
-            ivar.put(copied(signal.payload))
+            _fill(unit, ivar, signal)
+
+
+def give(executor: Executor, name: str, unit: Unit, ivar: IVar) -> None:
+    """Give the oldest buffered signal to a wait that came when it was there."""
+    signal = executor.mailbox.take_signal(name)
+    assert signal is not None
+    executor.dispatched += 1
+    _fill(unit, ivar, signal)
+
+
+def _fill(unit: Unit, ivar: IVar, signal: Signal) -> None:
+    unit.sender = signal.sender
+    ivar.hand = (*ivar.hand, signal)
+    ivar.put(copied(signal.payload))
+
+
+def _go_on(executor: Executor, before: int) -> bool:
+    """Let the first of the parked units have its signal, or wait when others took it. False when the host has enough."""
+    scheduler, mailbox = executor.scheduler, executor.mailbox
+    name, unit, ivar = scheduler.parked[0]
+    if mailbox.has_signal((name,)) and eligible(executor, name, unit):
+        if executor.has_enough(since=before):
+            return False
+        scheduler.parked.popleft()
+        scheduler.resumed = unit
+        give(executor, name, unit, ivar)
+    else:
+        scheduler.parked.popleft()
+        ivar.hand = ()
+        mailbox.wait(name, unit, ivar)
+    return True
 
 
 def put_back(executor: Executor, hand: tuple[Signal, ...]) -> None:

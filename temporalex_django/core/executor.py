@@ -86,8 +86,8 @@ class Executor:
             None  # of the present activation; without one, who is named may do nothing that takes a permission
         )
         self.refused: tuple[int, ...] = ()  # of the activation that is replayed
-        self.dispatched = 0  # messages that phases took in the present activation
-        self.unfinished = False  # the host had enough, and an open phase takes signals that are in the mailbox
+        self.dispatched = 0  # messages that phases and waits took from the mailbox in the present activation
+        self.unfinished = False  # the host had enough, and somebody takes signals that are in the mailbox
         self._enough: Callable[[], bool] | None = None
         self._most: int | None = None  # Activation.dispatched
         self.snapshot: dict[str, Any] | None = None  # where a graph that was moved from another version goes on
@@ -118,8 +118,8 @@ class Executor:
         """Deliver, run until every unit is blocked, and answer.
 
         ``enough`` is asked between two messages, when every unit is blocked: once it says so, those that follow are left unapplied,
-        for another activation; the same with those that a phase finds in the mailbox. Something is always applied. A history says what each
-        activation took: replay does not ask.
+        for another activation; the same with those that a phase or a wait finds in the mailbox. Something is always applied. A history says
+        what each activation took: replay does not ask.
 
         Raises what makes the activation (not the workflow) fail: ``MemoryError``, ``RecursionError``, a deadlock. The executor
         is of no use then.
@@ -180,6 +180,7 @@ class Executor:
         completion.pending = [(update.id, self._place(update.after)) for update in left if not update.accepted]
         if self._kept_back and self.closed is None:
             self._let_go()
+        self.unfinished = completion.dispatched is not None and self._goes_on_taking()
         completion.closed = self.closed
         completion.changed = self.recording
         return completion
@@ -246,15 +247,26 @@ class Executor:
         self.cancel_notice.put()
 
     def has_enough(self, *, since: int) -> bool:
-        """Whether the other messages in the mailbox are for the next activation; of those that one delivery set free one is always taken."""
-        if self.replaying:
-            full = self.dispatched == self._most
-        else:
-            full = self.dispatched > since and self._enough is not None and self._enough()
-        if full and self.phase is not None:
-            self._completion.dispatched = self.dispatched
-            self.unfinished = self.mailbox.has_signal(self.phase.signals)
-        return full
+        """Whether the other messages in the mailbox are for the next activation: from then on, all of them.
+
+        Not before one was taken beyond ``since``. To be asked only where a message would be taken: a replay answers by their count.
+        """
+        completion = self._completion
+        if completion.dispatched is None:
+            if self.replaying:
+                full = self.dispatched == self._most
+            else:
+                full = self.dispatched > since and self._enough is not None and self._enough()
+            if full:
+                completion.dispatched = self.dispatched
+        return completion.dispatched is not None
+
+    def _goes_on_taking(self) -> bool:
+        """Whether a phase or a wait has something in the mailbox to go on with, also when nothing is delivered."""
+        phase = self.phase
+        if self.scheduler.parked:
+            return True
+        return phase is not None and phase.leaving is None and self.mailbox.has_signal(phase.signals)
 
     @property
     def between_runs(self) -> bool:
@@ -510,6 +522,8 @@ class Executor:
         self.scheduler.units.clear()
         self.scheduler.ready.clear()
         self.scheduler.when_blocked.clear()
+        self.scheduler.parked.clear()
+        self.scheduler.resumed = None
         eviction.discard(coroutines)
 
     def __del__(self) -> None:

@@ -39,17 +39,24 @@ def sleep(executor: Executor, duration: float) -> IVar:
 
 
 def wait_for_signal(executor: Executor, name: str) -> IVar:
-    """Take the oldest buffered signal, if this unit may have it (D-05), or wait in line."""
-    unit = executor.scheduler.current
+    """Take the oldest buffered signal, if this unit may have it (D-05), or wait in line.
+
+    One that is there comes later where the host has enough for this activation, and behind units that wait for that already.
+    """
+    scheduler, mailbox = executor.scheduler, executor.mailbox
+    unit = scheduler.current
     assert unit is not None
-    if dispatch.eligible(executor, name, unit):
-        signal = executor.mailbox.take_signal(name)
-        if signal is not None:
-            unit.sender = signal.sender
-            unit.hand = (*unit.hand, signal)
-            return filled(copied(signal.payload))
     ivar = IVar(f"signal {name}")
-    executor.mailbox.wait(name, unit, ivar)
+    if not mailbox.has_signal((name,)) or not dispatch.eligible(executor, name, unit):
+        mailbox.wait(name, unit, ivar)
+    elif (scheduler.parked and unit is not scheduler.resumed) or executor.has_enough(since=0):
+        scheduler.park(name, unit, ivar)
+    else:
+        if scheduler.on_wait is not None:
+            scheduler.on_wait()
+        ivar.hand = unit.hand
+        dispatch.give(executor, name, unit, ivar)
+        unit.hand = ivar.hand
     return ivar
 
 

@@ -7,6 +7,7 @@ which wait ended first, so the same inputs give the same order on every host.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context
 from operator import attrgetter
@@ -115,6 +116,9 @@ class Scheduler:
         self.complain: Callable[[str, BaseException], None] = lambda _what, _error: None  # of errors that go to nobody
         self.request_seen = False  # a unit has heard that the run is asked to cancel
         self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
+        # waits for signals that are there, kept from them for a while, in order: such a unit is not blocked, it has not had its turn
+        self.parked: deque[tuple[str, Unit, IVar]] = deque()
+        self.resumed: Unit | None = None  # was parked: goes on before the others that are, until its next wait
         self._last = 0
 
     def new_number(self) -> int:
@@ -130,7 +134,7 @@ class Scheduler:
         unit.wake()
 
     def run(self) -> None:
-        """Step units until every one of them is blocked, and what waited for that has nothing more to do."""
+        """Step units until every one of them is blocked or parked, and what waited for all being blocked has nothing more to do."""
         while True:
             while self.ready:
                 turn, self.ready = self.ready, []
@@ -143,7 +147,7 @@ class Scheduler:
                         self.on_wait()
                     if self.next_waiter is not None:
                         self.let_waiters_through()
-            if not self.when_blocked:
+            if not self.when_blocked or self.parked:
                 return
             calls, self.when_blocked = self.when_blocked, []
             for call in calls:
@@ -155,6 +159,16 @@ class Scheduler:
             self._step(unit)
             if self.on_wait is not None:
                 self.on_wait()
+
+    def park(self, name: str, unit: Unit, ivar: IVar) -> None:
+        """Keep a wait for the signal ``name`` in line. What the unit took before stays in its hand: it has not waited."""
+        entry = (name, unit, ivar)
+        ivar.hand = unit.hand
+        ivar.abandon = lambda: self.parked.remove(entry)
+        if unit is self.resumed:
+            self.parked.appendleft(entry)
+        else:
+            self.parked.append(entry)
 
     def adopt(self, generator: AsyncGenerator[Any, Any]) -> None:
         """An async generator is begun. Raises ``NestingError`` outside of a unit: nobody could close it there."""
@@ -234,6 +248,8 @@ class Scheduler:
             return
         unit.waiting = trap
         trap.waiters.append(unit)
+        if unit is self.resumed:
+            self.resumed = None
         if unit.cancelled and not unit.shields:
             unit.wake()
 

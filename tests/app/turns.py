@@ -43,6 +43,18 @@ class Ticking(Workflow):
         return Ok(state)
 
 
+class Counting(Workflow):
+    """Takes so many signals ``tick`` one by one after ``go``, each with ``spins`` rounds of computing; the result is what they said."""
+
+    async def run(self, args: dict[str, int]) -> Ok[Any]:
+        await api.wait_for_signal("go")
+        numbers = []
+        for _ in range(args["ticks"]):
+            numbers.append(await api.wait_for_signal("tick"))
+            compute(args["spins"])
+        return Ok(numbers)
+
+
 class Contested(Workflow):
     """Books one row, again and again, beside updates of callers that have locked it."""
 

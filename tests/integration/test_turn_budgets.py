@@ -112,6 +112,30 @@ def test_signals_that_came_before_their_phase_take_several_activations_too(pump:
     replay_all(DjangoEnvironment(), [busy.chain_id])
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
+    pump: Pump, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump.engine, "_deadlock_timeout", 0.2)
+    pump.storage.inbox_page = 10_000
+    busy = start("Counting", {"spins": spins(1), "ticks": 800})
+    send_ticks(busy, range(800))
+    rounds_until(pump, lambda: not left(busy))
+    send(busy, "go")
+    neighbour = start("Tally")
+    pump.round()
+    send(neighbour, "stop")
+    rounds_until(pump, lambda: not instance(neighbour).is_open, most=4)
+    assert instance(busy).is_open
+
+    if not kept:  # another worker takes it, in the middle
+        pump.engine.cache.take(busy.run_id)
+    rounds_until(pump, lambda: not instance(busy).is_open, most=2_000)
+    assert instance(busy).closing_value == {"result": list(range(800))}
+    assert instance(busy).blocked is None
+    replay_all(DjangoEnvironment(), [busy.chain_id])
+
+
 def test_an_update_in_a_request_is_answered_behind_signals_that_came_before_their_phase(pump: Pump) -> None:
     late_with(pump, 100)
     with transaction.atomic():  # nobody else is there to go on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -106,6 +107,85 @@ def test_signals_that_waited_for_their_phase_are_taken_in_later_activations_in_o
     assert (h.result(), added.result()) == ([0, 1, 2, 3], 3)
     taken = [event.attributes.get("dispatched") for event in h.history() if event.kind == "ActivationStarted"]
     assert taken[4:] == [1, 1, None, None, None]
+
+
+def sent_before(env: CheckedEnvironment, cls: Any, *signals: tuple[str, Any]) -> Any:
+    """A run of ``cls`` that waits for ``go``, with these signals in its mailbox; then ``go`` comes."""
+    h = env.start(cls)
+    for name, body in signals:
+        h.signal(name, body)
+    h.signal("go")
+    return h
+
+
+def taken(handle: Any) -> list[int]:
+    """What was taken in each activation that had to stop."""
+    counts = (event.attributes.get("dispatched") for event in handle.history() if event.kind == "ActivationStarted")
+    return [count for count in counts if count is not None]
+
+
+def test_signals_that_waits_find_are_taken_in_later_activations_in_order(small: CheckedEnvironment) -> None:
+    async def run(self: Any, args: Any) -> Any:
+        await api.wait_for_signal("go")
+        return Ok([await api.wait_for_signal("tick") for _ in range(4)])
+
+    h = sent_before(small, flow(run), *(("tick", number) for number in range(4)))
+    assert h.result() == [0, 1, 2, 3]
+    assert taken(h) == [1, 1, 1]
+
+
+def test_units_that_wait_for_what_is_there_get_it_in_the_order_of_their_waits(small: CheckedEnvironment) -> None:
+    async def run(self: Any, args: Any) -> Any:
+        await api.wait_for_signal("go")
+
+        async def some() -> list[Any]:
+            return [await api.wait_for_signal("tick"), await api.wait_for_signal("tick")]
+
+        return Ok(await api.parallel([some, some, partial(api.wait_for_signal, "tick")]))
+
+    h = sent_before(small, flow(run), *(("tick", number) for number in range(4)))
+    h.signal("tick", 4)
+    assert h.result() == [[0, 1], [2, 3], 4]  # as without a budget
+    assert taken(h) == [1, 1, 1]
+
+
+def test_a_race_is_decided_when_nobody_is_kept_from_a_signal(small: CheckedEnvironment) -> None:
+    """Who has taken one of two has not lost it by the budget, and who ends first by it has not won."""
+
+    async def run(self: Any, args: Any) -> Any:
+        await api.wait_for_signal("go")
+
+        async def both() -> list[Any]:
+            return [await api.wait_for_signal("a"), await api.wait_for_signal("b")]
+
+        async def at_once() -> None:
+            pass
+
+        async def other() -> list[Any]:
+            return [await api.wait_for_signal("a"), await api.wait_for_signal("b")]
+
+        first = await api.race(both, at_once)
+        second = await api.race(at_once, other)
+        return Ok([list(first), list(second), await other()])
+
+    h = sent_before(small, flow(run), ("a", 1), ("b", 2), ("a", 3), ("b", 4))
+    assert h.result() == [[0, [1, 2]], [0, None], [3, 4]]
+    assert taken(h)
+
+
+def test_a_phase_behind_waits_takes_its_messages_when_they_are_done(small: CheckedEnvironment) -> None:
+    async def run(self: Any, args: Any) -> Any:
+        await api.wait_for_signal("go")
+        ticks = [await api.wait_for_signal("tick") for _ in range(3)]
+        return Ok(await api.phase(ticks, update={"end": update(lambda n, s: Stop([*s, n], len(s)))}))
+
+    h = small.start(flow(run))
+    for number in range(3):
+        h.signal("tick", number)
+    with small.batch():
+        h.signal("go")
+        ended = h.update_async("end", 3)
+    assert (h.result(), ended.result()) == ([0, 1, 2, 3], 3)
 
 
 def test_what_ends_a_run_leaves_the_others_to_nobody(small: CheckedEnvironment) -> None:

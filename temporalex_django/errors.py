@@ -425,6 +425,13 @@ class EngineChanged(TemporalexError):
     next_step = "Let such runs end under the version of temporalex_django that started them, or terminate them and start them again."
 
 
+class JudgingFailed(TemporalexError):
+    """Whether the sender of a message has the permission that its handler takes could not be found out. The run is blocked, not lost."""
+
+    code = "judging_failed"
+    next_step = "Look at the authentication backends, whose error it names; the run is tried again by itself."
+
+
 class DeadlockDetected(TemporalexError):
     """Workflow code did not come to a wait within the deadlock timeout."""
 

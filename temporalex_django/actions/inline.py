@@ -49,7 +49,7 @@ def engine(alias: str) -> Engine:
                 payload_limit=settings.MAX_PAYLOAD_BYTES,
                 deadlock_timeout=settings.DEADLOCK_TIMEOUT,
                 on_activate=slot(storage).note,
-                judges=DatabaseJudge,
+                judges=partial(DatabaseJudge, alias),
             )
         return _engines[key]
 

@@ -11,7 +11,7 @@ from temporalex_django.core import guard, payloads, places, senders
 from temporalex_django.core.activation import Refusal
 from temporalex_django.core.contexts import inherited
 from temporalex_django.core.events import DELIVERED, RESOLUTIONS, RESUME, Job
-from temporalex_django.core.failures import describe, message_of
+from temporalex_django.core.failures import describe, message_of, name_of
 from temporalex_django.core.history import Recorded
 from temporalex_django.core.mailbox import Signal, Update
 from temporalex_django.core.phase import Handler, Phase, check_shape
@@ -24,6 +24,7 @@ from temporalex_django.errors import (
     ActionNotPermitted,
     Cancelled,
     Control,
+    JudgingFailed,
     NestingError,
     PayloadError,
     TemporalexError,
@@ -143,13 +144,21 @@ def _permission(executor: Executor, name: str) -> str | None:
 
 
 def _permitted(executor: Executor, permission: str, sender: Sender | None, message: str) -> bool:
-    """Whether the host's judge lets somebody send that; code may send everything. The judge may use the database."""
+    """Whether the host's judge lets somebody send that; code may send everything. The judge may use the database.
+
+    Raises ``JudgingFailed`` with what the judge raised as its cause.
+    """
     if sender is None:
         return True
     if executor.judge is None:
         return False
-    with places.nowhere(None):
-        return executor.judge(sender.key, permission, message)
+    try:
+        with places.nowhere(None):
+            return executor.judge(sender.key, permission, message)
+    except Exception as exc:
+        raise JudgingFailed(
+            f"judging {message} of {sender.name!r} for {permission!r} failed: {name_of(type(exc))}: {message_of(exc)}"
+        ) from exc
 
 
 def run(executor: Executor) -> None:

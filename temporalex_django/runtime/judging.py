@@ -7,6 +7,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
+from django.db import transaction
 
 from temporalex_django.authoring.people import permits
 from temporalex_django.models import OperatorAction
@@ -14,14 +15,26 @@ from temporalex_django.runtime.storage import Refused
 
 
 class DatabaseJudge:
-    """``core.senders.Judge`` of one turn: it reads a user once, with his permissions, and no turn sees what an earlier one read."""
+    """``core.senders.Judge`` of one turn: it reads a user once, with his permissions, and no turn sees what an earlier one read.
 
-    def __init__(self) -> None:
+    It asks backends that are not ours, so it does that behind a savepoint of ``alias``, where the turn's transaction is: the turn
+    goes on, whatever became of their statements.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
         self._users: dict[str, Any] = {}
+        self._verdicts: dict[tuple[str, str], bool] = {}
 
     def __call__(self, key: str, permission: str, message: str) -> bool:
-        """Refuses whoever is deleted, inactive or was never stored."""
+        """Refuses whoever is deleted, inactive or was never stored. Raises what a backend raises."""
         del message
+        if (key, permission) not in self._verdicts:
+            with transaction.atomic(using=self._alias):
+                self._verdicts[key, permission] = self._permits(key, permission)
+        return self._verdicts[key, permission]
+
+    def _permits(self, key: str, permission: str) -> bool:
         if key not in self._users:
             pk = _primary_key(key)
             users = get_user_model()._default_manager  # noqa: SLF001 - as authentication backends do

@@ -21,7 +21,7 @@ from temporalex_django.core import payloads
 from temporalex_django.core.events import Job
 from temporalex_django.core.senders import Judge
 from temporalex_django.core.telling import told
-from temporalex_django.errors import DeadlockDetected, KeyMissing, UnknownWorkflow
+from temporalex_django.errors import DeadlockDetected, JudgingFailed, KeyMissing, UnknownWorkflow
 from temporalex_django.runtime import activities
 from temporalex_django.runtime.cache import Cache, Cached
 from temporalex_django.runtime.executors import Executors
@@ -261,10 +261,11 @@ class Engine(Executors):
                 judge=report.judge,
             )
             write = watchdog.run(activate, limit=self._deadlock_timeout, what=f"run {run.run_id}")
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it blocks this run alone
             entry.executor.evict()
-            if self.storage.lost(exc) or self.storage.transient(exc):
-                raise  # of the judge's queries: nobody's fault
+            cause = exc.__cause__ if isinstance(exc, JudgingFailed) else exc
+            if cause is not None and (self.storage.lost(cause) or self.storage.transient(cause)):
+                raise cause from cause.__cause__  # of the judge's queries: nobody's fault
             return self._blocked(Step(before, Inbox(step.messages), step.now), exc, report)
         finally:
             self._on_activate(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -67,7 +68,7 @@ class DjangoEnvironment(Environment):
             inline_atomic=False,
             resolve=self.class_of,
             hurried=False,
-            judges=DatabaseJudge,
+            judges=partial(DatabaseJudge, self.storage.alias),
         )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:

@@ -126,7 +126,7 @@ class Pump:
             perform=self._perform,
             on_activate=self.slot.note,
             rebuilds=True,
-            judges=DatabaseJudge,
+            judges=partial(DatabaseJudge, self.alias),
         )
         self.turns = 0
         self.rounds = 0  # looks at the tables that are over

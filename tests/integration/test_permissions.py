@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, Group, Permission
 from django.db import OperationalError, connection
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, override_settings
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from temporalex_django import Ok, Reply, Stop, Workflow, api, errors, signal, update
 from temporalex_django.actions import inline
 from temporalex_django.authoring.people import sender
-from temporalex_django.models import HistoryEvent, Message, OperatorAction
+from temporalex_django.models import Chain, HistoryEvent, Message, OperatorAction
 from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.runtime.inserting import insert_message, message_outcome
 from temporalex_django.runtime.judging import DatabaseJudge
@@ -221,3 +223,70 @@ def test_what_is_done_in_somebodys_name_takes_the_permission_of_the_operation_an
 
     rows = OperatorAction.objects.order_by("id").values_list("action", "actor_name", "source", "reason")
     assert list(rows) == [("start", "ann", "code", ""), ("terminate", "ann", "code", "enough")]
+
+
+class Away:
+    """A backend that reaches nobody; ``sql``: whose own statement fails."""
+
+    sql = ""
+
+    def has_perm(self, *_: Any, **__: Any) -> bool:
+        if self.sql:
+            with connection.cursor() as cursor:
+                cursor.execute(self.sql)
+        raise ValueError("ldap is away")
+
+
+class Broken(Away):
+    sql = "SELECT 1 FROM no_such_table"
+
+
+@pytest.mark.parametrize("backend", ["Away", "Broken"])
+@pytest.mark.parametrize("kind", ["signal", "update"])
+def test_a_backend_that_fails_blocks_the_run_with_what_was_judged_until_it_is_back(
+    purse: Any, backend: str, kind: str
+) -> None:
+    ann, name = stored("ann", MAY), {"signal": "stop", "update": "spend"}[kind]
+    neighbour = Purse.start(id="neighbour")
+    drain()
+    insert_message(
+        purse.chain_id, kind=kind, name=name, body=4711, dedupe="1", sender=sender(ann), storage=DjangoStorage()
+    )
+    neighbour.signal("unknown")
+    with override_settings(AUTHENTICATION_BACKENDS=[f"{__name__}.{backend}"]):
+        inline.engine("default").turn(limit=9, queues=["default"])
+    assert neighbour.describe().blocked is None
+    blocked = purse.describe().blocked
+    assert blocked["code"] == "judging_failed"
+    failed = "ValueError: ldap is away" if backend == "Away" else r"\w+Error: .*no_such_table"
+    assert re.match(
+        f"JudgingFailed: judging {kind} '{name}' of 'ann' for '{MAY}' failed: {failed}", blocked["error"], re.DOTALL
+    )
+    assert "4711" not in blocked["error"]
+    again = Chain.objects.filter(pk=purse.chain_id, due_at__gt=timezone.now())
+    assert again.update(due_at=timezone.now()) == 1
+    drain()
+    assert purse.describe().blocked is None
+    assert purse.status == "completed" if kind == "signal" else purse.update("free", 0) == "spent"
+
+
+def test_who_is_judged_costs_one_savepoint_and_who_is_not_none(purse: Any) -> None:
+    ann = stored("ann", MAY)
+
+    def send(name: str, **more: Any) -> int:
+        for one in ("1", "2"):
+            insert_message(
+                purse.chain_id,
+                kind="update",
+                name=name,
+                body=1,
+                dedupe=name + one,
+                storage=DjangoStorage(),
+                **more,
+            )
+        with CaptureQueriesContext(connection) as queries:
+            inline.engine("default").turn(limit=1, queues=["default"])
+        return len([q for q in queries.captured_queries if q["sql"].startswith("SAVEPOINT")])
+
+    without = send("free", sender=sender(ann))
+    assert send("spend", sender=sender(ann)) == without + 1

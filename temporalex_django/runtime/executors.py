@@ -195,7 +195,11 @@ class Executors:
             if number and until is not None and time.monotonic() > until:
                 return  # still due
             try:
-                work = _Rebuild(run, self._new(run, facts[run.run_id]))
+                entry = self._new(run, facts[run.run_id])
+                if run.head is None:  # it has no history
+                    entries[run.run_id] = entry
+                    continue
+                work = _Rebuild(run, entry)
                 self._feed(work, histories.get(run.run_id, []))
                 if self._advance(work, until):
                     assert work.entry is not None

@@ -130,7 +130,8 @@ class Watchdog:
         with self._lock:
             self._watched[watched.thread] = watched
             self._begin()
-        self._busy.set()
+        if not self._busy.is_set():  # the thread rests only when it has seen, under the lock, that nobody is watched
+            self._busy.set()
 
     def _begin(self) -> None:
         if self._thread is None or not self._thread.is_alive():  # the first use, or the child of a fork

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from temporalex_django import errors
 
 LONGEST: Final = 300
@@ -32,11 +34,19 @@ _OF_A_DATABASE = frozenset({"OperationalError", "InterfaceError"})
 
 def told(exc: BaseException) -> str:
     """``exc`` for a log: ``KeyError at shop/orders.py:12 in book < …``; with its words where they cannot quote a payload."""
-    kind = type(exc).__name__
+    kind = f"{type(exc).__name__}{_misfit(exc)}"
     if isinstance(exc, _SAID) or kind in _OF_A_DATABASE:
         kind = f"{kind}: {one_line(str(exc))}"
     at = " < ".join(_places(exc))
     return _cut(f"{kind} at {at}" if at else kind)
+
+
+def _misfit(exc: BaseException) -> str:
+    """Which field of an annotation a payload does not fit: the path of the declared names, not what stood there."""
+    if not isinstance(exc, errors.PayloadError) or not isinstance(exc.__cause__, msgspec.ValidationError):
+        return ""
+    _, at, path = str(exc.__cause__).rpartition(" - at ")
+    return f" for {one_line(path)}" if at else ""
 
 
 def one_line(text: str) -> str:

@@ -239,7 +239,8 @@ def test_payload_that_does_not_fit_is_logged_and_dropped(env, caplog):
 
     h = env.start(phased("kept", signal={"add": add, **DONE}))
     h.signal("add", {"sku": "a", "n": "many"})
-    assert any("$.n" in str(r.exc_info[1]) for r in caplog.records if r.exc_info)
+    assert "PayloadError for `$.n` at" in caplog.text
+    assert "many" not in caplog.text
     h.signal("done")
     assert h.result() == "kept"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from temporalex_django import Async, Stop, Workflow, api, errors
+from temporalex_django.core.payloads import fit
 from temporalex_django.core.telling import LONGEST, one_line, told
 from temporalex_django.testing import WorkflowEnvironment
 
@@ -34,6 +35,13 @@ def test_an_error_of_user_code_is_its_type_and_place() -> None:
     assert told(ValueError(SECRET)) == "ValueError"
     assert told(errors.PayloadError(SECRET)) == "PayloadError"
     assert told(errors.UpdateRejected(SECRET)) == "UpdateRejected"
+
+
+def test_of_a_payload_that_does_not_fit_the_field_is_named() -> None:
+    with pytest.raises(errors.PayloadError, match="4111") as caught:
+        fit({"kind": SECRET}, dict[str, Literal["card"]], what="a payment")
+
+    assert told(caught.value).startswith("PayloadError for `$[...]` at ")
 
 
 def test_what_quotes_nothing_is_said() -> None:

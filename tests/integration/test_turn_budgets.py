@@ -118,8 +118,8 @@ def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
 ) -> None:
     monkeypatch.setattr(pump.engine, "_deadlock_timeout", 0.2)
     pump.storage.inbox_page = 10_000
-    busy = start("Counting", {"spins": spins(1), "ticks": 800})
-    send_ticks(busy, range(800))
+    busy = start("Counting", {"spins": spins(1), "ticks": 300})
+    send_ticks(busy, range(300))
     rounds_until(pump, lambda: not left(busy))
     send(busy, "go")
     neighbour = start("Tally")
@@ -131,7 +131,7 @@ def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
     if not kept:  # another worker takes it, in the middle
         pump.engine.cache.take(busy.run_id)
     rounds_until(pump, lambda: not instance(busy).is_open, most=2_000)
-    assert instance(busy).closing_value == {"result": list(range(800))}
+    assert instance(busy).closing_value == {"result": list(range(300))}
     assert instance(busy).blocked is None
     replay_all(DjangoEnvironment(), [busy.chain_id])
 

@@ -55,7 +55,7 @@ def purse() -> Any:
 
 
 def asked(queries: CaptureQueriesContext) -> list[str]:
-    return [q["sql"] for q in queries.captured_queries if "auth_" in q["sql"]]
+    return [q["sql"] for q in queries.captured_queries if q["sql"] and "auth_" in q["sql"]]
 
 
 @pytest.mark.parametrize("mode", ["auto", "worker"])
@@ -286,7 +286,7 @@ def test_who_is_judged_costs_one_savepoint_and_who_is_not_none(purse: Any) -> No
             )
         with CaptureQueriesContext(connection) as queries:
             inline.engine("default").turn(limit=1, queues=["default"])
-        return len([q for q in queries.captured_queries if q["sql"].startswith("SAVEPOINT")])
+        return len([q for q in queries.captured_queries if q["sql"] and q["sql"].startswith("SAVEPOINT")])
 
     without = send("free", sender=sender(ann))
     assert send("spend", sender=sender(ann)) == without + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -95,7 +96,18 @@ async def waiting_long() -> None:
     await asyncio.sleep(3600)
 
 
+@activity
+def held_up(gate: str | None) -> None:
+    """Quick without a gate."""
+    if gate is not None:
+        begun, opened, over = _gates[gate]
+        begun.set()
+        opened.wait(30)
+        over.set()
+
+
 _left: list[Any] = []
+_gates: dict[str, tuple[threading.Event, threading.Event, threading.Event]] = {}
 
 
 def task(act: Any, *args: Any, **options: Any) -> TaskState:
@@ -133,6 +145,45 @@ def ends(pool: Pool, *tasks: TaskState) -> dict[int, TaskResult]:
     numbers = {t.id for t in tasks}
     wait_for(lambda: numbers <= {r.task.id for r in pool.results()})
     return {r.task.id: r for r in pool.results() if r.task.id in numbers}
+
+
+def gate() -> str:
+    name = str(uuid4())
+    _gates[name] = threading.Event(), threading.Event(), threading.Event()
+    return name
+
+
+def test_who_is_cancelled_while_he_runs_leaves_his_place_to_others_and_comes_too_late(pool: Pool) -> None:
+    gates = [gate(), gate()]
+    stuck = [task(held_up, name) for name in gates]
+    pool.submit(stuck)
+    for name in gates:
+        assert _gates[name][0].wait(30)
+
+    pool.cancel(pool.held())
+    after = task(quick, 1)
+    assert kind(ends(pool, after)[after.id]) == "ActivityCompleted"
+    for name in gates:
+        _gates[name][1].set()
+        assert _gates[name][2].wait(30)
+    later = [task(quick, 1) for _ in range(4)]
+    ends(pool, *later)
+    assert {r.task.id for r in pool.results()} == {after.id, *(t.id for t in later)}
+
+
+def test_nothing_is_taken_ahead_of_an_activity_one_attempt_of_which_takes_long(pool: Pool) -> None:
+    ends(pool, *(task(held_up, None) for _ in range(20)))
+    assert pool.room().ahead[held_up.name] > 0
+
+    name = gate()
+    slow = task(held_up, name)
+    pool.submit([slow])
+    wait_for(lambda: held_up.name not in pool.room().ahead)
+    assert pool.room().threads == 1
+    _gates[name][1].set()
+    wait_for(lambda: slow.id in {r.task.id for r in pool.results()})
+    ends(pool, *(task(held_up, None) for _ in range(40)))
+    wait_for(lambda: held_up.name in pool.room().ahead)
 
 
 def kind(result: TaskResult) -> str:

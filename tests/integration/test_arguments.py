@@ -172,9 +172,9 @@ def test_an_environment_that_evicts_keeps_nothing_in_memory() -> None:
 
 
 def test_what_a_class_says_is_on_the_rows_of_its_runs() -> None:
-    class Told(Workflow):
-        name = "test.Told"
-        unique = Unique(key="told")
+    class Asked(Workflow):
+        name = "test.Asked"
+        unique = Unique(key="asked")
         task_queue = "slow"
         version = 3
         tags = ["a"]
@@ -185,10 +185,10 @@ def test_what_a_class_says_is_on_the_rows_of_its_runs() -> None:
         async def run(self, args: Any) -> Ok:
             return Ok(None)
 
-    handle = Told.start("1")
+    handle = Asked.start("1")
 
     row = Instance.objects.get()
-    assert (handle.id, row.workflow, row.queue, row.version) == ("told::1", "test.Told", "slow", 3)
+    assert (handle.id, row.workflow, row.queue, row.version) == ("asked::1", "test.Asked", "slow", 3)
     assert (row.tags, row.metadata, row.run_timeout) == (["a"], {"b": 1}, 60)
     assert row.expires_at - row.created_at == timedelta(seconds=600)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from django.db import ProgrammingError
 
 from temporalex_django.conf import get_settings
 from temporalex_django.models import Chain, Instance, Worker
@@ -18,6 +21,9 @@ from temporalex_django.runtime.places import place_of
 from temporalex_django.runtime.recovery import judge_abandoned, recover
 from temporalex_django.runtime.slots import Kind, Mark, open_slot
 from temporalex_django.runtime.worker_rows import WorkerRow
+from temporalex_django.workers.keeper import Keeper
+from temporalex_django.workers.patience import once_there
+from temporalex_django.workers.pump import Pump
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,6 +56,25 @@ def test_who_has_not_lived_for_a_lease_buries_nobody_by_his() -> None:
     assert not recover(storage, lived=lease - 0.1)
     assert recover(storage, lived=lease).workers == [frozen.pk]
     assert not Worker.objects.exists()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_who_could_not_beat_for_a_lease_begins_to_live_anew(away: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database was away for everybody: whose lease has expired may live as well as this one does."""
+    pump = Pump(inline=True)
+    keeper = Keeper(pump)
+    keeper.register()
+    frozen = row(pump.storage, place=place_of(), late=True)
+    lease, clock = get_settings().LEASE_SECONDS, time.monotonic
+    gone, step = [0.0], 2.0 * lease if away else lease / 2
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + gone[0])
+    try:
+        for gone[0] in (step, 2 * step, 2 * step + 0.1):
+            keeper.tend()
+    finally:
+        monkeypatch.undo()
+        pump.slot.close()
+    assert Worker.objects.filter(pk=frozen.pk).exists() == away
 
 
 def test_a_process_that_has_ended_is_dead_whatever_its_lease_says() -> None:
@@ -149,3 +174,14 @@ def test_a_new_worker_does_not_wake_a_run_that_is_paused() -> None:
 
     assert WorkerRow(kind="worker", queues=["default"], workflows={"Tally": [1]}).register(storage) == 0
     assert Chain.objects.get().due_at is None
+
+
+# -- waiting for the database --------------------------------------------------------------------------------------------
+
+
+def test_only_a_database_that_is_away_is_waited_for() -> None:
+    def wrong() -> None:
+        raise ProgrammingError("no such table")
+
+    with pytest.raises(ProgrammingError):
+        once_there(wrong, storage=DjangoStorage(), stop=threading.Event(), timeout=5.0)

@@ -111,7 +111,7 @@ class Pump:
                 threads=settings.ACTIVITY_THREADS,
                 tasks=settings.ACTIVITY_TASKS,
                 now=self.row.now,
-                on_result=self.wake.set,
+                on_result=self._ring,
                 noted=partial(self.slot.noted, "task"),
             )
         )
@@ -132,6 +132,11 @@ class Pump:
         self.rounds = 0  # looks at the tables that are over
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # its keeper's, where there is one
+
+    def _ring(self) -> None:
+        """An activity has ended. Who is to wake up already will see it: he looks after he has cleared ``wake``."""
+        if not self.wake.is_set():
+            self.wake.set()
 
     # --- one look ----------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ def test_quick_activities_do_not_wait_behind_long_ones_of_one_worker(
     with worker(env, tmp_path, name="busy"):
         measured = start("Mixed", {"tiny": 30, "path": str(log)}, workflow_id="measured")
         wait_for(lambda: closed(measured))
-        holding = start("Mixed", {"long": 4, "hold": str(hold)}, workflow_id="holding")
+        holding = start("Mixed", {"long": 2, "hold": str(hold)}, workflow_id="holding")
         quick = start("Mixed", {"tiny": 30, "path": str(log)}, workflow_id="quick")
         wait_for(lambda: ActivityTask.objects.filter(started_at__isnull=False).count() == 2)
         with worker(env, tmp_path, name="idle"):

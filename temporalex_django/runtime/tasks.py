@@ -90,6 +90,11 @@ class TaskStatements(ABC):
                     found += take(queue, room, owner, which, excluded)
             return self._mine(self._readable(found))
 
+    @property
+    def _order(self) -> str:
+        """Under a virtual clock much is due at one instant, and the oldest call comes first; a worker need not sort a fan-out for that."""
+        return "due_at" if self.clock is None else "due_at, id"
+
     def here(self) -> tuple[str, list[Any]]:
         """A condition that leaves out what this process lacks, and its parameters; nothing as long as none of it was seen."""
         absent = [name for name in self.absent if name not in activity.registry]
@@ -147,7 +152,7 @@ class TaskStatements(ABC):
 
     def _take(self, queue: str, room: Room, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
         due, moment = self.sql.instant(self.clock)
-        free = f" from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= {due} order by due_at limit %s"
+        free = f" from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= {due} order by {self._order} limit %s"
         skip = self.sql.skip_locked()
         taken: list[str] = []
         parameters: list[Any] = [owner]
@@ -164,7 +169,7 @@ class TaskStatements(ABC):
             near = f"select id from (select id, activity{free}) near where {test.format(f'activity {among}')}"
             taken.append(
                 f"array(select id from temporalex_activity_task where id = any(array({near})) and owner is null"
-                f" order by due_at limit %s{skip})"
+                f" order by {self._order} limit %s{skip})"
             )
             parameters.extend([queue, *excluded, *moment, _NEAR, parameter, limit])
 
@@ -189,7 +194,7 @@ class TaskStatements(ABC):
     def _take_sqlite(self, queue: str, room: Room, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
         near = self.sql.select(
             f"select id, activity from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= %s"
-            " order by due_at limit %s",
+            f" order by {self._order} limit %s",
             [queue, *excluded, self.now(), max(room.most, _NEAR if room.asyncs or room.ahead else 0)],
             ("int8", "text"),
         )

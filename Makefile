@@ -8,6 +8,7 @@
 #   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` has the short one
 #                              tests run in TEST_PROCESSES=2 processes side by side
 #   make conformance [ROWS=TX,ST]   behaviours without a test, and docs/reference/conformance.md anew; exit status 1 when there are any
+#   make docs                  the documentation with the reference of the public names, into var/site; make lint does it, too
 #   make lint · make format · make bench [ARGS=...] · make venv · make coverage · make clean
 
 PYTHON = .venv/bin/python
@@ -26,10 +27,10 @@ export PYTHONUNBUFFERED = 1
 export TEST_PROCESSES
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-check test test-fast faults properties conformance coverage lint format bench clean
+.PHONY: help venv demo demo-check test test-fast faults properties conformance coverage docs lint format bench clean
 
 help:
-	@sed -n '3,13s/^#  *//p' Makefile
+	@sed -n '3,14s/^#  *//p' Makefile
 
 venv:
 	@scripts/venv.sh .venv $(PRIMARY)
@@ -62,6 +63,9 @@ coverage: venv
 	@TEST_DB=postgres $(PYTHON) -m coverage run -m pytest $(ARGS)
 	@$(PYTHON) -m coverage combine --quiet
 	@$(PYTHON) -m coverage report
+
+docs: venv
+	@scripts/docs.sh
 
 lint: venv
 	@scripts/lint.sh

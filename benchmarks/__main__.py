@@ -1,8 +1,10 @@
-"""``python -m benchmarks run [--only one,update,...] [--peers dbos,django-q2] [--json FILE]``: measures, prints JSON and ratios.
+"""Measure, and print JSON and ratios.
 
-``one``, ``graph`` and ``update`` need PostgreSQL: the server of DATABASE_URL, or an embedded one that ends with this command. Ours and the peers
-run in turn in the same call, on the same server. A peer that cannot start is reported as absent, never as zero. All others run in
-this process, without a database and without Django.
+``python -m benchmarks run [--only one,update,...] [--peers dbos,django-q2] [--json FILE]``
+
+``one``, ``graph`` and ``update`` need PostgreSQL: the server of DATABASE_URL, or an embedded one that ends with this
+command. Ours and the peers run in turn in the same call, on the same server. A peer that cannot start is reported as
+absent, never as zero. All others run in this process, without a database and without Django.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import gc
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -28,6 +32,9 @@ WORKER_GC: Final = (50_000, 20, 100)
 
 
 def main() -> int:
+    signal.signal(
+        signal.SIGTERM, lambda number, _frame: sys.exit(128 + number)
+    )  # what was started is ended on the way out
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("command", choices=["run"])
     parser.add_argument("--only", default=",".join(ON_DATABASE + IN_PROCESS), help="names of benchmarks")
@@ -57,7 +64,7 @@ def _in_process(wanted: list[str], options: argparse.Namespace) -> dict[str, Any
     from benchmarks import core, guard
 
     sizes = [int(size) for size in options.sizes.split(",")]
-    measures = {
+    measures: dict[str, Callable[[], Any]] = {
         "replay": lambda: core.replay(options.count, options.rounds),
         "steps": lambda: core.steps(options.count, options.rounds),
         "fan": lambda: core.fan(sizes, options.rounds),

@@ -1,4 +1,6 @@
-"""``replay``, ``steps``, ``fan``, ``long``, ``memory``: the executor by itself and in memory. Time is CPU time of this process.
+"""``replay``, ``steps``, ``fan``, ``long``, ``memory``: the executor by itself and in memory.
+
+Time is CPU time of this process.
 
 Each figure is the best of its rounds: the others say how busy the machine was.
 """
@@ -14,17 +16,20 @@ from typing import Any
 
 from benchmarks import flows
 from temporalex_django import Workflow
-from temporalex_django.core.activation import Activation, RunInfo
-from temporalex_django.core.events import HistoryEvent, Job
 from temporalex_django.core.executor import Executor
-from temporalex_django.core.replaying import replay as replay_history
+from temporalex_django.core.history.activation import Activation, RunInfo
+from temporalex_django.core.history.events import HistoryEvent, Job
+from temporalex_django.core.history.replay import replay as replay_history
 from temporalex_django.testing import WorkflowEnvironment
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def replay(count: int, rounds: int) -> dict[str, Any]:
-    """Events/s from history to executor: of one run with ``count`` activities, and of carts with as many messages together."""
+    """Events/s from history to executor.
+
+    Of one run with ``count`` activities, and of carts with as many messages together.
+    """
     env = WorkflowEnvironment()
     steps = env.start(flows.Steps, count).history()
     carts = [_shopped(env, f"cart-{number}") for number in range(max(count // 100, 1))]
@@ -41,7 +46,10 @@ def steps(count: int, rounds: int) -> dict[str, Any]:
 
 
 def fan(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
-    """µs a branch of one ``parallel``: all results in one activation, each in one of its own, and in a ``WorkflowEnvironment``."""
+    """µs a branch of one ``parallel``.
+
+    All results in one activation, each in one of its own, and in a ``WorkflowEnvironment``.
+    """
     return {
         "at_once": _growth(sizes, lambda size: _fan(size, size), rounds),
         "one_by_one": _growth(sizes, lambda size: _fan(size, 1), rounds),
@@ -50,7 +58,10 @@ def fan(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 
 
 def long(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
-    """µs a signal through one phase: all in one activation, each in one of its own, and in a ``WorkflowEnvironment``."""
+    """µs a signal through one phase.
+
+    All in one activation, each in one of its own, and in a ``WorkflowEnvironment``.
+    """
     return {
         "at_once": _growth(sizes, lambda size: _long(size, size), rounds),
         "one_by_one": _growth(sizes, lambda size: _long(size, 1), rounds),
@@ -59,7 +70,7 @@ def long(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 
 
 def memory(count: int) -> dict[str, Any]:
-    """Bytes of an executor that is parked: a cart with ten items in its phase, and a run that waits for one activity."""
+    """Bytes of a parked executor: a cart with ten items in its phase, and a run that waits for one activity."""
     return {
         "cart_bytes": _bytes(count, lambda number: _parked(flows.Cart, [_update(i) for i in range(10)], number)),
         "activity_bytes": _bytes(count, lambda number: _parked(flows.Steps, [], number)),

@@ -1,4 +1,7 @@
-"""``graph``: ten-step graphs against the same steps as a function workflow, and the cost of a step in small and large graphs."""
+"""``graph``: ten-step graphs against the same steps as a function workflow.
+
+And the cost of a step in small and large graphs.
+"""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from temporalex_django.core import guard
-from temporalex_django.core.activation import Activation, RunInfo
-from temporalex_django.core.events import Job
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.executor import Executor
+from temporalex_django.core.history.activation import Activation, RunInfo
+from temporalex_django.core.history.events import Job
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 #: The same flows twice: code that was instrumented once stays so.
@@ -51,7 +51,9 @@ class Busy(Workflow):
 
 
 def run(count: int, rounds: int) -> dict[str, Any]:
-    """``steps``: activity steps/s of one run; ``suspects``: the same, with a variable called in each; ``calls``: nothing but calls.
+    """``steps``: activity steps/s of one run; ``suspects``: the same, with a variable called in each.
+
+    ``calls``: nothing but calls.
 
     Python 3.11 looks at calls only in runs whose code is suspect, for which a variable that is called is enough.
     """

@@ -10,7 +10,10 @@ from benchmarks.processes import worker
 
 
 def run(count: int) -> dict[str, Any]:
-    """The rate of one worker process over a backlog of ``count`` starts, and of starting, each one transaction of its own."""
+    """The rate of one worker process over a backlog of ``count`` starts.
+
+    And the rate of starting, each in a transaction of its own.
+    """
     from django.db import connection
 
     from benchmarks.app.workflows import One

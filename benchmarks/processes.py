@@ -1,4 +1,7 @@
-"""Worker processes of the benchmarks; each ends with the block that started it."""
+"""Worker processes of the benchmarks.
+
+Each ends with the block that started it, and with this process, however that ends (Linux).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from scripts.embedded_postgres import die_with_parent
 
 
 @contextmanager
@@ -20,6 +25,7 @@ def process(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - called from the main thread, one system call
     )
     try:
         yield child

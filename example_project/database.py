@@ -24,7 +24,8 @@ def sqlite(file: Path | str) -> dict[str, Any]:
         # A reused connection keeps its page cache, and needs no WAL handshake for every request.
         "CONN_MAX_AGE": 600,
         "OPTIONS": {
-            # A transaction that begins as a reader and wants to write later fails at once when another wrote in between.
+            # A transaction that begins as a reader and wants to write later fails at once when another wrote in
+            # between.
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",

@@ -135,7 +135,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
 }
 
-# One cluster for both: the project's own django-q2 tasks, and the pumps that advance workflows.
+# One cluster for both: the project's own django-q2 tasks, and the workers that advance workflows.
 Q_CLUSTER = {
     "name": "shop",
     "orm": "default",
@@ -152,7 +152,8 @@ Q_CLUSTER = {
 
 TEMPORALEX: dict[str, object] = {}
 
-# The payment provider is a process of its own: `python -m example_project.provider`. Carts and orders have an account each.
+# The payment provider is a process of its own: `python -m example_project.provider`. Carts and orders have an account
+# each.
 SHOP_PROVIDER_URL = os.environ.get("SHOP_PROVIDER_URL", "http://127.0.0.1:8901")
 SHOP_ORDERS_PROVIDER_URL = os.environ.get("SHOP_ORDERS_PROVIDER_URL", "http://127.0.0.1:8902")
 # With which the carrier signs what it reports.

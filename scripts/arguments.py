@@ -1,4 +1,6 @@
-"""Try the table of public arguments: each test must fail when its argument has no effect. ``python scripts/arguments.py [OWNER…]``.
+"""Try the table of public arguments: each test must fail when its argument has no effect.
+
+``python scripts/arguments.py [OWNER…]``.
 
 A run of pytest for each argument, on SQLite: some minutes for all of them.
 """
@@ -24,7 +26,7 @@ def survives(owner: str, name: str, test: str) -> bool:
         "-m",
         "pytest",
         "-p",
-        "tests.dropping",
+        "tests.support.dropping",
         "-p",
         "no:cacheprovider",
         "-x",

@@ -1,7 +1,8 @@
 """Which test proves which behaviour: ``python scripts/conformance.py [TX,ST]``, or ``make conformance ROWS=TX,ST``.
 
-A test names rows of ``docs/reference/behaviours.toml`` in its docstring, or in the id of its case where a table has one row a case.
-This collects them through pytest itself, so that cases and hosts are the real ones, and writes ``docs/reference/conformance.md``.
+A test names rows of ``docs/reference/behaviours.toml`` in its docstring, or in the id of its case where a table has one
+row a case. This collects them through pytest itself, so that cases and hosts are the real ones, and writes
+``docs/reference/conformance.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ HOSTS = ("memory", "memory-evicted", "database", "database-evicted")
 ROW = re.compile(r"\b[A-Z]{2}-\d{3}\b")
 _OUTPUT = "TX_CONFORMANCE"
 
-#: Test functions as "path::name", and for each row the hosts of the cases that name it ("" for a test that has no host).
+#: Test functions as "path::name", and for each row the hosts of the cases that name it ("" for a test that has no
+#: host).
 Named = dict[str, dict[str, set[str]]]
 
 

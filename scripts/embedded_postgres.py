@@ -94,7 +94,7 @@ class EmbeddedPostgres:
                 stderr=log,
                 cwd=self.data_dir.parent,
                 start_new_session=True,  # Ctrl-C is for the program that uses the server; it stops the server last
-                preexec_fn=_die_with_parent  # noqa: PLW1509 - not when there may be other threads
+                preexec_fn=die_with_parent  # noqa: PLW1509 - not when there may be other threads
                 if threading.current_thread() is threading.main_thread()
                 else None,
                 **self._identity(),
@@ -256,8 +256,8 @@ def _others_may_enter(path: Path) -> bool:
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (existing, *existing.parents))
 
 
-def _die_with_parent() -> None:
-    """Ask Linux to stop the server when the process that started it is gone, however it went."""
+def die_with_parent() -> None:
+    """In a child, before its program: ask Linux for SIGINT when whoever started it is gone, however it went."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
 

@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 
 from temporalex_django import conf, errors
-from temporalex_django.core import places
+from temporalex_django.core import current
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _NOTE = "<!-- made by scripts/reference.py: do not edit -->\n"
@@ -75,15 +75,15 @@ def places_page() -> str:
         "Where a primitive may be called. It is checked at the call and again at the `await`; a wrong place raises `NestingError`, no",
         "workflow at all `OutsideWorkflow`. A branch is one of `parallel` or `race`, in `run` or in a handler.",
         "",
-        "| primitive | " + " | ".join(places.UNIT_KINDS) + " |",
-        "|---|" + "---|" * len(places.UNIT_KINDS),
+        "| primitive | " + " | ".join(current.UNIT_KINDS) + " |",
+        "|---|" + "---|" * len(current.UNIT_KINDS),
     ]
     for name in _PRIMITIVES:
-        cells = ["no" if (name, kind) in places.FORBIDDEN else "yes" for kind in places.UNIT_KINDS]
+        cells = ["no" if (name, kind) in current.FORBIDDEN else "yes" for kind in current.UNIT_KINDS]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     lines += ["", "Why not:", ""]
-    lines += [f"- `{name}` in a {kind}: {reason}." for (name, kind), reason in places.FORBIDDEN.items()]
-    reads = ", ".join(f"`{name}`" for name in sorted(places.READS))
+    lines += [f"- `{name}` in a {kind}: {reason}." for (name, kind), reason in current.FORBIDDEN.items()]
+    reads = ", ".join(f"`{name}`" for name in sorted(current.READS))
     lines += [
         "",
         f"Validators, queries and predicates of `wait_condition` may only read: {reads}. A closure of `update_state` may call none of them.",

@@ -8,12 +8,13 @@ if TYPE_CHECKING:
     from temporalex_django import errors
     from temporalex_django.authoring import api
     from temporalex_django.authoring.activity import activity
+    from temporalex_django.authoring.activity_context import activity_context
+    from temporalex_django.authoring.handle import WorkflowHandle
     from temporalex_django.authoring.handlers import signal, update
     from temporalex_django.authoring.retry import RetryPolicy
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.versions import VersionedWorkflow
     from temporalex_django.authoring.workflow import Workflow, query
-    from temporalex_django.client import WorkflowHandle
     from temporalex_django.core.results import (
         Async,
         ContinueAsNew,
@@ -26,16 +27,15 @@ if TYPE_CHECKING:
         Stop,
         TimedOut,
     )
+    from temporalex_django.graph.definition.transitions import transit
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
-    from temporalex_django.graph.transitions import transit
     from temporalex_django.graph.workflow import GraphWorkflow
-    from temporalex_django.runtime.activity_context import activity_context
 
 _HOME = {
     "errors": "temporalex_django.errors",
     "api": "temporalex_django.authoring.api",
     "activity": "temporalex_django.authoring.activity",
-    "activity_context": "temporalex_django.runtime.activity_context",
+    "activity_context": "temporalex_django.authoring.activity_context",
     "signal": "temporalex_django.authoring.handlers",
     "update": "temporalex_django.authoring.handlers",
     "RetryPolicy": "temporalex_django.authoring.retry",
@@ -43,10 +43,10 @@ _HOME = {
     "Workflow": "temporalex_django.authoring.workflow",
     "VersionedWorkflow": "temporalex_django.authoring.versions",
     "GraphWorkflow": "temporalex_django.graph.workflow",
-    "transit": "temporalex_django.graph.transitions",
+    "transit": "temporalex_django.graph.definition.transitions",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
     "query": "temporalex_django.authoring.workflow",
-    "WorkflowHandle": "temporalex_django.client",
+    "WorkflowHandle": "temporalex_django.authoring.handle",
     **dict.fromkeys(
         ("Async", "ContinueAsNew", "Err", "Event", "NoReply", "Ok", "Pending", "Reply", "Stop", "TimedOut"),
         "temporalex_django.core.results",

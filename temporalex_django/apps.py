@@ -18,7 +18,7 @@ from temporalex_django.conf import get_settings, problems
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.binding import Backend
+    from temporalex_django.authoring.binding import BoundBackend
 
 logger = logging.getLogger("temporalex_django")
 
@@ -40,7 +40,7 @@ class TemporalexConfig(AppConfig):
                 return
             raise NotConfigured(" ".join(wrong))
         from temporalex_django.authoring import binding  # noqa: PLC0415 - nothing is needed before the app is ready
-        from temporalex_django.runtime import connections, guarded_orm  # noqa: F401, PLC0415 - receivers prepare sessions
+        from temporalex_django.db import guarded_orm  # noqa: PLC0415 - it needs the settings
 
         binding.bind(_backend)
         guarded_orm.install()
@@ -49,7 +49,10 @@ class TemporalexConfig(AppConfig):
 
 
 def _discover() -> list[tuple[str, WorkflowDefinitionError]]:
-    """Import the modules of all apps; those that define what cannot be a workflow are for ``manage.py check`` to report, all of them."""
+    """Import the modules of all apps.
+
+    Those that define what cannot be a workflow are for ``manage.py check`` to report, all of them.
+    """
     faulty = []
     for app in apps.get_app_configs():
         for name in ("activities", "workflows"):
@@ -63,7 +66,7 @@ def _discover() -> list[tuple[str, WorkflowDefinitionError]]:
     return faulty
 
 
-def _backend() -> Backend:
+def _backend() -> BoundBackend:
     from temporalex_django.client import backend  # noqa: PLC0415 - it needs the models
 
     return backend()
@@ -77,9 +80,9 @@ def _run_locally() -> None:
         return
 
     def begin() -> None:
-        from temporalex_django.workers.local import LocalRunner  # noqa: PLC0415 - it needs the models
+        from temporalex_django.workers.development import DevelopmentWorker  # noqa: PLC0415 - it needs the models
 
         apps.ready_event.wait()
-        LocalRunner().start()
+        DevelopmentWorker().start()
 
     threading.Thread(target=begin, name="temporalex-begin", daemon=True).start()

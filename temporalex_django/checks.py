@@ -1,9 +1,12 @@
-"""System checks, tag ``temporalex``. What is wrong with our own settings is an Error; what the host's set-up lets us down in, a Warning."""
+"""System checks, tag ``temporalex``.
+
+What is wrong with our own settings is an Error; what the host's set-up lets us down in, a Warning.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,8 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from temporalex_django import conf
 from temporalex_django.authoring.lint import Finding, lint
-from temporalex_django.core.guard_rules import is_project_file
+from temporalex_django.core.determinism.rules import is_project_file
+from temporalex_django.db.dialects.checks import problems_of
 from temporalex_django.errors import WorkflowDefinitionError
 
 TAG = "temporalex"
@@ -52,53 +56,7 @@ def check_database(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
         connection = connections[conf.read()[0].DATABASE]
     except ConnectionDoesNotExist:
         return []
-    return list(_BY_VENDOR.get(connection.vendor, _other)(connection))
-
-
-def _sqlite(connection: Any) -> Iterator[CheckMessage]:
-    configured = connection.settings_dict
-    if str((configured.get("OPTIONS") or {}).get("transaction_mode") or "").upper() not in {"IMMEDIATE", "EXCLUSIVE"}:
-        yield Warning(
-            "Workflows on SQLite without transaction_mode=IMMEDIATE: a transaction that reads before it writes fails with "
-            "'database is locked' when somebody else wrote in between.",
-            hint="DATABASES[...]['OPTIONS'] = {'transaction_mode': 'IMMEDIATE', 'timeout': 20, 'init_command': "
-            "'PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;'}",
-            id="temporalex_django.W001",
-        )
-    if configured.get("ATOMIC_REQUESTS"):
-        yield Warning(
-            "Workflows on SQLite with ATOMIC_REQUESTS: every request holds the one writer lock to its end, and workers wait for it.",
-            hint="Set ATOMIC_REQUESTS to False for this database, or use PostgreSQL.",
-            id="temporalex_django.W002",
-        )
-
-
-def _postgresql(connection: Any) -> Iterator[CheckMessage]:
-    if (connection.settings_dict.get("OPTIONS") or {}).get("pool"):
-        yield Warning(
-            "Workflows on a connection with psycopg's pool: pools and fork do not mix, and django-q2 forks its workers.",
-            hint="Use CONN_MAX_AGE instead of OPTIONS['pool'] in worker processes.",
-            id="temporalex_django.W003",
-        )
-    try:
-        from psycopg import Connection  # noqa: F401, PLC0415 - an extra
-    except ImportError:
-        yield Error(
-            "Workflows on PostgreSQL need psycopg 3.",
-            hint="pip install 'temporalex-django[postgres]'",
-            id="temporalex_django.E003",
-        )
-
-
-def _other(connection: Any) -> Iterator[CheckMessage]:
-    yield Error(
-        f"Workflows run on PostgreSQL and SQLite; the database {connection.alias!r} is {connection.vendor}.",
-        hint="Name another alias in TEMPORALEX['DATABASE'].",
-        id="temporalex_django.E004",
-    )
-
-
-_BY_VENDOR: dict[str, Callable[[Any], Iterator[CheckMessage]]] = {"sqlite": _sqlite, "postgresql": _postgresql}
+    return list(problems_of(connection))
 
 
 @register(Tags.database)
@@ -176,7 +134,10 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
 
 
 def _broker_problems(path: str) -> Iterator[CheckMessage]:
-    """A broker of ours that cannot be used is an Error; anybody else's is not our business, beyond saying what it means."""
+    """A broker of ours that cannot be used is an Error.
+
+    Anybody else's is not our business, beyond saying what it means.
+    """
     module, _, name = path.rpartition(".")
     ours = path.startswith("temporalex_django.")
     try:
@@ -189,9 +150,9 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
                 id="temporalex_django.E006",
             )
         return
-    from temporalex_django.workers.q2 import PumpHost  # noqa: PLC0415 - it imports django-q2
+    from temporalex_django.workers.q2.broker import WorkerHost  # noqa: PLC0415 - it imports django-q2
 
-    if isinstance(cls, type) and issubclass(cls, PumpHost):
+    if isinstance(cls, type) and issubclass(cls, WorkerHost):
         return
     if ours:
         yield Error(
@@ -202,7 +163,7 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     else:
         yield Warning(
             f"Q_CLUSTER['broker_class'] is {path!r}, which does not advance workflows.",
-            hint=f"class Broker({_OURS}.PumpHost, {name}): pass, or run manage.py temporalex worker beside the cluster.",
+            hint=f"class Broker({_OURS}.WorkerHost, {name}): pass, or run manage.py temporalex worker beside the cluster.",
             id="temporalex_django.W004",
         )
 
@@ -235,7 +196,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     """Definitions that were refused when their module was imported, and graphs that were changed since."""
     del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
-    from temporalex_django.graph import validation  # noqa: PLC0415 - only for this check
+    from temporalex_django.graph.definition import validation  # noqa: PLC0415 - only for this check
     from temporalex_django.graph.workflow import GraphWorkflow  # noqa: PLC0415 - as above
 
     found: list[CheckMessage] = [
@@ -265,7 +226,7 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
 
 
 def _workflow_files() -> dict[str, set[str]]:
-    """Files of autodiscovered workflow modules and of workflows in installed apps, with the classes registered there."""
+    """Files of autodiscovered modules and of workflows in installed apps, with the classes registered there."""
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
     installed = [app.name for app in apps.get_app_configs()]

@@ -1,17 +1,19 @@
 """Settings: one typed, frozen value read from the dict ``TEMPORALEX`` of the Django settings.
 
-``get_settings()`` reads it anew whenever Django's setting is another object, so ``override_settings`` works and there is no cache
-to invalidate. Without Django, or before it is configured, the defaults hold: the in-memory environment needs no settings.
+``get_settings()`` reads it anew whenever Django's setting is another object, so ``override_settings`` works and there
+is no cache to invalidate. Without Django, or before it is configured, the defaults hold: the in-memory environment
+needs no settings.
 
-A name that is unknown, or a value of a wrong type, raises ``NotConfigured``: when Django starts, and at every use. A misspelt
-``PAYLOAD_CODEC`` must not mean that payloads are stored as plain JSON.
+A name that is unknown, or a value of a wrong type, raises ``NotConfigured``: when Django starts, and at every use. A
+misspelt ``PAYLOAD_CODEC`` must not mean that payloads are stored as plain JSON.
 """
 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
@@ -24,11 +26,32 @@ if TYPE_CHECKING:
 
 SETTING = "TEMPORALEX"
 _OURS = "temporalex_django.core.payloads.JsonCodec"
+#: What an object that a setting names by its path must have.
+_METHODS = {
+    "PAYLOAD_CODEC": ("encode", "decode"),
+    "ACCESS_POLICY": ("narrow", "permits", "allows", "startable", "mask"),
+}
+#: In ``TRUSTED_PROXIES``: a proxy that comes over a socket of this machine, which has no address.
+UNIX = "unix"
 
 
-def _setting(default: Any, doc: str) -> Any:
-    """A field whose documentation travels with it: ``docs/reference/settings.md`` is made of these."""
-    return field(default=default, metadata={"doc": doc})
+def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
+    """A field whose documentation travels with it: ``docs/reference/settings.md`` is made of these.
+
+    ``refuse`` knows values of the right type that are wrong; ``kind`` says then what is wanted.
+    """
+    return field(default=default, metadata={"doc": doc, "refuse": refuse, "kind": kind})
+
+
+def _no_proxies(value: Any) -> bool:
+    """Whether some of these are neither addresses nor networks."""
+    try:
+        for one in value:
+            if one != UNIX:
+                ipaddress.ip_network(one, strict=False)
+    except ValueError:
+        return True
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +67,11 @@ class Settings:
         _OURS,
         "Dotted path of the class that turns payloads (arguments, results, messages, history attributes) into bytes and back. "
         "It has `encode(value) -> bytes` and `decode(data) -> value`; one that encrypts goes here.",
+    )
+    ACCESS_POLICY: str = _setting(
+        "temporalex_django.access.AccessPolicy",
+        "Dotted path of a subclass of `temporalex_django.access.AccessPolicy`: which runs there are for a user, what he may do and start, "
+        "and how payloads look to him. REST, the admin, commands and `by=` all ask it.",
     )
     MAX_PAYLOAD_BYTES: int = _setting(
         2_000_000,
@@ -116,6 +144,13 @@ class Settings:
         "Requests to REST that may wait at a time, in one process, for a result or the outcome of an update (`?wait=`). Others are "
         "answered at once: 202, with `Retry-After`. Less than the server has threads.",
     )
+    TRUSTED_PROXIES: tuple[str, ...] = _setting(
+        (),
+        "The proxies in front of the web server: what they say in `X-Forwarded-For` is noted as the address of whoever acted. "
+        "`'unix'` is one that comes over a socket of the machine. Of everybody else `REMOTE_ADDR` is noted.",
+        refuse=_no_proxies,
+        kind=f"a list of addresses, networks ('10.0.0.0/8') and {UNIX!r}",
+    )
     LOCAL_RUNNER: bool | None = _setting(
         None, "Whether `runserver` runs workflows in threads of its own. None: under DEBUG it does."
     )
@@ -133,27 +168,34 @@ def get_settings() -> Settings:
 
 
 def read() -> tuple[Settings, list[str]]:
-    """The settings with the default in place of what is wrong, and what that is: for the system checks, which report all of it."""
+    """The settings with the default in place of what is wrong, and what that is.
+
+    For the system checks, which report all of it.
+    """
     global _seen  # noqa: PLW0603 - a memo of one entry, compared by identity
     raw = _raw()
     if _seen is None or _seen[0] is not raw:
         given = raw if isinstance(raw, Mapping) else _NOTHING
         known = _hints()
-        good = {name: value for name, value in given.items() if name in known and _fits(value, known[name])}
+        good = {name: value for name, value in given.items() if name in known and _fits(name, value, known[name])}
         _seen = raw, Settings(**good), [*_wrong(raw, known)]
     return _seen[1], _seen[2]
 
 
 def problems() -> list[str]:
-    """What is wrong with ``TEMPORALEX``, one sentence each; the codec is imported for it."""
+    """What is wrong with ``TEMPORALEX``, one sentence each; what it names by path is imported for it."""
     _, wrong = read()
     if found := [*wrong, *_misspelt()]:
         return found
+    return [problem for name in _METHODS if (problem := _cannot_be_made(name))]
+
+
+def _cannot_be_made(name: str) -> str | None:
     try:
-        codec()
+        made(name)
     except NotConfigured as exc:
-        return [str(exc)]
-    return []
+        return str(exc)
+    return None
 
 
 def _wrong(raw: Any, known: Mapping[str, Any]) -> Iterator[str]:
@@ -164,16 +206,16 @@ def _wrong(raw: Any, known: Mapping[str, Any]) -> Iterator[str]:
         if name not in known:
             near = difflib.get_close_matches(str(name).upper(), known, n=1)
             yield f"{SETTING}[{name!r}] is not a setting" + (f": did you mean {near[0]!r}?" if near else ".")
-        elif not _fits(value, known[name]):
+        elif not _fits(name, value, known[name]):
             hint = ""
-            if name == "PAYLOAD_CODEC" and not isinstance(value, str):
+            if name in _METHODS and not isinstance(value, str):
                 cls = value if isinstance(value, type) else type(value)
                 hint = f" Write the path of the class: '{cls.__module__}.{cls.__qualname__}'."
-            yield f"{SETTING}[{name!r}] must be {_describe(known[name])}, not {shown(value)}.{hint}"
+            yield f"{SETTING}[{name!r}] must be {_describe(name, known[name])}, not {shown(value)}.{hint}"
 
 
 def _misspelt() -> Iterator[str]:
-    """There is no ``TEMPORALEX``: another name that looks like it, with a dict that looks like ours, is meant for it."""
+    """There is no ``TEMPORALEX``: a name that looks like it, with a dict that looks like ours, is meant for it."""
     from django.conf import settings  # noqa: PLC0415 - see _raw
 
     if hasattr(settings, SETTING):
@@ -189,39 +231,54 @@ def documentation() -> list[tuple[str, str, str, str]]:
     """``(name, type, default, text)`` of every setting, for the reference page."""
     hints = _hints()
     return [
-        (f.name, _describe(hints[f.name]), repr(f.default) if f.default is not MISSING else "", f.metadata["doc"])
+        (
+            f.name,
+            _describe(f.name, hints[f.name]),
+            repr(f.default) if f.default is not MISSING else "",
+            f.metadata["doc"],
+        )
         for f in fields(Settings)
     ]
 
 
-_codecs: dict[str, PayloadCodec] = {}
+_made: dict[tuple[str, str], Any] = {}
 
 
 def codec() -> PayloadCodec:
-    """The payload codec that the settings name; one object a process and path. Raises ``NotConfigured`` when it cannot be had."""
-    path = get_settings().PAYLOAD_CODEC
-    found = _codecs.get(path)
-    if found is None:
-        found = _codecs[path] = _made(path)
+    """The payload codec that the settings name. Raises ``NotConfigured`` when it cannot be had."""
+    found: PayloadCodec = made("PAYLOAD_CODEC")
     return found
 
 
-def _made(path: str) -> PayloadCodec:
+def made(setting: str) -> Any:
+    """An object of the class that a setting names; one a process and path.
+
+    Raises ``NotConfigured`` when it cannot be had.
+    """
+    path = getattr(get_settings(), setting)
+    found = _made.get((setting, path))
+    if found is None:
+        found = _made[setting, path] = _make(setting, path)
+    return found
+
+
+def _make(setting: str, path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
-        made = getattr(import_module(module), name)()
+        new = getattr(import_module(module), name)()
     except Exception as exc:
-        raise NotConfigured(
-            f"{SETTING}['PAYLOAD_CODEC'] = {path!r} cannot be used: {type(exc).__name__}: {exc}."
-        ) from exc
-    for method in ("encode", "decode"):
-        if not callable(getattr(made, method, None)):
-            raise NotConfigured(f"{SETTING}['PAYLOAD_CODEC'] = {path!r} cannot be used: it has no method {method}().")
-    return made if path == _OURS else _Foreign(path, made)
+        raise NotConfigured(f"{SETTING}[{setting!r}] = {path!r} cannot be used: {type(exc).__name__}: {exc}.") from exc
+    for method in _METHODS[setting]:
+        if not callable(getattr(new, method, None)):
+            raise NotConfigured(f"{SETTING}[{setting!r}] = {path!r} cannot be used: it has no method {method}().")
+    return _Foreign(path, new) if setting == "PAYLOAD_CODEC" and path != _OURS else new
 
 
 class _Foreign:
-    """A codec of the project's. Whatever it raises becomes a ``PayloadError``, which callers and faces know how to take."""
+    """A codec of the project's.
+
+    Whatever it raises becomes a ``PayloadError``, which callers and faces know how to take.
+    """
 
     def __init__(self, path: str, codec: PayloadCodec) -> None:
         self._path = path
@@ -253,6 +310,10 @@ def _raw() -> Any:
         from django.conf import settings  # noqa: PLC0415 - the in-memory environment runs without Django
     except ImportError:
         return _NOTHING
+    # what it was asked for once is in its ``__dict__`` until something is overridden; asking again takes longer
+    known = object.__getattribute__(settings, "__dict__").get(SETTING)
+    if known is not None:
+        return known
     if not settings.configured and not _names_settings():
         return _NOTHING
     return getattr(settings, SETTING, _NOTHING)
@@ -276,10 +337,18 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
 
 
-def _fits(value: Any, annotation: Any) -> bool:
+def _fits(name: str, value: Any, annotation: Any) -> bool:
+    refuse = Settings.__dataclass_fields__[name].metadata["refuse"]
+    return _is_of(value, annotation) and not (refuse is not None and refuse(value))
+
+
+def _is_of(value: Any, annotation: Any) -> bool:
     for one in _choices(annotation):
         if get_origin(one) is Literal:
             if value in get_args(one):
+                return True
+        elif get_origin(one) is tuple:
+            if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
                 return True
         elif one is float:
             if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
@@ -292,7 +361,9 @@ def _fits(value: Any, annotation: Any) -> bool:
     return False
 
 
-def _describe(annotation: Any) -> str:
+def _describe(name: str, annotation: Any) -> str:
+    if kind := Settings.__dataclass_fields__[name].metadata["kind"]:
+        return str(kind)
     names = {
         float: "a number",
         int: "a whole number above 0",

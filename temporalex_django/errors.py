@@ -3,7 +3,8 @@
 The code is what REST answers, logs and ``docs/reference/errors.md`` use; the docstring is the default message.
 
     TemporalexError
-    ├── WorkflowDefinitionError · PayloadError · KeyMissing · OutsideWorkflow · NestingError · DeterminismViolation · NotAwaited
+    ├── WorkflowDefinitionError · PayloadError · KeyMissing · OutsideWorkflow · NestingError · DeterminismViolation
+    ├── NotAwaited
     ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
     ├── InvalidId └── MessageIdTaken
     ├── NotCancellable · UnknownQuery · QueryFailed · EngineNotFound · NotConfigured
@@ -39,6 +40,7 @@ class TemporalexError(Exception):
 
     @property
     def message(self) -> str:
+        """What happened, in a sentence."""
         return str(self.args[0]) if self.args else ""
 
 
@@ -62,7 +64,8 @@ class PayloadError(TemporalexError):
 class KeyMissing(TemporalexError):
     """The payload codec of this process lacks the key that a payload needs; ``key`` names it.
 
-    For codecs to raise, from ``decode``. In a worker it is no failure: the run or activity is left to a worker that has the key.
+    For codecs to raise, from ``decode``. In a worker it is no failure: the run or activity is left to a worker that has
+    the key.
     """
 
     code = "key_missing"
@@ -95,7 +98,10 @@ class DeterminismViolation(TemporalexError):
 
 
 class DeterminismWarning(RuntimeWarning):
-    """What ``DeterminismViolation`` would say, with ``TEMPORALEX["GUARD"] = "warn"``; or the guard cannot see everything."""
+    """What ``DeterminismViolation`` would say, with ``TEMPORALEX["GUARD"] = "warn"``.
+
+    Or the guard cannot see everything.
+    """
 
 
 class NotAwaited(TemporalexError):
@@ -178,6 +184,11 @@ class ResumeRefused(TemporalexError):
 
     code = "resume_refused"
     next_step = "Name the step, or an event that exactly one waiting step declares."
+
+
+def no_process(run: str) -> ResumeRefused:
+    """The run has nothing that takes requests from outside."""
+    return ResumeRefused(f"{run} is no graph: it has no steps to resume")
 
 
 class NotCancellable(TemporalexError):
@@ -266,9 +277,10 @@ class UpdateFailed(TemporalexError):
 class UpdateTimeout(TemporalexError):
     """No outcome in time; ask again with the same ``update_id``.
 
-    ``accepted`` is True when the update is in the history and only its outcome is missing; the instance's ``code`` is ``busy``
-    when the run could not be locked inside the caller's transaction, and ``unknown`` when the connection to the database broke while
-    it was sent: whether it counts is not known, and asking with its ``update_id`` tells, or does it, once.
+    ``accepted`` is True when the update is in the history and only its outcome is missing; the instance's ``code`` is
+    ``busy`` when the run could not be locked inside the caller's transaction, and ``unknown`` when the connection to
+    the database broke while it was sent: whether it counts is not known, and asking with its ``update_id`` tells, or
+    does it, once.
     """
 
     code = "update_timeout"
@@ -346,8 +358,8 @@ class WorkflowCancelled(TemporalexError):
 class ActivityFailure(TemporalexError):
     """An activity finally failed.
 
-    ``type`` is the class name of the last exception (``TimeoutError`` when a timeout ended it), ``cause`` the message of that
-    exception, ``attempts`` how often it ran, ``timeout`` the name of the timeout that ended it or None.
+    ``type`` is the class name of the last exception (``TimeoutError`` when a timeout ended it), ``cause`` the message
+    of that exception, ``attempts`` how often it ran, ``timeout`` the name of the timeout that ended it or None.
     """
 
     code = "activity_failure"
@@ -392,9 +404,10 @@ class ChildWorkflowFailure(TemporalexError):
 class NondeterminismError(TemporalexError):
     """The code no longer does what the history of the run says it did.
 
-    ``seq`` is the number of the command at which they part (of the history event, where there is no command), ``recorded`` what
-    the history holds there, ``produced`` what the code did; "nothing" where one of them has nothing. ``place`` is the file and line
-    of the code (``path:line``) when the history was replayed by ``manage.py temporalex replay``, else None.
+    ``seq`` is the number of the command at which they part (of the history event, where there is no command),
+    ``recorded`` what the history holds there, ``produced`` what the code did; "nothing" where one of them has nothing.
+    ``place`` is the file and line of the code (``path:line``) when the history was replayed by ``manage.py temporalex
+    replay``, else None.
     """
 
     code = "nondeterminism"
@@ -419,14 +432,20 @@ class NondeterminismError(TemporalexError):
 
 
 class EngineChanged(TemporalexError):
-    """The run was started by another version of the engine, which would not do the same with its history. It is blocked, not lost."""
+    """The run was started by another version of the engine, which would not do the same with its history.
+
+    It is blocked, not lost.
+    """
 
     code = "engine_changed"
     next_step = "Let such runs end under the version of temporalex_django that started them, or terminate them and start them again."
 
 
 class JudgingFailed(TemporalexError):
-    """Whether the sender of a message has the permission that its handler takes could not be found out. The run is blocked, not lost."""
+    """Whether the sender of a message has the permission that its handler takes could not be found out.
+
+    The run is blocked, not lost.
+    """
 
     code = "judging_failed"
     next_step = "Look at the authentication backends, whose error it names; the run is tried again by itself."

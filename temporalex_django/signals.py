@@ -1,7 +1,8 @@
 """Django signals: what happened to runs.
 
-All are sent with ``send_robust`` after the commit of what they tell, by the process that committed it, and never on replay. A
-receiver that raises is logged and harms nobody. ``sender`` is the workflow's class where the process has it, else its name.
+All are sent with ``send_robust`` after the commit of what they tell, by the process that committed it, and never on
+replay. A receiver that raises is logged and harms nobody. ``sender`` is the workflow's class where the process has it,
+else its name.
 
 Every signal has ``workflow`` (name), ``workflow_id``, ``run_id``; further arguments stand beside each.
 """
@@ -22,7 +23,8 @@ instance_cancelled = Signal()
 instance_blocked = Signal()
 #: A run published state. ``state``.
 state_published = Signal()
-#: A message is in the history now, or was settled as undelivered. ``kind`` (signal, update, cancel, undelivered), ``name``.
+#: A message is in the history now, or was settled as undelivered. ``kind`` (signal, update, cancel, undelivered),
+#: ``name``.
 message_received = Signal()
 #: An accepted update ended. ``update_id``, ``name``, ``status`` (completed, failed).
 update_completed = Signal()
@@ -37,7 +39,7 @@ timer_fired = Signal()
 #: A person acted on a run, or somebody forced it. ``action``, ``actor``, ``reason``.
 operator_acted = Signal()
 
-# -- graphs: each also has ``workflow_version`` and, merged, the ``telemetry`` that the run was started with; steps are keys, durations
+# -- graphs: each also has ``workflow_version`` and, merged, the ``telemetry`` of the start; steps are keys, durations
 # seconds between stamps, None where the beginning is not known
 
 #: A process has a run in hand. ``recovered``: rebuilt from its history.

@@ -1,9 +1,9 @@
 """Settings of the test suite: TEST_DB=sqlite (default) or TEST_DB=postgres.
 
-PostgreSQL is the server of DATABASE_URL, or an embedded one that lives as long as the test run: pytest imports this module
-before it starts test processes of its own (``-n 2``), which find the server in the environment. Each of them has a folder
-and a database to itself. Processes that tests start use the same settings; the fixture ``subprocess_env`` tells them where the
-test database is.
+PostgreSQL is the server of DATABASE_URL, or an embedded one that lives as long as the test run: pytest imports this
+module before it starts test processes of its own (``-n 2``), which find the server in the environment. Each of them has
+a folder and a database to itself. Processes that tests start use the same settings; the fixture ``subprocess_env``
+tells them where the test database is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ FORGETFUL = {"fsync": "off", "full_page_writes": "off"}
 
 
 def _run_folder() -> Path:
-    """Return the folder of this test process; whoever creates that of the whole run removes it, children are given it."""
+    """Return the folder of this test process.
+
+    Whoever creates that of the whole run removes it; children are given it.
+    """
     if inherited := os.environ.get("TX_TEST_FOLDER"):
         folder = Path(inherited, os.environ.get("PYTEST_XDIST_WORKER", ""))
         folder.mkdir(exist_ok=True)

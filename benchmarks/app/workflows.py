@@ -46,7 +46,7 @@ def _graph(name: str, initial: Any, transitions: dict[Any, Any]) -> type[GraphWo
 
 
 def _ten(name: str, *, reads: bool) -> type[GraphWorkflow]:
-    """Ten steps with a fan-out of three, as page 7 has it."""
+    """Ten steps with a fan-out of three."""
     s = [_step(f"{name}{n}", reads=reads) for n in range(10)]
     line = {(s[n], "ok"): s[n + 1] for n in (0, 1, 2, 6, 7, 8)}
     fan: dict[Any, Any] = {(s[2], "ok"): [s[3], s[4], s[5]], **{(s[n], "ok"): s[6] for n in (3, 4, 5)}}

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
+from scripts.embedded_postgres import die_with_parent
+
 
 def one(count: int) -> dict[str, Any]:
     if importlib.util.find_spec("dbos") is None:
@@ -19,7 +21,9 @@ def one(count: int) -> dict[str, Any]:
         text=True,
         timeout=300,
         check=False,
+        preexec_fn=die_with_parent,
     )
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it failed without a word")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures

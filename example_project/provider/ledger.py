@@ -83,9 +83,12 @@ class Ledger:
             db.execute("update call set outcome = ? where id = ?", [outcome, call.id])
 
     def report(self, *, after: int = 0, without: str = "-") -> dict[str, Any]:
-        """Count what was called and booked after call number ``after``, leaving out references that begin with ``without``.
+        """Count what was called and booked after call number ``after``.
 
-        ``repeats`` are calls of a key that had been called before, ``doubles`` purchases that were charged under two keys.
+        References that begin with ``without`` are left out.
+
+        ``repeats`` are calls of a key that had been called before, ``doubles`` purchases that were charged under two
+        keys.
         """
         values = {"after": after, "without": without}
         calls = "from call where id > :after and substr(reference, 1, length(:without)) <> :without"

@@ -1,4 +1,4 @@
-"""What the day left behind, from all sides: results, stock, provider, invoices; and whether all of it equals the file."""
+"""What the day left behind, from all sides: results, stock, provider, invoices; and whether it equals the file."""
 
 from __future__ import annotations
 

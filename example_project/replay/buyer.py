@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from example_project.replay.day import Basket
     from example_project.replay.rest import Answer
 
-#: Basket ids that are order numbers as they stand. Others are written in hexadecimal behind an x, so no two come to one number.
+#: Basket ids that are order numbers as they stand. Others are written in hexadecimal behind an x, so no two come to one
+#: number.
 PLAIN = re.compile(r"(?!x)[a-z0-9]+", re.ASCII)
 
 

@@ -41,7 +41,10 @@ class Kill:
 
 
 class Chaos(threading.Thread):
-    """Spreads ``wanted`` kills over the middle of the play, ``seconds`` long; only processes below ``cluster`` are killed."""
+    """Spreads ``wanted`` kills over the middle of the play, ``seconds`` long.
+
+    Only processes below ``cluster`` are killed.
+    """
 
     def __init__(self, *, wanted: int, clock: Clock, seconds: float, cluster: int) -> None:
         super().__init__(name="chaos", daemon=True)

@@ -47,7 +47,8 @@ class Customer(Person):
             if number % LOOK_EVERY == 0 or number == len(basket.lines):
                 self._look(visit, expected=number)
         self.clock.wait_until(basket.stamp)
-        # A second checkout, sent because the answer to the first was lost, finds a cart that no longer listens: harmless.
+        # A second checkout, sent because the answer to the first was lost, finds a cart that no longer listens:
+        # harmless.
         self.insist(visit, lambda: self.shop.signal(basket.id, "checkout"), what="checkout", fine={HTTPStatus.ACCEPTED})
 
     def finish(self, visit: Visit) -> None:
@@ -60,7 +61,8 @@ class Customer(Person):
         visit.result = self.result_of(visit, visit.basket.id)
 
     def _start(self, visit: Visit) -> None:
-        # Whoever means to confirm is given as long as he would wait himself: a slow machine must not confirm in his place.
+        # Whoever means to confirm is given as long as he would wait himself: a slow machine must not confirm in his
+        # place.
         within = max(self.confirm_within, self.patience) if visit.confirms else self.confirm_within
         args = {"customer": f"household of {visit.basket.id}", "confirm_within": within}
         lost = visit.resent

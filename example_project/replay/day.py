@@ -125,7 +125,8 @@ def read_day(file: Path) -> Day:
 def _rows(file: Path, *, day: Day) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield line numbers and named fields.
 
-    Physical lines are split one at a time: with a reader over the whole file one stray quote would swallow the baskets after it.
+    Physical lines are split one at a time: with a reader over the whole file one stray quote would swallow the baskets
+    after it.
     """
     names: list[str] | None = None
     # errors="replace": a byte that is no text is then an odd character in one field, and the problem of one line.

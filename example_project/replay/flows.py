@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A shop that runs. ``providers`` are the addresses of the payment provider's accounts by flow, ``clerk`` a user with the role."""
+    """A shop that runs.
+
+    ``providers`` are the addresses of the payment provider's accounts by flow, ``clerk`` a user with the role.
+    """
 
     base_url: str
     token: str

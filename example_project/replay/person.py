@@ -1,4 +1,4 @@
-"""What everybody who deals with the shop in a play can do: ask until there is an answer, and wait for the end of a run."""
+"""What everybody who deals with the shop can do: ask until there is an answer, wait for the end of a run."""
 
 from __future__ import annotations
 

@@ -29,7 +29,10 @@ SILENT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How a day is played. ``speed`` None: so that it takes about ``day_seconds``, but never slower than the day itself."""
+    """How a day is played.
+
+    ``speed`` None: so that it takes about ``day_seconds``, but never slower than the day itself.
+    """
 
     speed: float | None = None
     confirm_within: float = 10.0

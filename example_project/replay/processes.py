@@ -1,4 +1,7 @@
-"""The processes of a running shop: provider, web server, worker cluster. Only what was started here is ever ended here."""
+"""The processes of a running shop: provider, web server, worker cluster.
+
+Only what was started here is ever ended here.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,10 @@ class Process:
         return self.child.poll() is None
 
     def stop(self) -> None:
-        """End it and whatever it started. Its own children are asked by itself: a signal to all hangs a django-q2 cluster."""
+        """End it and whatever it started.
+
+        Its own children are asked by itself: a signal to all hangs a django-q2 cluster.
+        """
         family = descendants(self.child.pid)
         if self.alive:
             self.child.terminate()

@@ -54,7 +54,10 @@ def _provider_of_carts() -> str:
 
 
 def ask_provider(path: str, *, payment: Payment, url: str) -> PaymentMade:
-    """Call the provider at ``url`` with the key of the activity that runs. Raises PaymentRefused, ProviderUnavailable."""
+    """Call the provider at ``url`` with the key of the activity that runs.
+
+    Raises PaymentRefused, ProviderUnavailable.
+    """
     context = activity_context()
     call = request.Request(  # noqa: S310 - the address is a setting
         url + path,

@@ -31,7 +31,10 @@ def signature(body: bytes) -> str:
 @csrf_exempt  # the signature says who it is; there is no cookie to abuse
 @require_POST
 def report(request: HttpRequest) -> JsonResponse:
-    """``{"parcel", "event": "delivered", "at"}``: 200, also when it comes again or too late; 503 asks the carrier to repeat it."""
+    """``{"parcel", "event": "delivered", "at"}``: 200, also when it comes again or too late.
+
+    503 asks the carrier to repeat it.
+    """
     body = request.body
     if not hmac.compare_digest(signature(body).encode(), request.headers.get(SIGNATURE, "").encode()):
         return JsonResponse({"error": "the signature does not fit"}, status=HTTPStatus.FORBIDDEN)
@@ -54,7 +57,8 @@ def report(request: HttpRequest) -> JsonResponse:
 def delivered(parcel: str, *, at: str) -> bool:
     """Note that a parcel has arrived, and let its order go on: both or neither. Gives whether that was known before.
 
-    Raises ``Shipment.DoesNotExist``, and ``errors.UpdateTimeout`` when the order could not be locked; nothing is written then.
+    Raises ``Shipment.DoesNotExist``, and ``errors.UpdateTimeout`` when the order could not be locked; nothing is
+    written then.
     """
     with transaction.atomic():
         shipment = Shipment.objects.select_for_update().get(parcel=parcel)

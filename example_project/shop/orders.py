@@ -1,7 +1,7 @@
 """An order as a graph: the same purchase as a cart's, as a process that an analyst can read as a picture.
 
-What a step needs of an order is in the context: ``initial`` is ``{"customer", "lines"}``, ``steps.validate_order`` the sums. Models
-are imported where they are used, as in activities.py.
+What a step needs of an order is in the context: ``initial`` is ``{"customer", "lines"}``, ``steps.validate_order`` the
+sums. Models are imported where they are used, as in activities.py.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ class AssessOrder(Step):
 
 
 class ShipOrder(Step):
-    """Hands the parcel to the carrier. The carrier can report on it only when the order waits for that: one transaction."""
+    """Hands the parcel to the carrier.
+
+    The carrier can report on it only when the order waits for that: one transaction.
+    """
 
     events = ("shipped",)
     atomic = True

@@ -51,7 +51,8 @@ def migrate() -> None:
 def load_products(day: Day) -> int:
     """Load the products.csv beside the file of the day, with the day's usual prices; return how many there are.
 
-    A product whose price is below a cent a unit (petrol comes in thousandths) has none, and is not for sale on the pages.
+    A product whose price is below a cent a unit (petrol comes in thousandths) has none, and is not for sale on the
+    pages.
     """
     file = day.file.with_name("products.csv")
     if not file.exists():

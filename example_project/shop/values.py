@@ -14,7 +14,10 @@ MAX_PRODUCT_ID = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CartArgs:
-    """How a cart starts. ``confirm_within``: seconds that the customer has to confirm; after that it counts as confirmed."""
+    """How a cart starts.
+
+    ``confirm_within``: seconds that the customer has to confirm; after that it counts as confirmed.
+    """
 
     customer: str
     confirm_within: float = 86_400.0

@@ -34,7 +34,7 @@ UPDATE_TIMEOUT = 5
 
 
 def customers_post(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Take a form from a customer; who is not logged in comes back to a page, not to an address that only takes forms."""
+    """Take a form from a customer; who is not logged in comes back to a page, which an address of forms is not."""
 
     @require_POST
     @wraps(view)

@@ -1,4 +1,6 @@
-"""The six worked examples: a sequence, an entity, phases, a fan-out, async handlers, continue-as-new. The graph is in orders.py.
+"""The six worked examples: a sequence, an entity, phases, a fan-out, async handlers, continue-as-new.
+
+The graph is in orders.py.
 
 Everything here is deterministic; what touches the world is in activities.py.
 """
@@ -64,7 +66,8 @@ class Onboarding(Workflow):
     """Sequential: an account, a welcome, done."""
 
     @query("status")
-    def status(state: Any) -> Any:  # noqa: N805 - a query gets the published state
+    @staticmethod
+    def status(state: Any) -> Any:
         """Say which step it is at."""
         return state
 
@@ -82,7 +85,8 @@ class Counter(Workflow):
     """Entity: counts signals until it is told to stop."""
 
     @query("value")
-    def value(state: Any) -> Any:  # noqa: N805
+    @staticmethod
+    def value(state: Any) -> Any:
         """Give the count."""
         return state
 
@@ -109,12 +113,14 @@ class ShoppingCart(Workflow):
     """Phases: collect lines, charge, book the stock, let the customer confirm, send the receipt."""
 
     @query("status")
-    def status(state: Any) -> Any:  # noqa: N805
+    @staticmethod
+    def status(state: Any) -> Any:
         """Give phase, item count and total, without the lines."""
         return {name: value for name, value in (state or {}).items() if name != "items"}
 
     @query("cart")
-    def cart(state: Any) -> Any:  # noqa: N805
+    @staticmethod
+    def cart(state: Any) -> Any:
         """Give everything that the customer's page shows."""
         return state
 
@@ -230,7 +236,8 @@ class Inventory(Workflow):
     """Async handlers: deliveries are priced side by side, and none is lost."""
 
     @query("stock")
-    def stock(state: Any) -> Any:  # noqa: N805
+    @staticmethod
+    def stock(state: Any) -> Any:
         """Give quantity and price by product."""
         return state
 
@@ -268,7 +275,8 @@ class EventCollector(Workflow):
     """Continue-as-new: collects events for a day or until flushed, stores them, begins a fresh history."""
 
     @query("count")
-    def count(state: Any) -> Any:  # noqa: N805
+    @staticmethod
+    def count(state: Any) -> Any:
         """Give the number of events that wait to be stored."""
         return state
 

@@ -1,8 +1,9 @@
 """What every operation on runs has in common: who acts, may he, the audit row, the Django signal and the log line.
 
-One operation is one class in a file of its own. The client, the admin, REST, pages and commands all call these, so they cannot
-disagree. ``user=None`` means code, which may do everything; a person needs the model permission that the class names. Only messages
-that code sends in somebody's name (``handle.update(..., by=user)``) do without it: the handler says who may send them.
+One operation is one class in a file of its own. The client, the admin, REST, pages and commands all call these, so they
+cannot disagree. ``user=None`` means code, which may do everything; about a person the access policy is asked, with the
+model permission that the class names. Only messages that code sends in somebody's name (``handle.update(...,
+by=user)``) do without it: the handler says who may send them.
 """
 
 from __future__ import annotations
@@ -15,29 +16,36 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from django.utils import timezone
 
-from temporalex_django import signals
+from temporalex_django import access, signals
 from temporalex_django.authoring import people
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.conf import get_settings
-from temporalex_django.core import payloads, places
+from temporalex_django.core import current, payloads
 from temporalex_django.core.senders import Sender
-from temporalex_django.errors import ActionNotPermitted, NestingError
-from temporalex_django.models import OperatorAction
-from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.errors import NestingError
+from temporalex_django.models import Instance, OperatorAction
 
 logger = logging.getLogger("temporalex_django.actions")
 
 T = TypeVar("T")
 
+#: Operations by name, as far as their modules were imported; ``actions.registry`` has all of them.
+registry: dict[str, type[Action[Any]]] = {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who does it, and through which face: admin, rest, pages, command or code. ``user`` None is code."""
+    """Who does it, and through which face: admin, rest, pages, command or code. ``user`` None is code.
+
+    ``program``: a machine speaks for the user, with a token, say.
+    """
 
     user: Person | None = None
     source: str = "code"
     address: str | None = None
+    program: bool = False
 
     @property
     def sender(self) -> Sender | None:
@@ -65,14 +73,21 @@ def storage() -> DjangoStorage:
 class Action(ABC, Generic[T]):
     """Base of all operations. ``execute()`` checks, acts and tells; ``perform()`` is what a subclass does.
 
-    ``name`` is what the audit calls it; ``forced`` actions are audited even when code does them. ``judged``: it sends a message, of which
-    the run itself says who may send it.
+    ``name`` is what the audit calls it; ``forced`` actions are audited even when code does them. ``judged``: it sends a
+    message, of which the run itself says who may send it. ``ordinary``: programs do it all day, so that the audit keeps
+    theirs apart from what people did.
     """
 
     name: ClassVar[str]
     permission: ClassVar[str]
     forced: ClassVar[bool] = False
     judged: ClassVar[bool] = False
+    ordinary: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in vars(cls):  # the second way to cancel is found under the name of the first
+            registry.setdefault(cls.name, cls)
 
     def __init__(self, *, by: Actor = CODE) -> None:
         self.by = by
@@ -87,16 +102,34 @@ class Action(ABC, Generic[T]):
     def perform(self) -> T: ...
 
     def check(self) -> None:
-        """Raises ``ActionNotPermitted``, and ``NestingError`` inside workflow code."""
-        refuse_inside_workflow(self.name)
-        if not (self.judged and self.by.source == CODE.source) and not self.allowed(self.by):
-            wanted = f"{APP}.{self.permission}"
-            raise ActionNotPermitted(f"{self.by.user} may not {self.name} runs: that takes the permission {wanted}")
+        """Raises ``ActionNotPermitted``, ``WorkflowNotFound`` for a run that there is not for him.
 
-    @classmethod
-    def allowed(cls, by: Actor) -> bool:
-        """Whether the actor has the permission of the operation."""
-        return by.user is None or people.permits(by.user, f"{APP}.{cls.permission}")
+        And ``NestingError`` inside workflow code.
+        """
+        refuse_inside_workflow(self.name)
+        access.admit(self.by.user, self.asked, alias=self.storage.alias, run=self.row)
+
+    @property
+    def asked(self) -> access.Operation:
+        """What the access policy is asked about."""
+        free = self.judged and self.by.source == CODE.source
+        wanted = None if free else f"{APP}.{self.permission}"
+        return access.Operation(action=self.name, permission=wanted, workflow=self.of_workflow, message=self.said)
+
+    @property
+    def row(self) -> Instance | None:
+        """The run that it is about; None for a start."""
+        return None
+
+    @property
+    def of_workflow(self) -> str | None:
+        """The name of the class."""
+        return None if self.row is None else self.row.workflow
+
+    @property
+    def said(self) -> str | None:
+        """The name of the message."""
+        return None
 
     # -- what happened ------------------------------------------------------------------------------------------------
 
@@ -104,12 +137,20 @@ class Action(ABC, Generic[T]):
     def audited(self) -> bool:
         return self.forced or self.by.user is not None
 
+    @property
+    def automatic(self) -> bool:
+        if self.by.user is None:
+            return self.by.source == CODE.source
+        return self.ordinary and self.by.program
+
     def together(self) -> AbstractContextManager[None]:
         """A transaction when there is an audit row to write beside the message; one INSERT alone needs none."""
         return self.storage.transaction() if self.audited else nullcontext()
 
     def tell(self, subject: Subject, *, reason: str = "", **details: Any) -> None:
-        """Write the audit row in the open transaction; after the commit send ``operator_acted`` and log. Never payloads.
+        """Write the audit row in the open transaction; after the commit send ``operator_acted`` and log.
+
+        Never payloads.
 
         An ordinary message from code leaves a log line alone: it is in the history.
         """
@@ -129,6 +170,7 @@ class Action(ABC, Generic[T]):
             source=self.by.source,
             address=self.by.address,
             forced=self.forced,
+            automatic=self.automatic,
             details=details,
         )
 
@@ -150,7 +192,7 @@ class Action(ABC, Generic[T]):
 
 def refuse_inside_workflow(what: str) -> None:
     """Raises ``NestingError``: workflow code has primitives of its own for all this, which replay."""
-    if places.inside_workflow():
+    if current.inside_workflow():
         raise NestingError(
             f"{what} through a handle inside workflow code: use api.signal_external, api.cancel_external or api.child, or do it in "
             "an activity"
@@ -158,5 +200,8 @@ def refuse_inside_workflow(what: str) -> None:
 
 
 def plain(value: Any, *, what: str) -> Any:
-    """``value`` as it will be stored. Raises ``PayloadError`` with the path of what cannot be encoded, or for one too large."""
+    """``value`` as it will be stored.
+
+    Raises ``PayloadError`` with the path of what cannot be encoded, or for one too large.
+    """
     return payloads.plain(value, what=what, limit=get_settings().MAX_PAYLOAD_BYTES)

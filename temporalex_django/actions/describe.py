@@ -12,24 +12,27 @@ from django.db import connections
 from django.db.models.functions import Now
 
 from temporalex_django.actions import inline
-from temporalex_django.actions.targets import Target, find_chain
+from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
 from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.conf import codec
 from temporalex_django.core.durations import check_waiting
-from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.db.graph_instances import instance_of
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.outcomes import result_of
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound
+from temporalex_django.graph import snapshot
 from temporalex_django.models import Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.graphs import instance_of
-from temporalex_django.runtime.outcomes import result_of
-
-DEFAULT_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveWorkers:
-    """What the workers that are alive can take: pairs of queues, and versions by class. One read serves a whole list of runs."""
+    """What the workers that are alive can take: pairs of queues, and versions by class.
+
+    One read serves a whole list of runs.
+    """
 
     able: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
     activities: Sequence[tuple[frozenset[str], frozenset[str]]] = ()
@@ -61,7 +64,9 @@ def live_workers(*, alias: str) -> LiveWorkers:
     )
 
 
-def describe(target: Target, *, storage: DjangoStorage, run: Instance | None = None) -> Description:
+def describe(
+    target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, view: View = EVERYTHING
+) -> Description:
     """The run as it stands. When something is due that no live worker can take, ``waiting_for`` says so.
 
     Two reads, four when something is due; one less when ``run``, its row, is there already.
@@ -83,11 +88,11 @@ def describe(target: Target, *, storage: DjangoStorage, run: Instance | None = N
             missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
             waiting += [missing] if missing else []
             waiting += _absent(run, workers, storage=storage)
-    return described(run, waiting_for=waiting)
+    return described(run, waiting_for=waiting, view=view)
 
 
 def _absent(run: Instance, workers: LiveWorkers, *, storage: DjangoStorage) -> list[str]:
-    """What the activities of the run wait for that are due and that nobody takes: their code, or the key of a payload."""
+    """What due activities that nobody takes wait for: their code, or the key of a payload."""
     now, parameters = storage.sql.instant(storage.clock)
     rows = storage.sql.select(
         "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"  # noqa: S608
@@ -103,7 +108,7 @@ def _absent(run: Instance, workers: LiveWorkers, *, storage: DjangoStorage) -> l
     return [f"a worker with {what}" for what in dict.fromkeys(lacking)]
 
 
-def described(run: Instance, *, waiting_for: Iterable[str] | None = None) -> Description:
+def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: View = EVERYTHING) -> Description:
     """The description of a row that was read already; a blocked one says what no worker has that it needs."""
     waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
     if run.blocked and (lacking := run.blocked.get("waits_for")):
@@ -114,7 +119,7 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None) -> Des
         workflow=run.workflow,
         version=run.version,
         status=run.status,
-        blocked=run.blocked,
+        blocked=view.blocked(run.blocked),
         waiting_for=waiting,
         accepts=run.accepts or {"signals": [], "updates": []},
         started_at=run.started_at,
@@ -122,29 +127,37 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None) -> Des
     )
 
 
-def _run(target: Target, *, storage: DjangoStorage) -> Instance:
-    runs = Instance.objects.using(storage.alias).defer("args", "carried", "published", "closing")
+def _run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
+    runs = Instance.objects.using(storage.alias).defer("args", "carried_messages", "published", "closing")
     run = (runs.filter(pk=target.pinned) if target.pinned else runs.filter(pk=target.run_id)).first()
     if run is None:
         raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
     return run
 
 
-def history(target: Target, *, storage: DjangoStorage) -> list[HistoryEvent]:
+def history(target: RunTarget, *, storage: DjangoStorage, view: View = EVERYTHING) -> list[HistoryEvent]:
     """Of the newest run, or of the one that was asked for by its run id."""
-    return storage.histories({target.shown: 0})[target.shown]
+    return [view.event(event) for event in storage.histories({target.shown: 0})[target.shown]]
 
 
 class Result:
     """The result of a chain: follows continue-as-new. Waits with no transaction open; inside one it looks once.
 
-    Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, and ``ResultTimeout`` for one that is open.
+    Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, and ``ResultTimeout`` for one that is open. What
+    ``view`` hides is hidden in all of them.
     """
 
     def __init__(
-        self, target: Target, *, timeout: float | None, storage: DjangoStorage, seat: Seat = free_seat
+        self,
+        target: RunTarget,
+        *,
+        timeout: float | None,
+        storage: DjangoStorage,
+        seat: Seat = free_seat,
+        view: View = EVERYTHING,
     ) -> None:
         self.target = target
+        self.view = view
         self.seat = seat
         self.storage = storage
         self.deadline = Deadline(check_waiting(timeout))
@@ -175,8 +188,9 @@ class Result:
         target = self.target
         if found is not None:
             status, closing = found
-            return result_of(status, closing, workflow=target.workflow, workflow_id=target.workflow_id)
-        now = describe(find_chain(target.chain_id, storage=self.storage), storage=self.storage)
+            shown = closing if self.view is EVERYTHING else self.view.attributes(closing or {})
+            return result_of(status, shown, workflow=target.workflow, workflow_id=target.workflow_id)
+        now = describe(find_chain(target.chain_id, storage=self.storage), storage=self.storage, view=self.view)
         if now.blocked:
             why = f"blocked: {now.blocked.get('error')}"
         else:
@@ -184,19 +198,20 @@ class Result:
         raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {why}")
 
 
-def version_of(target: Target, *, storage: DjangoStorage) -> int:
+def version_of(target: RunTarget, *, storage: DjangoStorage) -> int:
     """Of the run that is shown: an older one of the chain may have had another (it was moved since)."""
     return target.version if target.shown == target.run_id else _run(target, storage=storage).version
 
 
-def instance(target: Target, *, storage: DjangoStorage) -> Any:
+def instance(target: RunTarget, *, storage: DjangoStorage, view: View = EVERYTHING) -> Any:
     """A graph as an instance of the pure engine. Raises ``UnknownWorkflow`` for what is no graph of this process."""
     version = version_of(target, storage=storage)
-    with inline.slot(storage).noted("run", target.shown):
-        return instance_of(target.shown, name=target.workflow, version=version)
+    with inline.marker(storage).noted("run", target.shown):
+        found = instance_of(target.shown, name=target.workflow, version=version)
+    return found if view is EVERYTHING else snapshot.viewed(found, view)
 
 
-def run_ids(target: Target, *, storage: DjangoStorage) -> list[UUID]:
+def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:
     """Of all runs of the chain, oldest first."""
     runs = Instance.objects.using(storage.alias).filter(chain_id=target.chain_id).order_by("pk")
     return list(runs.values_list("pk", flat=True))

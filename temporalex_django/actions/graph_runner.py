@@ -9,14 +9,14 @@ from temporalex_django.actions.base import Actor
 from temporalex_django.actions.cancel import cancel
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import Target, find
+from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.waiting import Deadline, wait_for
 from temporalex_django.authoring.people import decider
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import NotConfigured, ResultTimeout
 from temporalex_django.graph.contracts import Storage, Timer
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef
-from temporalex_django.runtime.django import DjangoStorage
 
 
 class DjangoRunner:
@@ -60,7 +60,7 @@ class DjangoRunner:
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Refused: a timer that is not in the history would be lost, or fire twice (HE-116)."""
+        """Refused: a timer that is not in the history would be lost, or fire twice."""
         del step, delay
         _target(id, workflow, version).require_open("schedule_resume")
         raise NotConfigured(
@@ -97,6 +97,6 @@ class DjangoRunner:
         """Nothing runs here."""
 
 
-def _target(id: str, workflow: str | None, version: int | None) -> Target:
+def _target(id: str, workflow: str | None, version: int | None) -> RunTarget:
     storage = DjangoStorage()
     return find(id, storage=storage, workflow=workflow, version=version)

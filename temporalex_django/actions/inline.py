@@ -1,7 +1,7 @@
 """Turns in the caller's process: one engine a database alias, for all threads.
 
-An executor that was advanced in a transaction which rolled back stays in the cache and is never used: its token is not the one
-on the row. So a caller may roll back whatever happened here.
+An executor that was advanced in a transaction which rolled back stays in the cache and is never used: its token is not
+the one on the row. So a caller may roll back whatever happened here.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from uuid import UUID
 
 from django.db import connections
 
-from temporalex_django.actions.targets import Target
+from temporalex_django.actions.targets import RunTarget
+from temporalex_django.authoring.activity_context import activity_context
 from temporalex_django.conf import get_settings
+from temporalex_django.db import notify
+from temporalex_django.db.permissions import DatabaseJudge
+from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.storage import RunFacts, RunState, RunWrite
+from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import NestingError, OutsideWorkflow
+from temporalex_django.liveness.crash_markers import CrashMarker, open_marker
+from temporalex_django.liveness.recovery import judge_abandoned
 from temporalex_django.models import ActivityTask
-from temporalex_django.runtime import telemetry
-from temporalex_django.runtime.activity_context import activity_context
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import ring_on_commit
-from temporalex_django.runtime.judging import DatabaseJudge
-from temporalex_django.runtime.recovery import judge_abandoned
-from temporalex_django.runtime.slots import Slot, open_slot
-from temporalex_django.runtime.storage import RunFacts, RunState, RunWrite
-from temporalex_django.runtime.turn import Engine, TurnReport
 
-_engines: dict[tuple[int, str, int, int | None, int], Engine] = {}
-_held: dict[tuple[int, str], Slot] = {}
+_engines: dict[tuple[int, str, int, int | None, int], WorkflowEngine] = {}
+_held: dict[tuple[int, str], CrashMarker] = {}
 _lock = threading.Lock()
 
 
-def engine(alias: str) -> Engine:
+def engine(alias: str) -> WorkflowEngine:
     """The engine of this process. Only its first phase is used: atomic activities are left to workers, due at once."""
     settings = get_settings()
     key = (os.getpid(), alias, settings.CACHE_SIZE, settings.CACHE_BYTES, settings.MAX_PAYLOAD_BYTES)
@@ -41,42 +42,46 @@ def engine(alias: str) -> Engine:
             storage = DjangoStorage(alias)
             if not connections[alias].in_atomic_block:  # else a worker, or another process like this one, does it
                 judge_abandoned(storage)
-            _engines[key] = Engine(
+            _engines[key] = WorkflowEngine(
                 storage,
                 storage,
                 cache_size=settings.CACHE_SIZE,
                 cache_bytes=settings.CACHE_BYTES,
                 payload_limit=settings.MAX_PAYLOAD_BYTES,
                 deadlock_timeout=settings.DEADLOCK_TIMEOUT,
-                on_activate=slot(storage).note,
+                on_activate=marker(storage).note,
                 judges=partial(DatabaseJudge, alias),
             )
         return _engines[key]
 
 
-def slot(storage: DjangoStorage) -> Slot:
+def marker(storage: DjangoStorage) -> CrashMarker:
     """Where this process notes what it runs of a database: held until the process ends."""
     key = (os.getpid(), storage.alias)
     if key not in _held:
-        _held[key] = open_slot(storage.domain)
+        _held[key] = open_marker(storage.domain)
     return _held[key]
 
 
-def locked(target: Target, *, storage: DjangoStorage, wait: float, gives_way: bool = False) -> RunState | None:
-    """The chain under the lock of the open transaction, or None: not free within ``wait`` seconds, or only for workers to take.
+def locked(target: RunTarget, *, storage: DjangoStorage, wait: float, gives_way: bool = False) -> RunState | None:
+    """The chain under the lock of the open transaction, or None.
+
+    Not free within ``wait`` seconds, or only for workers to take.
 
     ``gives_way``: see ``DjangoStorage.lock``. Leaves the transaction whole. SQLite has the lock already.
     """
     chains = [target.chain_id]
     found = storage.claim(limit=1, queues=(), chains=chains)
-    waits = not found and wait > 0 and storage.sql.vendor != "sqlite"
+    waits = not found and wait > 0 and not storage.sql.writer_lock
     if waits and storage.lock(target.chain_id, wait=wait, gives_way=gives_way):
         found = storage.claim(limit=1, queues=(), chains=chains)
     return found[0] if found else None
 
 
-def advance(target: Target, *, storage: DjangoStorage) -> TurnReport:
-    """One activation of a run that ``locked`` gave, in the open transaction. After its commit signals go out and workers ring.
+def advance(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
+    """One activation of a run that ``locked`` gave, in the open transaction.
+
+    After its commit signals go out and workers ring.
 
     Tries a blocked run too. Never for a process without the class (``Target.code``): that would block the run.
     """
@@ -92,7 +97,7 @@ def forget(run_id: UUID, *, storage: DjangoStorage) -> None:
         entry.executor.evict()
 
 
-def closed_from_outside(write: RunWrite, target: Target, *, storage: DjangoStorage) -> None:
+def closed_from_outside(write: RunWrite, target: RunTarget, *, storage: DjangoStorage) -> None:
     """The same follow-up for a run that an action closed."""
     facts = RunFacts(
         run_id=write.run.run_id,
@@ -109,7 +114,7 @@ def closed_from_outside(write: RunWrite, target: Target, *, storage: DjangoStora
 def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:
     if not report.writes:
         return
-    storage.on_commit(partial(telemetry.announce, report))
+    storage.on_commit(partial(notify.announce, report))
     queues = {task.queue for write in report.writes for task in write.tasks}
     queues |= {write.run.queue for write in report.writes if _due_at_once(write)}
     if queues:
@@ -117,14 +122,20 @@ def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:
 
 
 def _due_at_once(write: RunWrite) -> bool:
-    """Whether a worker has something to do now: the next run of the chain, an atomic activity, a message to another run."""
+    """Whether a worker has something to do now.
+
+    The next run of the chain, an atomic activity, a message to another run.
+    """
     run = write.run
-    due = run.due_at is not None and run.stamp is not None and run.due_at <= run.stamp
+    due = run.due_at is not None and run.activated_at is not None and run.due_at <= run.activated_at
     return due or write.next_run is not None or bool(write.messages)
 
 
-def refuse_own_run(target: Target, what: str, *, storage: DjangoStorage) -> None:
-    """Raises ``NestingError`` inside an atomic activity of this very run: its transaction has the run locked, in the middle of a turn."""
+def refuse_own_run(target: RunTarget, what: str, *, storage: DjangoStorage) -> None:
+    """Raises ``NestingError`` inside an atomic activity of this very run.
+
+    Its transaction has the run locked, in the middle of a turn.
+    """
     try:
         context = activity_context()
     except OutsideWorkflow:

@@ -9,26 +9,27 @@ from typing import Any, ClassVar
 from django.db import transaction
 
 from temporalex_django.actions import inline
-from temporalex_django.actions.base import CODE, Action, Actor
-from temporalex_django.actions.targets import Target
+from temporalex_django.actions.base import CODE, Actor
+from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import codec
-from temporalex_django.core.events import HistoryEvent
-from temporalex_django.core.replaying import replay
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.replay import replay
+from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.engine.endings import handed_on
+from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import TemporalexError
-from temporalex_django.graph.projection import Projection
+from temporalex_django.graph.durable.projection import Projection
 from temporalex_django.graph.snapshot import moved
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Chain, Instance
-from temporalex_django.runtime.ids import token, uuid7
-from temporalex_django.runtime.inserting import ring_on_commit
-from temporalex_django.runtime.step import handed_on
-from temporalex_django.runtime.storage import RunState, live_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class MoveOutcome:
     """Whether the run was moved (in a rehearsal: could be), and why not."""
 
     workflow_id: str
@@ -37,11 +38,16 @@ class Verdict:
     why: str = ""
 
 
-class Move(Action[Verdict]):
-    """A graph closes as continued as new, and its next run begins with the snapshot of this one, under the steps' names in ``names``.
+class Move(ActionOnRun[MoveOutcome]):
+    """A graph closes as continued as new, and its next run begins with the snapshot of this one.
 
-    A function workflow goes on as it is with the other class, if its history replays clean there. One transaction; it locks the chain
-    if that is free now. Nothing is moved while a step or an activity is being tried: it would be done twice. Always audited.
+    Under the steps' names in ``names``.
+
+    ``names`` has the steps that are called otherwise there.
+
+    A function workflow goes on as it is with the other class, if its history replays clean there. One transaction; it
+    locks the chain if that is free now. Nothing is moved while a step or an activity is being tried: it would be done
+    twice. Always audited.
     """
 
     name: ClassVar[str] = "move"
@@ -50,7 +56,7 @@ class Move(Action[Verdict]):
 
     def __init__(
         self,
-        target: Target,
+        target: RunTarget,
         *,
         version: int,
         names: Mapping[str, str] | None = None,
@@ -63,7 +69,7 @@ class Move(Action[Verdict]):
         self.names = names or {}
         self.rehearse = rehearse
 
-    def perform(self) -> Verdict:
+    def perform(self) -> MoveOutcome:
         """Raises ``UnknownWorkflow`` when the class of the run is not here."""
         target = self.target
         with self.storage.transaction():
@@ -72,7 +78,7 @@ class Move(Action[Verdict]):
                 transaction.set_rollback(True, using=self.storage.alias)
             else:
                 self.tell(target.subject, reason=f"version {target.version} to {self.to.version}")
-        return Verdict(workflow_id=target.workflow_id, run_id=str(target.run_id), moves=why is None, why=why or "")
+        return MoveOutcome(workflow_id=target.workflow_id, run_id=str(target.run_id), moves=why is None, why=why or "")
 
     def _move(self) -> str | None:
         """Do it; or why not: then what was begun is to be rolled back."""
@@ -103,11 +109,11 @@ class Move(Action[Verdict]):
         if unique is None or unique.scope != "version":
             return None
         target = self.target
-        key = live_key("version", workflow=target.workflow, version=self.to.version, workflow_id=target.workflow_id)
+        key = RunStart(workflow_id=target.workflow_id, args=None, **start_options(self.to)).open_key
         chains = Chain.objects.using(self.storage.alias)
-        if chains.filter(live_key=key).exists():
+        if chains.filter(open_key=key).exists():
             return f"version {self.to.version} has an open run of this id"
-        chains.filter(pk=run.chain_id).update(live_key=key)
+        chains.filter(pk=run.chain_id).update(open_key=key)
         return None
 
     def _move_graph(self, run: RunState, events: list[HistoryEvent]) -> None:
@@ -133,7 +139,7 @@ class Move(Action[Verdict]):
     def _move_function(self, run: RunState, events: list[HistoryEvent]) -> None:
         replay(self.to.definition, events)
         Instance.objects.using(self.storage.alias).filter(pk=run.run_id).update(version=self.to.version, **_of(self.to))
-        if run.attempt:  # it may have been blocked for want of its class
+        if run.failed_tries:  # it may have been blocked for want of its class
             Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(due_at=self.storage.now())
         inline.forget(run.run_id, storage=self.storage)
         self._ring(run)

@@ -7,37 +7,51 @@ from uuid import UUID
 
 from django.db import DatabaseError, connections
 
+from temporalex_django import access
 from temporalex_django.actions import inline
-from temporalex_django.actions.base import CODE, Action, Actor
-from temporalex_django.actions.targets import Target
+from temporalex_django.actions.base import CODE, Actor
+from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.viewing import EVERYTHING
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.events import CLOSED_STATUSES
+from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.errors import QueryFailed, UnknownQuery
-from temporalex_django.runtime.verdicts import MOST_CRASHES
+from temporalex_django.liveness.verdicts import MOST_CRASHES
 
 BUILT_IN = ("__accepts", "__describe")
 
 
-class Query(Action[Any]):
+class Query(ActionOnRun[Any]):
     """Gives the answer, from the row: no worker is asked.
 
-    With ``fresh``, messages that no turn has read and a first activation that has not been are driven here first, in a transaction
-    of their own or in the caller's; the wait for the lock is at most ``UPDATE_LOCK_WAIT``, after that the row answers as it is.
-    Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` in a process without the class, ``NestingError``.
+    With ``fresh``, messages that no turn has read and a first activation that has not been are driven here first, in a
+    transaction of their own or in the caller's; the wait for the lock is at most ``UPDATE_LOCK_WAIT``, after that the
+    row answers as it is. Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` in a process without the class,
+    ``NestingError``.
     """
 
     name: ClassVar[str] = "query"
     permission: ClassVar[str] = "query_instance"
 
-    def __init__(self, target: Target, *, query: str, args: Any = None, fresh: bool = True, by: Actor = CODE) -> None:
+    def __init__(
+        self, target: RunTarget, *, query: str, args: Any = None, fresh: bool = True, by: Actor = CODE
+    ) -> None:
         super().__init__(by=by)
         self.target = target
         self.query = query
         self.args = args
         self.fresh = fresh
 
+    @property
+    def said(self) -> str:
+        return str(self.query)
+
     def perform(self) -> Any:
+        answer = self._answer()
+        user = self.by.user
+        return answer if user is None else access.view_of(user, self.row).answer(answer, under=self.said)
+
+    def _answer(self) -> Any:
         inline.refuse_own_run(self.target, "query()", storage=self.storage)
         cls = workflows.code_of(self.target.workflow, self.target.version)
         row = self._row()
@@ -55,11 +69,14 @@ class Query(Action[Any]):
                 f"{self.target.workflow} {self.target.workflow_id} answers no query: {crashes} processes in a row ended while they ran its "
                 "code. Terminate it, or put its code right and move it"
             )
-        with inline.slot(self.storage).noted("run", self.target.run_id):
+        with inline.marker(self.storage).noted("run", self.target.run_id):
             return cls.answer(self.query, self.args, published)
 
     def _row(self) -> tuple[str, bytes | None, bool, bool, int]:
-        """Status, published state, whether it is blocked, whether a message is unread, processes that ended over its code in a row."""
+        """Status, published state, blocked or not, unread messages or not, and how many processes its code has ended.
+
+        The last counts those in a row.
+        """
         run = "c.run_id" if self.target.pinned is None else "%s"
         pinned = [] if self.target.pinned is None else [self.target.pinned]
         rows = self.storage.sql.select(
@@ -75,10 +92,8 @@ class Query(Action[Any]):
     def _drive(self) -> bool:
         connection = connections[self.storage.alias]
         inside = connection.in_atomic_block
-        if inside and connection.vendor == "postgresql":
-            level = self.storage.sql.select("select current_setting('transaction_isolation')", [], ("text",))[0][0]
-            if level not in ("read committed", "read uncommitted"):
-                return False  # it could not see what it locks: the row answers
+        if inside and self.storage.sql.fixed_snapshot():
+            return False  # it could not see what it locks: the row answers
         try:
             with self.storage.savepoint() if inside else self.storage.transaction():
                 run = inline.locked(self.target, storage=self.storage, wait=get_settings().UPDATE_LOCK_WAIT)
@@ -91,7 +106,7 @@ class Query(Action[Any]):
         return True
 
     def _before(self) -> Any:
-        """The state of the run before this one, while this one has published none (D-22); None for the first of a chain."""
+        """The state of the run before this one, while this one has published none; None for the first of a chain."""
         rows = self.storage.sql.select(
             "select o.id, o.published from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
             [self.target.chain_id],
@@ -103,7 +118,9 @@ class Query(Action[Any]):
     def _built_in(self) -> Any:
         from temporalex_django.actions.describe import describe  # noqa: PLC0415 - it reads more than a query
 
-        described = describe(self.target, storage=self.storage)
+        user = self.by.user
+        view = EVERYTHING if user is None else access.view_of(user, self.row)
+        described = describe(self.target, storage=self.storage, view=view)
         match self.query:
             case "__accepts":
                 return described.accepts

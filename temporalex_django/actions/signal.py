@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from temporalex_django.actions.base import CODE, Action, Actor, plain
-from temporalex_django.actions.targets import Target
+from temporalex_django.actions.base import CODE, Actor, plain
+from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.core.names import check_message_id, check_name
-from temporalex_django.runtime.inserting import insert_message, ring_on_commit, sent_before, update_outcome
-from temporalex_django.runtime.resent import Sent
+from temporalex_django.db.starts import insert_message, ring_on_commit, sent_before, update_outcome
+from temporalex_django.engine.resent import Sent
 
 
-class Signal(Action[None]):
-    """One INSERT into the inbox of the chain, on the caller's connection: it vanishes with his transaction. Locks nothing.
+class SendSignal(ActionOnRun[None]):
+    """One INSERT into the inbox of the chain, on the caller's connection: it vanishes with his transaction.
 
-    With ``id`` it may be sent again: what the chain has of that id already is not sent twice (``exact``: nor
-    taken for it when its payload is another). Raises ``WorkflowClosed`` when the run
-    was closed when ``target`` was read, ``PayloadError``, and ``InvalidId``. A run that closes before it reads the signal leaves it
-    settled as undelivered.
+    Locks nothing.
+
+    Locks nothing.
+
+    With ``id`` it may be sent again: what the chain has of that id already is not sent twice (``exact``: nor taken for
+    it when its payload is another). Raises ``WorkflowClosed`` when the run was closed when ``target`` was read,
+    ``PayloadError``, and ``InvalidId``. A run that closes before it reads the signal leaves it settled as undelivered.
     """
 
     name: ClassVar[str] = "signal"
     permission: ClassVar[str] = "signal_instance"
     judged: ClassVar[bool] = True
+    ordinary: ClassVar[bool] = True
 
     def __init__(
         self,
-        target: Target,
+        target: RunTarget,
         *,
         signal: str,
         payload: Any = None,
@@ -41,12 +45,16 @@ class Signal(Action[None]):
         self.id = id
         self.exact = exact
 
+    @property
+    def said(self) -> str:
+        return str(self.signal)
+
     def perform(self) -> None:
         target, name = self.target, check_name(self.signal, what="signal")
         body = plain(self.payload, what=f"the payload of signal {name!r}")
-        dedupe = None if self.id is None else check_message_id(self.id, what="signal")
+        request_id = None if self.id is None else check_message_id(self.id, what="signal")
         sent = Sent("signal", name, body, self.by.sender)
-        if target.closed and dedupe is not None and self._was_read(dedupe, sent):
+        if target.closed and request_id is not None and self._was_read(request_id, sent):
             return
         target.require_open(f"signal {name!r}")
         with self.together():
@@ -55,7 +63,7 @@ class Signal(Action[None]):
                 kind="signal",
                 name=name,
                 body=body,
-                dedupe=dedupe,
+                request_id=request_id,
                 sender=self.by.sender,
                 exact=self.exact,
                 storage=self.storage,
@@ -64,10 +72,10 @@ class Signal(Action[None]):
                 self.tell(target.subject, signal=name)
         ring_on_commit(alias=self.storage.alias, queues=[target.queue])
 
-    def _was_read(self, dedupe: str, sent: Sent) -> bool:
+    def _was_read(self, request_id: str, sent: Sent) -> bool:
         """Whether the run got it before it closed: sent again, that is a success too. Raises ``MessageIdTaken``."""
-        if (before := sent_before(self.target.chain_id, dedupe, storage=self.storage)) is None:
+        if (before := sent_before(self.target.chain_id, request_id, storage=self.storage)) is None:
             return False
-        before[1].require_same(dedupe, sent, exact=self.exact)
-        outcome = update_outcome(self.target.chain_id, dedupe, storage=self.storage)
+        before[1].require_same(request_id, sent, exact=self.exact)
+        outcome = update_outcome(self.target.chain_id, request_id, storage=self.storage)
         return outcome is not None and outcome.status == "completed"

@@ -6,15 +6,16 @@ from typing import Any, ClassVar
 
 from django.db import models
 
+from temporalex_django import access
 from temporalex_django.actions.base import CODE, Action, Actor
-from temporalex_django.actions.signal import Signal
+from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import Target, find
+from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 
 
-class SignalWithStart(Action[Target]):
+class SignalWithStart(Action[RunTarget]):
     """Both in one transaction, in the caller's if one is open. Raises what ``Start`` and ``Signal`` raise.
 
     ``AlreadyRunning`` is left for an id that a run of another class, or a start that has not committed, holds.
@@ -43,7 +44,15 @@ class SignalWithStart(Action[Target]):
         self.id = id
         self.subject = subject
 
-    def perform(self) -> Target:
+    @property
+    def of_workflow(self) -> str:
+        return self.workflow.name
+
+    @property
+    def said(self) -> str:
+        return str(self.signal)
+
+    def perform(self) -> RunTarget:
         start = Start(self.workflow, args=self.args, id=self.id, subject=self.subject, by=self.by)
         with self.storage.transaction():
             target = self._open()
@@ -54,12 +63,13 @@ class SignalWithStart(Action[Target]):
                     target = self._open()  # somebody else started it between our look and our start
                     if target is None:
                         raise
-            Signal(target, signal=self.signal, payload=self.payload, by=self.by).execute()
+            SendSignal(target, signal=self.signal, payload=self.payload, by=self.by).execute()
         return target
 
-    def _open(self) -> Target | None:
+    def _open(self) -> RunTarget | None:
         try:
-            target = find(self.id, storage=self.storage, workflow=self.workflow.name)
+            there = access.runs_for(self.by.user, alias=self.storage.alias)
+            target = find(self.id, storage=self.storage, workflow=self.workflow.name, among=there)
         except WorkflowNotFound:
             return None
         return None if target.closed or target.pinned is not None else target

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
+from uuid import UUID
 
 from django.db import models
 
+from temporalex_django import access
 from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain
-from temporalex_django.actions.targets import Target
+from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, timeouts
+from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core import payloads
-from temporalex_django.errors import InvalidId, PayloadError
+from temporalex_django.db.starts import NewStart, insert_start, ring_on_commit
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.errors import ActionNotPermitted, InvalidId, PayloadError
 from temporalex_django.graph.snapshot import first
-from temporalex_django.runtime.ids import uuid7
-from temporalex_django.runtime.inserting import NewStart, insert_start, ring_on_commit
 
 
-class Start(Action[Target]):
+class Start(Action[RunTarget]):
     """Insert a chain that is due now, and its first run, on the caller's connection: they vanish with his transaction.
 
     The id is ``id``, or made of ``value`` for a class with ``unique``, or made up. Locks nothing that exists. Raises
@@ -29,6 +32,7 @@ class Start(Action[Target]):
 
     name: ClassVar[str] = "start"
     permission: ClassVar[str] = "start_instance"
+    ordinary: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -51,14 +55,32 @@ class Start(Action[Target]):
         self.subject = subject
         self.telemetry = telemetry
 
-    def perform(self) -> Target:
+    def check(self) -> None:
+        """Also asks for the class's own permission, and whether it may be started from there."""
+        super().check()
+        user, cls = self.by.user, self.workflow
+        if user is None:
+            return
+        if cls.start_permission is not None:
+            access.admit(user, replace(self.asked, permission=cls.start_permission), alias=self.storage.alias)
+        if self.by.source != CODE.source and not access.policy().startable(user, cls):
+            raise ActionNotPermitted(
+                f"{cls.name} (version {cls.version}) is not started from here: it is internal, or an old version"
+            )
+
+    @property
+    def of_workflow(self) -> str:
+        return self.workflow.name
+
+    def perform(self) -> RunTarget:
         cls = self.workflow
         new = self._new()
         with self.together():
             started = insert_start(new, storage=self.storage)
             self.tell(Subject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new.workflow_id))
+            self._require_there(started.run_id)
         ring_on_commit(alias=self.storage.alias, queues=[new.queue])
-        return Target(
+        return RunTarget(
             chain_id=started.chain_id,
             run_id=started.run_id,
             queue=new.queue,
@@ -69,6 +91,15 @@ class Start(Action[Target]):
             status="pending",
         )
 
+    def _require_there(self, run_id: UUID) -> None:
+        """Nobody starts from a face what there is not for him: a run among those of another tenant, say."""
+        user = self.by.user
+        if user is None or self.by.source == CODE.source:
+            return
+        narrowed = access.runs_for(user, alias=self.storage.alias)
+        if narrowed is not None and not narrowed.filter(pk=run_id).exists():
+            raise ActionNotPermitted(f"{user} may not start this {self.workflow.name}: it would not be among his runs")
+
     def _new(self) -> NewStart:
         cls = self.workflow
         workflow_id = self._id()
@@ -76,21 +107,13 @@ class Start(Action[Target]):
         args = plain(self.args, what=what)
         # here it is the caller's error, later it would be the run's
         payloads.fit(args, cls.definition.args_type, what=what)
-        limits = timeouts(cls)
         return NewStart(
             workflow_id=workflow_id,
-            workflow=cls.name,
             args=args,
-            version=cls.version,
-            queue=cls.task_queue,
-            scope="global" if cls.unique is None else cls.unique.scope,
             generated=self.id is None and self.value is None,
-            timeout=limits.get("execution_timeout"),
-            run_timeout=limits.get("run_timeout"),
             subject=self.subject,
-            tags=list(cls.tags) or None,
-            metadata=dict(cls.metadata) or None,
             snapshot=None if self.telemetry is None else first(cls, plain(self.telemetry, what="telemetry")),
+            **start_options(cls),
         )
 
     def _id(self) -> str:
@@ -98,7 +121,7 @@ class Start(Action[Target]):
         if self.id is not None:
             if self.value is not None:
                 raise InvalidId(f"{self.workflow.name}: give id= or value=, not both")
-            return check_id(self.id)
+            return check_id(self.id) if unique is None else unique.check(self.id)
         if self.value is None and unique is not None:
             raise InvalidId(f"{self.workflow.name} has `unique`: start it with a value")
         if self.value is None:

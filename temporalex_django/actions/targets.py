@@ -4,32 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db.models import F
+from django.core.exceptions import EmptyResultSet
+from django.db.models import F, QuerySet
 
-from temporalex_django.actions.base import Subject
+from temporalex_django.access import is_every
+from temporalex_django.actions.base import Action, Subject, storage
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.names import shown
+from temporalex_django.db.paging import in_pages
+from temporalex_django.db.rows import CHAINS, RUNS
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.lookup import Found, as_run_id, the_one
 from temporalex_django.errors import UnknownVersion, UnknownWorkflow, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.lookup import Found, as_run_id, the_one
-from temporalex_django.runtime.pages import in_pages
 
-_COLUMNS = "c.id, c.run_id, c.queue, c.closed, i.workflow_id, i.workflow, i.version, i.status"
-_TYPES = ("uuid", "uuid", "text", "bool", "text", "text", "int4", "text")
+T = TypeVar("T")
+#: Among which runs somebody looks; None: among all.
+Runs = QuerySet[Instance] | None
+Ids = tuple[str, list[Any]]
+
+_CHAIN = CHAINS.pick("id", "run_id", "queue", "closed")
+_RUN = RUNS.pick("workflow_id", "workflow", "version", "status")
+_COLUMNS = f"{_CHAIN.of('c')}, {_RUN.of('i')}"
+_TYPES = (*_CHAIN.types, *_RUN.types)
 _WORKFLOW = 5
 _FROM = "from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
 _SELECT = f"select {_COLUMNS} {_FROM}"
-_OTHERS = "exists (select 1 from temporalex_instance o where o.workflow_id = i.workflow_id and o.workflow < i.workflow)"
+_OTHERS = "o.workflow_id = i.workflow_id and o.workflow < i.workflow"
 _LAST = "where i.workflow_id = %s{} order by i.workflow desc, i.id desc limit 1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class RunTarget:
     """A chain and its current run, as they were when they were read.
 
     ``pinned`` is the run that was asked for by its run id: that one is shown. Messages go to the chain all the same.
@@ -55,6 +65,19 @@ class Target:
         return Subject(run_id=str(self.run_id), workflow=self.workflow, workflow_id=self.workflow_id)
 
     @property
+    def row(self) -> Instance:
+        """The run that is shown, as the model; what it is not known by is read when somebody asks for it."""
+        known = {
+            "id": self.shown,
+            "chain_id": self.chain_id,
+            "workflow_id": self.workflow_id,
+            "workflow": self.workflow,
+            "version": self.version,
+            "status": self.status,
+        }
+        return Instance.from_db(storage().alias, [*known], [*known.values()])
+
+    @property
     def code(self) -> type[Workflow] | None:
         """Its class, when this process has it in the version of the run; without it nothing may be activated here."""
         try:
@@ -69,17 +92,37 @@ class Target:
             raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {what} refused")
 
 
-def find(ref: str, *, storage: DjangoStorage, workflow: str | None = None, version: int | None = None) -> Target:
-    """The run of that run id, else the newest chain of that business id. One read, one more for what looks like a run id.
+class ActionOnRun(Action[T]):
+    """Base of the operations on a run that there is."""
 
-    A business id that several workflows used means the one run of it that is open. ``workflow`` narrows it to one class, ``version``
-    to one of its versions. Raises ``WorkflowNotFound`` and ``AmbiguousId``.
+    target: RunTarget
+
+    @property
+    def row(self) -> Instance:
+        return self.target.row
+
+
+def find(
+    ref: str,
+    *,
+    storage: DjangoStorage,
+    workflow: str | None = None,
+    version: int | None = None,
+    among: Runs = None,
+) -> RunTarget:
+    """The run of that run id, else the newest chain of that business id.
+
+    One read, one more for what looks like a run id.
+
+    A business id that several workflows used means the one run of it that is open. ``workflow`` narrows it to one
+    class, ``version`` to one of its versions, and ``among`` to these runs: there are no others then. Raises
+    ``WorkflowNotFound`` and ``AmbiguousId``.
     """
     of = f" of {workflow}" if workflow else ""
     if not isinstance(ref, str) or not ref.isprintable():
         raise WorkflowNotFound(f"no run{of} has the id {shown(ref)}")
-    own = ""
-    narrowed: list[object] = []
+    there = _ids(among, alias=storage.alias)
+    own, narrowed = _in("i", there), [*there[1]]
     for column, wanted in (("workflow", workflow), ("version", version)):
         if wanted is not None:
             own += f" and i.{column} = %s"
@@ -96,35 +139,46 @@ def find(ref: str, *, storage: DjangoStorage, workflow: str | None = None, versi
         )
         if rows:
             return _target(rows[0])
-    elif (target := _of_any_workflow(ref, storage=storage)) is not None:
+    elif (target := _of_any_workflow(ref, there, storage=storage)) is not None:
         return target
     raise WorkflowNotFound(f"no run{of} has the id {shown(ref)}")
 
 
-def _of_any_workflow(ref: str, *, storage: DjangoStorage) -> Target | None:
-    """One read where one workflow used the id: the newest run of the last one by name, and whether there is a run of another."""
-    newest = f"select {_COLUMNS}, {_OTHERS} {_FROM} {_LAST.format('')}"
-    rows = storage.sql.select(newest, [ref], (*_TYPES, "bool"))
+def _of_any_workflow(ref: str, there: Ids, *, storage: DjangoStorage) -> RunTarget | None:
+    """One read where one workflow used the id.
+
+    The newest run of the last one by name, and whether there is a run of another.
+    """
+    own, values = _in("i", there), there[1]
+    others = f"exists (select 1 from temporalex_instance o where {_OTHERS}{_in('o', there)})"  # noqa: S608
+    rows = storage.sql.select(
+        f"select {_COLUMNS}, {others} {_FROM} {_LAST.format(own)}", [*values, ref, *values], (*_TYPES, "bool")
+    )
     if not rows:
         return None
     if not rows[0][-1]:
         return _target(rows[0][:-1])
     found = storage.sql.select(
-        f"{_SELECT} where i.workflow_id = %s and c.run_id = i.id and not c.closed order by i.id desc", [ref], _TYPES
+        f"{_SELECT} where i.workflow_id = %s and c.run_id = i.id and not c.closed{own} order by i.id desc",
+        [ref, *values],
+        _TYPES,
     )
     rows = [rows[0][:-1]]
     while rows:  # the newest of each workflow, open or not
         found += rows
         rows = storage.sql.select(
-            f"{_SELECT} {_LAST.format(' and i.workflow < %s')}", [ref, rows[0][_WORKFLOW]], _TYPES
+            f"{_SELECT} {_LAST.format(f' and i.workflow < %s{own}')}", [ref, rows[0][_WORKFLOW], *values], _TYPES
         )
     targets = {target.chain_id: target for target in map(_target, found)}
     one = the_one(ref, [Found(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in targets.values()])
     return None if one is None else targets[one.chain_id]
 
 
-def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> Target:
-    """``find`` by the id of a business value. Raises ``UnknownVersion`` when several versions are open and none is named."""
+def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | None) -> RunTarget:
+    """``find`` by the id of a business value.
+
+    Raises ``UnknownVersion`` when several versions are open and none is named.
+    """
     if version is None:
         rows = storage.sql.select(
             "select distinct i.version from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
@@ -150,11 +204,28 @@ def found_by(workflow: str, filters: dict[str, Any], *, storage: DjangoStorage) 
         yield row.workflow_id, row.chain_id
 
 
-def find_chain(chain_id: UUID, *, storage: DjangoStorage) -> Target:
+def _ids(runs: Runs, *, alias: str) -> Ids:
+    """A statement that gives the ids of these runs, with its parameters; none for all of them."""
+    if runs is None or is_every(runs):
+        return "", []
+    try:
+        sql, values = runs.order_by().values("pk").query.get_compiler(using=alias).as_sql()
+    except EmptyResultSet:
+        return "null", []
+    return sql, [*values]
+
+
+def _in(table: str, ids: Ids) -> str:
+    """A condition that only these rows of a table of runs meet."""
+    return f" and {table}.id in ({ids[0]})" if ids[0] else ""
+
+
+def find_chain(chain_id: UUID, *, storage: DjangoStorage, among: Runs = None) -> RunTarget:
     """The same by chain. Raises ``WorkflowNotFound``."""
+    there = _ids(among, alias=storage.alias)
     rows = storage.sql.select(
-        f"select {_COLUMNS} from temporalex_chain c join temporalex_instance i on i.id = c.run_id where c.id = %s",  # noqa: S608
-        [chain_id],
+        f"select {_COLUMNS} from temporalex_chain c join temporalex_instance i on i.id = c.run_id where c.id = %s{_in('i', there)}",  # noqa: S608
+        [chain_id, *there[1]],
         _TYPES,
     )
     if not rows:
@@ -162,9 +233,9 @@ def find_chain(chain_id: UUID, *, storage: DjangoStorage) -> Target:
     return _target(rows[0])
 
 
-def _target(row: tuple[object, ...], *, pinned: UUID | None = None) -> Target:
+def _target(row: tuple[object, ...], *, pinned: UUID | None = None) -> RunTarget:
     chain_id, run_id, queue, closed, workflow_id, workflow, version, status = row
-    return Target(
+    return RunTarget(
         chain_id=chain_id,  # type: ignore[arg-type] # the types are those of _TYPES
         run_id=run_id,  # type: ignore[arg-type]
         queue=str(queue),

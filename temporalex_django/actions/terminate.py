@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import ClassVar
 
 from temporalex_django.actions import inline
-from temporalex_django.actions.base import CODE, Action, Actor
-from temporalex_django.actions.targets import Target
+from temporalex_django.actions.base import CODE, Actor
+from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads import text
+from temporalex_django.engine.endings import ENDINGS
+from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import UpdateTimeout, WorkflowClosed
 from temporalex_django.models import Chain
-from temporalex_django.runtime.step import ENDINGS
-from temporalex_django.runtime.storage import RunState
 
 
-class Terminate(Action[None]):
+class Terminate(ActionOnRun[None]):
     """Close the run in the caller's transaction; none of its code runs any more, its activities start no more.
 
-    Locks the chain, waiting at most ``UPDATE_LOCK_WAIT``: then ``UpdateTimeout`` with the code ``busy``. Raises ``WorkflowClosed``
-    for a run that is closed. Always audited.
+    Locks the chain, waiting at most ``UPDATE_LOCK_WAIT``: then ``UpdateTimeout`` with the code ``busy``. Raises
+    ``WorkflowClosed`` for a run that is closed. Always audited.
     """
 
     name: ClassVar[str] = "terminate"
@@ -27,7 +27,7 @@ class Terminate(Action[None]):
     forced: ClassVar[bool] = True
     status: ClassVar[str] = "terminated"
 
-    def __init__(self, target: Target, *, reason: str = "", by: Actor = CODE) -> None:
+    def __init__(self, target: RunTarget, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.target = target
         self.reason = text(reason, what="the reason")

@@ -13,29 +13,31 @@ from asgiref.sync import sync_to_async
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
 
+from temporalex_django import access
 from temporalex_django.actions import inline
-from temporalex_django.actions.base import CODE, Action, Actor, plain
-from temporalex_django.actions.targets import Target
+from temporalex_django.actions.base import CODE, Actor, plain
+from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
+from temporalex_django.authoring.handle import ANSWER_TIMEOUT
+from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.names import check_message_id, check_name, shown
+from temporalex_django.db.starts import Inserted, insert_message, ring_on_commit, sent_before
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.outcomes import update_value
+from temporalex_django.engine.resent import Sent
+from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import NestingError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import Inserted, insert_message, ring_on_commit, sent_before
-from temporalex_django.runtime.outcomes import update_value
-from temporalex_django.runtime.resent import Sent
-from temporalex_django.runtime.storage import Outcome
 
-DEFAULT_TIMEOUT = 10.0
 _DONE = ("completed", "failed")
 #: Seconds that a caller's turn goes on through messages that came before his; then he waits, and a worker goes on.
 _READ_WITHIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class UpdateStatus:
     """Where an update stands. ``outcome`` None: no turn has judged it; ``fresh``: no turn has even read it."""
 
     outcome: Outcome | None
@@ -46,16 +48,18 @@ class Standing:
         return self.outcome is not None and self.outcome.status != "accepted"
 
 
-class Message(Action[Any]):
+class JudgedMessage(ActionOnRun[Any]):
     """A message that is judged and answered: an update, or the resume of a graph.
 
-    Outside of a transaction: a turn in this process when the run's lock is free within ``UPDATE_LOCK_WAIT`` and the class is here,
-    in one transaction with the message; else the outcome is waited for, with no transaction open. Inside ``atomic()`` nothing is
-    waited for but the lock, and everything lives or dies with the caller's transaction. A rejected update leaves nothing behind.
+    Outside of a transaction: a turn in this process when the run's lock is free within ``UPDATE_LOCK_WAIT`` and the
+    class is here, in one transaction with the message; else the outcome is waited for, with no transaction open. Inside
+    ``atomic()`` nothing is waited for but the lock, and everything lives or dies with the caller's transaction. A
+    rejected update leaves nothing behind.
 
-    Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``NestingError``, and
-    ``UpdateTimeout``: ask again with its ``update_id`` (code ``unknown``: the database went away while it was sent). An id that was
-    accepted once gives its first outcome, whatever the body; with ``exact`` another body is refused, too.
+    Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``,
+    ``WorkflowClosed``, ``UpdateFailed``, ``NestingError``, and ``UpdateTimeout``: ask again with its ``update_id``
+    (code ``unknown``: the database went away while it was sent). An id that was accepted once gives its first outcome,
+    whatever the body; with ``exact`` another body is refused, too.
     """
 
     kind: ClassVar[str]
@@ -63,7 +67,7 @@ class Message(Action[Any]):
 
     def __init__(
         self,
-        target: Target,
+        target: RunTarget,
         *,
         message: str,
         body: Any,
@@ -86,22 +90,28 @@ class Message(Action[Any]):
         self._turns_here = mode == "auto" and target.code is not None
         self._message: int | None = None
 
+    @property
+    def said(self) -> str:
+        return str(self.message)
+
     def perform(self) -> Any:
         first = self._begin()
         return self._value(first if first.ended else wait_for(self._look, self.deadline, seat=self.seat))
 
     async def aexecute(self) -> Any:
         """``execute`` that holds no thread while it waits."""
-        first: Standing = await sync_to_async(self._checked_begin)()
+        first: UpdateStatus = await sync_to_async(self._checked_begin)()
         return await sync_to_async(self._value)(first if first.ended else await await_for(self._look, self.deadline))
 
-    def _checked_begin(self) -> Standing:
+    def _checked_begin(self) -> UpdateStatus:
         self.check()
         return self._begin()
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        """A connection that breaks when the message is under way, or known to be stored, leaves the caller with the id to ask with.
+        """Leave the caller of a connection that breaks with the id to ask with.
+
+        It breaks when the message is under way, or known to be stored.
 
         Inside the caller's own transaction it is his commit that counts: the error of the database goes through.
         """
@@ -119,11 +129,11 @@ class Message(Action[Any]):
                 code="unknown",
             ) from exc
 
-    def _begin(self) -> Standing:
+    def _begin(self) -> UpdateStatus:
         with self._connected():
             return self._first()
 
-    def _first(self) -> Standing:
+    def _first(self) -> UpdateStatus:
         inline.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
         if connections[self.storage.alias].in_atomic_block:
             return self._inside()
@@ -132,17 +142,18 @@ class Message(Action[Any]):
         here = self._here(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left)) if self._turns_here else None
         return here or self._leave_to_workers()
 
-    # -- inside the caller's transaction --------------------------------------------------------------------------------
+    # -- inside the caller's transaction -------------------------------------------------------------------------------
 
-    def _inside(self) -> Standing:
-        """All that is left undone raises ``UpdateTimeout`` at once; what was not admitted is rolled back to a savepoint."""
-        if self.storage.sql.vendor == "postgresql":
-            level = self.storage.sql.select("select current_setting('transaction_isolation')", [], ("text",))[0][0]
-            if level not in ("read committed", "read uncommitted"):
-                raise NestingError(
-                    f"update() inside a transaction of isolation level {level}: it could not see what others did to the run "
-                    "before it got the lock. Call it outside of the transaction, or use READ COMMITTED"
-                )
+    def _inside(self) -> UpdateStatus:
+        """All that is left undone raises ``UpdateTimeout`` at once.
+
+        What was not admitted is rolled back to a savepoint.
+        """
+        if level := self.storage.sql.fixed_snapshot():
+            raise NestingError(
+                f"update() inside a transaction of isolation level {level}: it could not see what others did to the run "
+                "before it got the lock. Call it outside of the transaction, or use READ COMMITTED"
+            )
         if self.target.closed:
             return self._of_closed()
         if not self._turns_here:
@@ -170,9 +181,9 @@ class Message(Action[Any]):
             code="busy",
         )
 
-    # -- outside ---------------------------------------------------------------------------------------------------------
+    # -- outside -------------------------------------------------------------------------------------------------------
 
-    def _here(self, *, wait: float) -> Standing | None:
+    def _here(self, *, wait: float) -> UpdateStatus | None:
         """A turn in a transaction of our own; None when the lock was not to be had."""
         try:
             with self.storage.transaction():
@@ -182,15 +193,13 @@ class Message(Action[Any]):
                 raise
             return None
 
-    def _leave_to_workers(self) -> Standing:
+    def _leave_to_workers(self) -> UpdateStatus:
         """Only the message, committed, so that whoever has the run or takes it next finds it."""
         alias = self.storage.alias
         try:
             with self.storage.transaction():
-                if self.storage.sql.vendor == "postgresql":
-                    # the same id may be in a transaction of somebody else's that has not ended
-                    wait = f"{max(1, int(min(self.deadline.left, 60.0) * 1000))}ms"
-                    self.storage.sql.execute("select set_config('lock_timeout', %s, true)", [wait])
+                # the same id may be in a transaction of somebody else's that has not ended
+                self.storage.sql.set_lock_timeout(min(self.deadline.left, 60.0))
                 if self._insert().new:
                     self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
         except DatabaseError as exc:
@@ -202,7 +211,7 @@ class Message(Action[Any]):
         ring_on_commit(alias=alias, queues=[self.target.queue])
         return self._standing()
 
-    def _look(self) -> Standing | None:
+    def _look(self) -> UpdateStatus | None:
         """Whether it has ended; an update that nobody has read goes on trying for the lock."""
         with self._connected():
             standing = self._standing()
@@ -210,9 +219,9 @@ class Message(Action[Any]):
                 standing = self._here(wait=0) or standing
         return standing if standing.ended else None
 
-    # -- both ------------------------------------------------------------------------------------------------------------
+    # -- both ----------------------------------------------------------------------------------------------------------
 
-    def _turn(self, *, wait: float, gives_way: bool = False) -> Standing | None:
+    def _turn(self, *, wait: float, gives_way: bool = False) -> UpdateStatus | None:
         """Lock, insert, activate, in the open transaction. None without the lock, then nothing is written."""
         run = inline.locked(self.target, storage=self.storage, wait=wait, gives_way=gives_way)
         if run is None:
@@ -229,7 +238,7 @@ class Message(Action[Any]):
             self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
         if outcome is None:  # behind a handler, or the run is blocked, or has an atomic activity to run first
             ring_on_commit(alias=self.storage.alias, queues=[self.target.queue])
-        return Standing(outcome=outcome)
+        return UpdateStatus(outcome=outcome)
 
     def _activated(self, message: int) -> tuple[Outcome | None, bool]:
         """Activate until the message was read: an activation leaves what does not fit its budget.
@@ -262,7 +271,7 @@ class Message(Action[Any]):
             kind=self.kind,
             name=self.message,
             body=self.body,
-            dedupe=self.id,
+            request_id=self.id,
             sender=self.by.sender,
             exact=self.exact,
             storage=self.storage,
@@ -270,7 +279,7 @@ class Message(Action[Any]):
         self._message = inserted.id
         return inserted
 
-    def _of_closed(self) -> Standing:
+    def _of_closed(self) -> UpdateStatus:
         """A closed run still knows the outcomes of what it accepted. Raises ``WorkflowClosed`` for everything else."""
         before = sent_before(self.target.chain_id, self.id, storage=self.storage)
         found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
@@ -281,7 +290,7 @@ class Message(Action[Any]):
             f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
         )
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> UpdateStatus:
         found = standing(self.target.chain_id, self.id, storage=self.storage)
         if found is None:  # somebody else's turn rejected it and nobody is left to tell why
             raise UpdateTimeout(f"{self._what} is gone: send it again", update_id=self.id)
@@ -291,35 +300,42 @@ class Message(Action[Any]):
     def _what(self) -> str:
         return f"{self.kind} {self.message!r} of {self.target.workflow} {self.target.workflow_id}"
 
-    def _value(self, found: Standing | None) -> Any:
+    def _value(self, found: UpdateStatus | None) -> Any:
         with self._connected():
             outcome = found.outcome if found is not None else self._standing().outcome
         try:
-            return update_value(outcome, update_id=self.id, what=self._what)
+            return self._view.answer(update_value(outcome, update_id=self.id, what=self._what), under=self.message)
         except UpdateTimeout as exc:
             raise UpdateTimeout(f"{exc}{self._why()}", update_id=self.id, accepted=exc.accepted) from None
 
     def _why(self) -> str:
         run = Instance.objects.using(self.storage.alias).filter(pk=self.target.run_id).values("blocked").first()
         blocked = run["blocked"] if run else None
-        return f" (the run is blocked: {blocked.get('error')})" if blocked else ""
+        return f" (the run is blocked: {self._view.text(str(blocked.get('error')))})" if blocked else ""
+
+    @property
+    def _view(self) -> View:
+        """What is to be left out of the answer where it goes through a face."""
+        user = self.by.user
+        return EVERYTHING if user is None or self.by.source == CODE.source else access.view_of(user, self.row)
 
 
-class Update(Message):
+class SendUpdate(JudgedMessage):
     """Gives the handler's response; see ``Message`` for where it runs and what it locks."""
 
     name: ClassVar[str] = "update"
-    permission: ClassVar[str] = "signal_instance"
+    permission: ClassVar[str] = "update_instance"
+    ordinary: ClassVar[bool] = True
     kind: ClassVar[str] = "update"
 
     def __init__(
         self,
-        target: Target,
+        target: RunTarget,
         *,
         update: str,
         args: Any = None,
         id: str | None = None,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = ANSWER_TIMEOUT,
         mode: str = "auto",
         by: Actor = CODE,
         exact: bool = False,
@@ -331,10 +347,10 @@ class Update(Message):
         )
 
 
-def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> Standing | None:
+def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
     """Where an update of a chain stands; None for an id that it does not know."""
     rows = storage.sql.select(
-        "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and dedupe = %s",
+        "select fresh, outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
         [chain_id, update_id],
         ("bool", "text", "bytea"),
     )
@@ -342,12 +358,17 @@ def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> Stand
         return None
     fresh, status, value = rows[0]
     if status is None:
-        return Standing(outcome=None, fresh=fresh)
-    return Standing(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))
+        return UpdateStatus(outcome=None, fresh=fresh)
+    return UpdateStatus(outcome=Outcome(status=status, value=None if value is None else codec().decode(value)))
 
 
-def outcome_of(target: Target, update: str, update_id: str, *, storage: DjangoStorage) -> Any:
-    """The response of an update that was sent before. Raises what ``Update`` raises, ``WorkflowNotFound`` for an unknown id."""
+def outcome_of(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:
+    """The response of an update that was sent before.
+
+    Raises what ``Update`` raises, ``WorkflowNotFound`` for an unknown id.
+
+    Whoever sent it is told in any case, others when they may see payloads.
+    """
     before = sent_before(target.chain_id, check_message_id(update_id, what="update"), storage=storage)
     found = standing(target.chain_id, update_id, storage=storage)
     if found is None or before is None or before[1][:2] != ("update", update):
@@ -355,4 +376,18 @@ def outcome_of(target: Target, update: str, update_id: str, *, storage: DjangoSt
             f"{target.workflow} {target.workflow_id} knows no update {shown(update)} with the id {update_id!r}"
         )
     what = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
-    return update_value(found.outcome, update_id=update_id, what=what)
+    if by.user is None:
+        return update_value(found.outcome, update_id=update_id, what=what)
+    view = access.view_of(by.user, target.row)
+    if before[1].sender == by.sender:
+        return view.answer(update_value(found.outcome, update_id=update_id, what=what), under=update)
+    shown_outcome = _for_others(found.outcome, view)
+    return view.value(update_value(shown_outcome, update_id=update_id, what=what), under=update)
+
+
+def _for_others(outcome: Outcome | None, view: View) -> Outcome | None:
+    """Why an update failed may quote payloads."""
+    if outcome is None or outcome.status not in ("failed", "rejected"):
+        return outcome
+    facts = outcome.value or {}
+    return Outcome(status=outcome.status, value={**facts, "message": view.text(facts.get("message") or "")})

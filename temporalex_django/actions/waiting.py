@@ -38,7 +38,10 @@ def free_seat() -> AbstractContextManager[bool]:
 
 
 def wait_for(look: Callable[[], T | None], deadline: Deadline, *, seat: Seat = free_seat) -> T | None:
-    """What ``look`` gives as soon as that is not None; None when the time is over, or there is no seat. Looks once at least."""
+    """What ``look`` gives as soon as that is not None; None when the time is over, or there is no seat.
+
+    Looks once at least.
+    """
     if (first := look()) is not None or deadline.left <= 0:
         return first
     with seat() as granted:

@@ -1,4 +1,7 @@
-"""Runs, workers and operator actions in Django's admin: read-only. Registered with the default site by its autodiscovery."""
+"""Runs, workers and operator actions in Django's admin: read-only.
+
+Registered with the default site by its autodiscovery.
+"""
 
 from __future__ import annotations
 

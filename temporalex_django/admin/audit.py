@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.access import VIEW_PAYLOAD, policy, runs_for
 from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
-from temporalex_django.admin.filters import ActionFilter
+from temporalex_django.admin.filters import ActionFilter, ActorFilter
 from temporalex_django.admin.shown import moment, shortened
+from temporalex_django.authoring.people import Person
 from temporalex_django.models import OperatorAction
 
 
@@ -21,15 +24,32 @@ from temporalex_django.models import OperatorAction
 class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     """Who did what to which run, why, and from where."""
 
-    list_display = ("when", "action", "who", "of_run", "why", "source", "forced")
+    list_display = ("when", "action", "who", "of_run", "why", "source", "how")
     list_display_links = ("when", "action")
-    list_filter = (ActionFilter, "forced")
+    list_filter = (ActorFilter, ActionFilter, "forced")
     list_select_related = False
     search_fields = ("workflow_id__startswith", "actor_name__startswith")
     search_help_text = _("Id of a run or name of a person, from its beginning")
     ordering = ("-id",)
     paginator = EstimatedPaginator
-    fields = (("at", "action", "forced"), ("who", "source", "address"), ("of_run", "workflow"), "reason", "details")
+    fields = (("at", "action", "how"), ("who", "source", "address"), ("of_run", "workflow"), "reason", "details")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
+        """About the runs that there are for the user.
+
+        What was done to runs that are deleted is for those who may see all.
+        """
+        actions = super().get_queryset(request)
+        narrowed = runs_for(cast("Person", request.user), alias=actions.db)
+        return actions if narrowed is None else actions.filter(run__in=narrowed)
+
+    def get_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
+        """Not from where it was done, for whoever may not see payloads."""
+        user = cast("Person", request.user)
+        asked = VIEW_PAYLOAD if obj is None or obj.run is None else VIEW_PAYLOAD.of(obj.run)
+        if policy().allows(user, asked):
+            return self.fields
+        return [tuple(n for n in row if n != "address") if isinstance(row, tuple) else row for row in self.fields]
 
     def get_readonly_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
         return [name for row in self.fields for name in (row if isinstance(row, tuple) else (row,))]
@@ -45,6 +65,10 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     @admin.display(description=_("who"), ordering="actor_name")
     def who(self, action: OperatorAction) -> str:
         return action.actor_name or str(_("code"))
+
+    @admin.display(description=_("how"), ordering="forced")
+    def how(self, action: OperatorAction) -> str:
+        return str(_("forced")) if action.forced else "–"
 
     @admin.display(description=_("run"))
     def of_run(self, action: OperatorAction) -> SafeString | str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.contrib import admin
@@ -11,8 +11,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.actions.registry import ACTIONS
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.core.events import CLOSED_STATUSES
+from temporalex_django.core.history.events import CLOSED_STATUSES
 
 
 class ChoicesFilter(ABC, admin.SimpleListFilter):
@@ -85,4 +86,26 @@ class ActionFilter(ChoicesFilter):
     column = "action"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        return [(name, name) for name in ("cancel", "signal", "start", "terminate", "update")]
+        return [(name, name) for name in ACTIONS]
+
+
+class ActorFilter(admin.SimpleListFilter):
+    """What people did.
+
+    What code and turns did by themselves only when it is asked for, since there may be thousands of them a day.
+    """
+
+    title = _("who")
+    parameter_name = "who"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("automatic", _("Automatic")), ("all", _("All"))]
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        first, *others = super().choices(changelist)
+        yield {**first, "display": _("People")}
+        yield from others
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        chosen = self.value()
+        return queryset if chosen == "all" else queryset.filter(automatic=chosen == "automatic")

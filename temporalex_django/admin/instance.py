@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from django.contrib import admin
@@ -17,22 +17,31 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.access import VIEW, policy, runs_for, view_of
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import live_workers
 from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.filters import QueueFilter, StandingFilter, WorkflowFilter
 from temporalex_django.admin.page import page_of
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
+from temporalex_django.authoring.people import Person
 from temporalex_django.models import Instance, Status
 
-_UNREAD = ("args", "carried", "published", "closing", "seed", "accepts", "metadata", "search_attributes")
+_UNREAD = ("args", "carried_messages", "published", "closing", "seed", "accepts", "metadata", "search_attributes")
+_SHOWN = "shown_blocked"  # what of its error the user sees
 
 
 class InstanceChangeList(ChangeList):
     """Reads once which workers are alive, for the runs of the page that none has taken yet."""
 
+    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
+        return super().get_queryset(request, *args, **kwargs).defer(*_UNREAD)
+
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
+        for run in self.result_list:
+            if run.blocked:
+                setattr(run, _SHOWN, view_of(_user(request), run).blocked(run.blocked))
         pending = [run for run in self.result_list if run.status == Status.PENDING and not run.blocked]
         if pending:
             workers = live_workers(alias=self.queryset.db)
@@ -53,13 +62,18 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     paginator = EstimatedPaginator
     change_form_template = "admin/temporalex_django/instance/change_form.html"
 
-    # -- list -----------------------------------------------------------------------------------------------------------
+    # -- list ----------------------------------------------------------------------------------------------------------
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return InstanceChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
-        return super().get_queryset(request).defer(*_UNREAD)
+        """The runs that there are for the user, in the list and one by one. A subclass may narrow them further."""
+        narrowed = runs_for(_user(request), alias=storage().alias)
+        return super().get_queryset(request) if narrowed is None else narrowed
+
+    def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
+        return policy().allows(_user(request), VIEW if obj is None else VIEW.of(obj))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
@@ -84,7 +98,8 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     @admin.display(description=_("waits for"))
     def waits_for(self, run: Instance) -> SafeString | str:
         if run.blocked:
-            return format_html('<span class="tx-problem">{}</span>', shortened(str(run.blocked.get("error") or "")))
+            shown = getattr(run, _SHOWN, None) or {}
+            return format_html('<span class="tx-problem">{}</span>', shortened(str(shown.get("error") or "")))
         if missing := getattr(run, "without_worker", None):
             return format_html('<span class="tx-problem">{}</span>', missing)
         return shortened(", ".join(run.waiting_for or [])) or "–"
@@ -97,7 +112,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def took(self, run: Instance) -> str:
         return duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
 
-    # -- one run --------------------------------------------------------------------------------------------------------
+    # -- one run -------------------------------------------------------------------------------------------------------
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -119,7 +134,13 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             "add": False,
             "is_popup": False,
             "has_view_permission": True,
-            **page_of(run, page=request.GET.get("p", ""), alias=storage().alias),
+            **page_of(
+                run,
+                page=request.GET.get("p", ""),
+                alias=storage().alias,
+                view=view_of(_user(request), run),
+                there=self.get_queryset(request),
+            ),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
@@ -130,4 +151,8 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             run_id = UUID(ref)
         except ValueError:
             return None
-        return super().get_queryset(request).select_related("chain").filter(pk=run_id).first()
+        return self.get_queryset(request).select_related("chain").filter(pk=run_id).first()
+
+
+def _user(request: HttpRequest) -> Person:
+    return cast("Person", request.user)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -14,6 +16,7 @@ from django.utils.translation import gettext as _
 from temporalex_django import errors
 from temporalex_django.actions.describe import live_workers
 from temporalex_django.admin.shown import Value, duration, status_badge, value
+from temporalex_django.authoring.viewing import View
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
 from temporalex_django.models.fields import Payload
 
@@ -42,7 +45,7 @@ class Row:
 
 
 @dataclass(slots=True, kw_only=True)
-class Activation:
+class ShownActivation:
     """Events that were stored together. ``since`` is the time from the activation before it on the page."""
 
     number: int
@@ -68,17 +71,18 @@ class Pages:
         return self.number + 1 if self.number < self.count else None
 
 
-def page_of(run: Instance, *, page: str, alias: str) -> dict[str, Any]:
-    """The context of the template."""
+def page_of(run: Instance, *, page: str, alias: str, view: View, there: QuerySet[Instance]) -> dict[str, Any]:
+    """The context of the template: what ``view`` shows of the run, and those of its chain that are in ``there``."""
     chain = run.chain
     current = chain.run_id == run.pk
     now = timezone.now()
-    activations, pages = _history(run, page=page, alias=alias)
+    activations, pages = _history(run, page=page, alias=alias, view=view)
     activities = [*ActivityTask.objects.using(alias).filter(run_id=run.pk).order_by("seq")[: MOST + 1]]
     messages = _inbox(chain, alias=alias)
-    others = Instance.objects.using(alias).filter(chain_id=chain.pk).only("id", "status", "created_at", "closed_at")
+    others = there.filter(chain_id=chain.pk).only("id", "status", "created_at", "closed_at")
     runs = [*others.order_by("-id")[: MOST + 1]]
-    acted = [*OperatorAction.objects.using(alias).filter(run_id=run.pk).order_by("-id")[:MOST]]
+    audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
+    acted = [*audit.order_by("automatic", "-id")[: 2 * MOST]]  # what people did comes first
     due = (
         current
         and not chain.closed
@@ -95,23 +99,25 @@ def page_of(run: Instance, *, page: str, alias: str) -> dict[str, Any]:
         "badge": status_badge(run.status, blocked=bool(run.blocked)),
         "current": current,
         "chain": chain,
-        "blocked": _blocked(run, due_at=chain.due_at if current else None),
+        "blocked": _blocked(view.blocked(run.blocked), due_at=chain.due_at if current else None),
         "missing": missing,
         "waits": list(run.waiting_for or []),
         "accepts": run.accepts or {},
         "took": duration((run.closed_at or now) - run.created_at),
-        "payloads": _payloads(run),
+        "payloads": _payloads(run, view),
+        "open": view.open,
         "activations": activations,
         "pages": pages,
-        "activities": [_activity(task, now=now) for task in activities[:MOST]],
+        "activities": [_activity(task, view, now=now) for task in activities[:MOST]],
         "more_activities": len(activities) > MOST,
-        "inbox": [_message(message) for message in messages[:MOST]],
+        "inbox": [_message(message, view) for message in messages[:MOST]],
         "more_messages": len(messages) > MOST,
         "runs": [
             {"run": other, "badge": status_badge(other.status), "shown": other.pk == run.pk} for other in runs[:MOST]
         ],
         "more_runs": len(runs) > MOST,
-        "acted": acted,
+        "acted": [row for row in acted if not row.automatic],
+        "automatic": [row for row in acted if row.automatic],
         "limit": MOST,
     }
 
@@ -119,38 +125,44 @@ def page_of(run: Instance, *, page: str, alias: str) -> dict[str, Any]:
 def _inbox(chain: Chain, *, alias: str) -> list[Message]:
     """What waits first, then what was answered, newest first.
 
-    Of an open chain by its two partial indexes; only a closed one can have signals that were never delivered, which have none.
+    Of an open chain by its two partial indexes; only a closed one can have signals that were never delivered, which
+    have none.
     """
     messages = Message.objects.using(alias).filter(chain_id=chain.pk)
     if chain.closed:
         return [*messages.order_by("settled", "-id")[: MOST + 1]]
     open_ones = [*messages.filter(settled=False).order_by("-id")[: MOST + 1]]
-    answered = messages.filter(settled=True, dedupe__isnull=False).order_by("-id")
+    answered = messages.filter(settled=True, request_id__isnull=False).order_by("-id")
     return [*open_ones, *answered[: MOST + 1 - len(open_ones)]]
 
 
-def _history(run: Instance, *, page: str, alias: str) -> tuple[list[Activation], Pages]:
+def _history(run: Instance, *, page: str, alias: str, view: View) -> tuple[list[ShownActivation], Pages]:
     events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
     length = events.aggregate(last=Max("seq"))["last"] or 0
     count = max(1, -(-length // EVENTS_A_PAGE))
     number = min(max(int(page), 1), count) if page.isascii() and page.isdigit() and len(page) < 10 else count
     first = (number - 1) * EVENTS_A_PAGE
-    found: list[Activation] = []
+    found: list[ShownActivation] = []
     for event in events.filter(seq__gt=first, seq__lte=first + EVENTS_A_PAGE).order_by("seq"):
         if not found or found[-1].number != event.activation:
             since = "+" + duration(event.at - found[-1].at) if found else ""
-            found.append(Activation(number=event.activation, at=event.at, since=since))
+            found.append(ShownActivation(number=event.activation, at=event.at, since=since))
         if event.kind == "ActivationStarted":
             found[-1].seq = event.seq
         else:
-            found[-1].rows.append(_row(event))
+            found[-1].rows.append(_row(event, view))
     return found, Pages(number=number, count=count)
 
 
-def _row(event: HistoryEvent) -> Row:
+def _row(event: HistoryEvent, view: View) -> Row:
     family = next((name for name, marks in _FAMILIES if any(mark in event.kind for mark in marks)), "plain")
-    data = event.data
+    data = _shown(event.data, view.attributes, view)
     return Row(seq=event.seq, kind=event.kind, family=family, summary=_summary(data), data=value(data))
+
+
+def _shown(payload: Any, show: Callable[[Any], Any], view: View) -> Any:
+    """What cannot be read says so, to whoever may read it."""
+    return payload if isinstance(payload, Payload) and view.open else show(payload)
 
 
 def _summary(data: Any) -> str:
@@ -167,17 +179,17 @@ def _summary(data: Any) -> str:
     return " · ".join(parts[:3])
 
 
-def _blocked(run: Instance, *, due_at: datetime | None) -> dict[str, Any] | None:
+def _blocked(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:
     """Cause and next step."""
-    if not run.blocked:
+    if not blocked:
         return None
-    code = str(run.blocked.get("code", ""))
-    since = run.blocked.get("since")
+    code = str(blocked.get("code", ""))
+    since = blocked.get("since")
     return {
         "code": code,
-        "error": run.blocked.get("error", ""),
+        "error": blocked.get("error", ""),
         "since": datetime.fromisoformat(since) if isinstance(since, str) else None,
-        "attempt": run.blocked.get("attempt"),
+        "attempt": blocked.get("attempt"),
         "due_at": due_at,
         "next_step": _next_steps().get(code, ""),
     }
@@ -197,18 +209,21 @@ def _next_steps() -> dict[str, str]:
     }
 
 
-def _payloads(run: Instance) -> list[tuple[str, Value]]:
-    found = [(_("Input"), value(run.input))]
+def _payloads(run: Instance, view: View) -> list[tuple[str, Value]]:
+    def shown(payload: Any) -> Value:
+        return value(_shown(payload, view.value, view))
+
+    found = [(_("Input"), shown(run.input))]
     if run.published is not None:
-        found.append((_("Published state"), value(run.published_state)))
+        found.append((_("Published state"), shown(run.published_state)))
     closing = run.closing_value
     if isinstance(closing, Payload):
-        found.append((_("Result"), value(closing)))
+        found.append((_("Result"), shown(closing)))
     elif isinstance(closing, dict):
         if run.status == "completed":
-            found.append((_("Result"), value(closing.get("result"))))
+            found.append((_("Result"), shown(closing.get("result"))))
         else:
-            found.append((_("How it ended"), value(closing)))
+            found.append((_("How it ended"), value(view.attributes(closing))))
     if run.tags:
         found.append((_("Tags"), value(run.tags)))
     if run.metadata:
@@ -216,7 +231,7 @@ def _payloads(run: Instance) -> list[tuple[str, Value]]:
     return found
 
 
-def _activity(task: ActivityTask, *, now: datetime) -> dict[str, Any]:
+def _activity(task: ActivityTask, view: View, *, now: datetime) -> dict[str, Any]:
     if task.owner is not None:
         state, since = _("running"), task.started_at or now
     elif task.due_at > now:
@@ -229,12 +244,15 @@ def _activity(task: ActivityTask, *, now: datetime) -> dict[str, Any]:
         "state": state,
         "since": since,
         "attempt": f"{task.attempt}{of}",
-        "arguments": value(task.arguments),
-        "heartbeat": value(task.heartbeat_details) if task.heartbeat is not None else None,
+        "arguments": value(_shown(task.arguments, view.value, view)),
+        "heartbeat": value(_shown(task.heartbeat_details, view.value, view)) if task.heartbeat is not None else None,
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message, view: View) -> dict[str, Any]:
+    def shown(payload: Any) -> Value:
+        return value(_shown(payload, partial(view.value, under=message.name), view))
+
     state: str | SafeString
     if message.outcome_status:
         state = {
@@ -251,6 +269,6 @@ def _message(message: Message) -> dict[str, Any]:
     return {
         "message": message,
         "state": state,
-        "payload": value(message.payload),
-        "outcome": value(message.outcome_value) if message.outcome is not None else None,
+        "payload": shown(message.payload),
+        "outcome": shown(message.outcome_value) if message.outcome is not None else None,
     }

@@ -25,7 +25,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     ordering = ("-beat_at",)
     fields = (
         ("name", "lease", "kind"),
-        ("host", "pid", "place"),
+        ("host", "pid", "process_identity"),
         "queues",
         "workflows",
         "activity_names",

@@ -10,7 +10,7 @@ from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from temporalex_django.authoring.retry import RetryPolicy
-from temporalex_django.core import payloads, places
+from temporalex_django.core import current, payloads
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.ivar import Call
 from temporalex_django.core.names import check_code_name
@@ -26,9 +26,10 @@ _TIMEOUTS = ("schedule_to_start", "start_to_close", "schedule_to_close", "heartb
 class Options:
     """How an activity is run.
 
-    Timeouts are timedeltas or seconds: ``schedule_to_start`` from scheduled to picked up, ``start_to_close`` one attempt,
-    ``schedule_to_close`` all attempts together, ``heartbeat`` the longest silence of an attempt. ``local`` runs it in the worker that
-    advances the workflow, ahead of the queue: for short ones that every worker of the workflow can do.
+    Timeouts are timedeltas or seconds: ``schedule_to_start`` from scheduled to picked up, ``start_to_close`` one
+    attempt, ``schedule_to_close`` all attempts together, ``heartbeat`` the longest silence of an attempt. ``local``
+    runs it in the worker that advances the workflow, ahead of the queue: for short ones that every worker of the
+    workflow can do.
     """
 
     retry: RetryPolicy | None = None
@@ -91,17 +92,20 @@ class Changes(TypedDict, total=False):
 
 
 class Source(Protocol):
-    """Where a step of a graph finds what belongs to its run."""
+    """Where an activity that is a part of a process finds what belongs to its run."""
 
     def workflow(self, version: int) -> Any:
         """The class of the run. Raises ``UnknownWorkflow``."""
 
     def instance(self, version: int) -> Any:
-        """The instance of the graph as it was when the step became active, read now."""
+        """The process as it was when the activity was scheduled, read now."""
 
 
 class Activity(Generic[P, R]):
-    """A function that workflows await. ``__wrapped__`` is the function itself, ``name`` its dotted name in histories."""
+    """A function that workflows await.
+
+    ``__wrapped__`` is the function itself, ``name`` its dotted name in histories.
+    """
 
     def __init__(self, fn: Callable[P, Any], options: Options, *, name: str | None = None) -> None:
         self.__wrapped__ = fn
@@ -116,25 +120,31 @@ class Activity(Generic[P, R]):
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        """Schedule it, when awaited. Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` here, at the call."""
-        executor = places.executor_for(self.name)
+        """Schedule it, when awaited.
+
+        Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` here, at the call.
+        """
+        port = current.port_for(self.name)
         if kwargs or not self._takes(len(args)):
             self._bind(args, kwargs)
         attributes: dict[str, Any] = {
             "activity": self.name,
-            "args": [executor.plain(arg, f"argument {i + 1} of {self.name}") for i, arg in enumerate(args)],
+            "args": [port.standing.plain(arg, f"argument {i + 1} of {self.name}") for i, arg in enumerate(args)],
         }
         if kwargs:
             attributes["kwargs"] = {
-                k: executor.plain(arg, f"argument {k!r} of {self.name}") for k, arg in kwargs.items()
+                k: port.standing.plain(arg, f"argument {k!r} of {self.name}") for k, arg in kwargs.items()
             }
         if self._plain_options:
             attributes["options"] = self._plain_options
-        call = Call(self.name, lambda: executor.schedule_activity(attributes, self.result_type))
+        call = Call(self.name, lambda: port.calls.schedule_activity(attributes, self.result_type))
         return cast("Awaitable[R]", call)
 
     def options(self, **changes: Unpack[Changes]) -> Activity[P, R]:
-        """The same activity with other options for this call site. Raises ``WorkflowDefinitionError`` for unknown ones."""
+        """The same activity with other options for this call site.
+
+        Raises ``WorkflowDefinitionError`` for unknown ones.
+        """
         known = {field.name for field in fields(Options)}
         if unknown := sorted(changes.keys() - known):
             raise WorkflowDefinitionError(
@@ -235,9 +245,10 @@ def activity(
 def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Make a plain function an activity.
 
-    External (the default): recorded before it runs, run at least once, retried by ``retry`` (without limit unless it says so).
-    ``atomic=True``: its ORM writes, its result and the workflow's next step commit together, exactly once on that database; it must
-    be a plain function, short, and touch nothing but the database. Raises ``WorkflowDefinitionError`` for what cannot work.
+    External (the default): recorded before it runs, run at least once, retried by ``retry`` (without limit unless it
+    says so). ``atomic=True``: its ORM writes, its result and the workflow's next step commit together, exactly once on
+    that database; it must be a plain function, short, and touch nothing but the database. Raises
+    ``WorkflowDefinitionError`` for what cannot work.
     """
     if fn is not None and (options or name is not None):
         raise WorkflowDefinitionError("activity: give options as @activity(...), without the function")

@@ -1,6 +1,7 @@
 """The primitives of workflow code (``from temporalex_django import api``).
 
-Each checks its place when it is called and acts when it is awaited. Those that only read or note something act at once.
+Each checks its context when it is called and acts when it is awaited. Those that only read or note something act at
+once.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, timeouts
-from temporalex_django.core import names, payloads, places, primitives, relations
+from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.core import current, names, other_runs, payloads, primitives
 from temporalex_django.core.branches import Parallel, Race
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
@@ -46,59 +47,58 @@ class Info:
 
 def sleep(duration: timedelta | float) -> Awaitable[None]:
     """Durable timer; a number is seconds. Zero returns at once. Raises ``ValueError`` for a negative duration."""
-    executor = places.executor_for("sleep")
+    port = current.port_for("sleep")
     wait = wait_seconds(duration, what="sleep")
-    return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(executor, wait)))
+    return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(port, wait)))
 
 
 def wait_for_signal(name: str) -> Awaitable[Any]:
     """Take the oldest buffered signal of that name, or block until one arrives; gives its payload."""
-    executor = places.executor_for("wait_for_signal")
+    port = current.port_for("wait_for_signal")
     names.check_code_name(name, what="wait_for_signal")
-    return cast("Awaitable[Any]", Call("wait_for_signal", lambda: primitives.wait_for_signal(executor, name)))
+    return cast("Awaitable[Any]", Call("wait_for_signal", lambda: port.dispatcher.wait_for_signal(name)))
 
 
 def publish_state(value: Any) -> None:
     """Replace what queries see by a snapshot of ``value``. Raises ``PayloadError`` when it cannot be encoded."""
-    places.unit_for("publish_state")
-    executor = places.executor_for("publish_state")
-    executor.published = executor.plain(value, "the published state")
-    executor.publications += 1
+    current.unit_for("publish_state")
+    port = current.port_for("publish_state")
+    port.publish(port.standing.plain(value, "the published state"))
 
 
 def now() -> datetime:
-    """The stamp of the present activation: aware, UTC, constant until the run waits and is woken."""
-    return places.executor_for("now").now
+    """The time of the present activation: aware, UTC, constant until the run waits and is woken."""
+    return current.port_for("now").standing.now
 
 
 def random() -> float:
     """A float in [0, 1) from the run's recorded seed."""
-    places.unit_for("random")
-    return places.executor_for("random").rng.random()
+    current.unit_for("random")
+    return current.port_for("random").rng.random()
 
 
 def uuid4() -> uuid.UUID:
     """A UUID from the run's recorded seed."""
-    places.unit_for("uuid4")
-    return uuid.UUID(int=places.executor_for("uuid4").rng.getrandbits(128), version=4)
+    current.unit_for("uuid4")
+    return uuid.UUID(int=current.port_for("uuid4").rng.getrandbits(128), version=4)
 
 
 def patched(id: str) -> bool:
     """True in new code, False for a run that went past here before the patch: branch on it."""
-    places.unit_for("patched")
-    executor = places.executor_for("patched")
-    answer, mark = executor.patches.patched(_patch_id(id), replaying=executor.replaying)
+    current.unit_for("patched")
+    port = current.port_for("patched")
+    answer, mark = port.patches.patched(_patch_id(id), replaying=port.standing.replaying)
     if mark:
-        executor.emit("SetPatchMarker", None, {"id": id, "deprecated": False})
+        port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": False})
     return answer
 
 
 def deprecate_patch(id: str) -> None:
     """Say that no run without the patch is open any more; later the call can go, too."""
-    places.unit_for("deprecate_patch")
-    executor = places.executor_for("deprecate_patch")
-    if executor.patches.deprecate(_patch_id(id), replaying=executor.replaying):
-        executor.emit("SetPatchMarker", None, {"id": id, "deprecated": True})
+    current.unit_for("deprecate_patch")
+    port = current.port_for("deprecate_patch")
+    if port.patches.deprecate(_patch_id(id), replaying=port.standing.replaying):
+        port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": True})
 
 
 def phase(
@@ -111,53 +111,57 @@ def phase(
 
     Raises ``WorkflowDefinitionError`` here for handlers that cannot work and for a phase that could never end.
     """
-    executor = places.executor_for("phase")
-    host = places.unit_for("phase")
+    port = current.port_for("phase")
+    host = current.unit_for("phase")
     wait = None if timeout is None else wait_seconds(timeout, what="the timeout of phase")
     for kind, handlers in (("signal", signal), ("update", update)):
         if handlers is not None and not isinstance(handlers, Mapping):
             raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
     opened = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host)
-    return cast("Awaitable[Any]", Call("phase", lambda: primitives.phase(executor, opened, wait)))
+    return cast("Awaitable[Any]", Call("phase", lambda: primitives.phase(port, opened, wait)))
 
 
 def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[list[Any]]:
     """Run branches side by side and wait for all of them: results in input order, ``Err(exc)`` for one that raised.
 
-    A branch is a function without arguments or an awaitable. ``limit`` bounds how many run at once; they start in input order.
+    A branch is a function without arguments or an awaitable. ``limit`` bounds how many run at once; they start in input
+    order.
     """
-    executor = places.executor_for("parallel")
+    port = current.port_for("parallel")
     if limit is not None and (type(limit) is not int or limit < 1):
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number from 1, not {limit!r}")
     if isinstance(branches, (str, bytes, Mapping)) or not hasattr(branches, "__iter__"):
         raise WorkflowDefinitionError(f"parallel: branches must be a list of functions or awaitables, not {branches!r}")
-    made = Parallel(executor, list(branches), limit)
+    made = Parallel(port, list(branches), limit)
     return cast("Awaitable[list[Any]]", Call("parallel", made.run))
 
 
 def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
     """Run branches side by side; the first to finish wins: ``(index, value)``. A branch that raises first raises here.
 
-    Branches are what ``parallel`` takes. Of several that finish in one activation the lowest index wins. The others are cancelled,
-    and all have ended when this returns.
+    Branches are what ``parallel`` takes. Of several that finish in one activation the lowest index wins. The others are
+    cancelled, and all have ended when this returns.
     """
-    executor = places.executor_for("race")
+    port = current.port_for("race")
     if not branches:
         raise WorkflowDefinitionError("race: without a branch it could never end")
-    return cast("Awaitable[tuple[int, Any]]", Call("race", Race(executor, branches).run))
+    return cast("Awaitable[tuple[int, Any]]", Call("race", Race(port, branches).run))
 
 
 def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
-    """In an async handler: ``fn(state) -> (result, new_state)`` on the phase state, never interleaved; gives ``result``."""
-    executor = places.executor_for("update_state")
-    return cast("Awaitable[T]", Call("update_state", lambda: primitives.update_state(executor, fn)))
+    """In an async handler: ``fn(state) -> (result, new_state)`` on the phase state, never interleaved.
+
+    Gives ``result``.
+    """
+    port = current.port_for("update_state")
+    return cast("Awaitable[T]", Call("update_state", lambda: primitives.update_state(port, fn)))
 
 
 def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | None = None) -> Awaitable[bool]:
     """Block until ``predicate()`` is true; True then, False after ``timeout``."""
-    executor = places.executor_for("wait_condition")
+    port = current.port_for("wait_condition")
     wait = None if timeout is None else wait_seconds(timeout, what="the timeout of wait_condition")
-    begin = lambda: primitives.wait_condition(executor, predicate, wait)  # noqa: E731
+    begin = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
     return cast("Awaitable[bool]", Call("wait_condition", begin))
 
 
@@ -171,11 +175,11 @@ def child(
 ) -> Awaitable[R]:
     """Start another workflow and wait for its result, through all its continue-as-new.
 
-    Without ``id`` it gets one from this run's. ``version`` is for a dispatcher. ``parent_close`` says what becomes of a child that is open when this run closes.
-    Raises ``ChildWorkflowFailure``, also when the id is taken; here, at the call, ``InvalidId``, ``PayloadError``,
-    ``UnknownVersion`` and ``WorkflowDefinitionError``.
+    Without ``id`` it gets one from this run's. ``version`` is for a dispatcher. ``parent_close`` says what becomes of a
+    child that is open when this run closes. Raises ``ChildWorkflowFailure``, also when the id is taken; here, at the
+    call, ``InvalidId``, ``PayloadError``, ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
-    executor = places.executor_for("child")
+    port = current.port_for("child")
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
     concrete = cast("type[Startable]", workflow).choose(version, {})
@@ -183,25 +187,17 @@ def child(
         raise WorkflowDefinitionError(
             f"child: parent_close must be one of {', '.join(get_args(ParentClose))}, not {parent_close!r}"
         )
-    places.unit_for("child")
+    current.unit_for("child")
     what = f"the input of {concrete.name}"
-    plain = executor.plain(args, what)
+    plain = port.standing.plain(args, what)
     payloads.fit(plain, concrete.definition.args_type, what=what)
     attributes: dict[str, Any] = {
-        "workflow": concrete.name,
         "id": _child_id(concrete, id, value),
         "args": plain,
         "parent_close": parent_close,
-        "version": concrete.version,
-        "queue": concrete.task_queue,
-        "scope": "global" if concrete.unique is None else concrete.unique.scope,
+        **start_options(concrete),
     }
-    attributes.update(timeouts(concrete))
-    if concrete.tags:
-        attributes["tags"] = list(concrete.tags)
-    if concrete.metadata:
-        attributes["metadata"] = dict(concrete.metadata)
-    return cast("Awaitable[R]", Call("child", lambda: relations.child(executor, attributes)))
+    return cast("Awaitable[R]", Call("child", lambda: other_runs.child(port, attributes)))
 
 
 def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
@@ -209,11 +205,11 @@ def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
 
     Raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId`` at the await.
     """
-    executor = places.executor_for("signal_external")
+    port = current.port_for("signal_external")
     names.check_code_name(name, what="signal_external")
-    plain = executor.plain(payload, f"the payload of signal {name!r}")
+    plain = port.standing.plain(payload, f"the payload of signal {name!r}")
     attributes = {"id": check_id(id), "name": name, "payload": plain}
-    call = Call("signal_external", lambda: relations.external(executor, "SignalExternal", attributes))
+    call = Call("signal_external", lambda: other_runs.external(port, "SignalExternal", attributes))
     return cast("Awaitable[None]", call)
 
 
@@ -222,31 +218,37 @@ def cancel_external(id: str) -> Awaitable[None]:
 
     Raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId`` at the await.
     """
-    executor = places.executor_for("cancel_external")
+    port = current.port_for("cancel_external")
     attributes = {"id": check_id(id)}
-    call = Call("cancel_external", lambda: relations.external(executor, "CancelExternal", attributes))
+    call = Call("cancel_external", lambda: other_runs.external(port, "CancelExternal", attributes))
     return cast("Awaitable[None]", call)
 
 
 def cancel_requested() -> bool:
-    """Whether somebody asked this run to cancel. Who has heard yes and continues as new does not pass the request on."""
-    executor = places.executor_for("cancel_requested")
-    if executor.cancel_requested and executor.place != "validator":  # which a replay does not run
-        executor.scheduler.request_seen = True
-    return executor.cancel_requested
+    """Whether somebody asked this run to cancel.
+
+    Who has heard yes and continues as new does not pass the request on.
+    """
+    port = current.port_for("cancel_requested")
+    if port.cancellation.requested and port.standing.pure_context != "validator":  # which a replay does not run
+        port.cancellation.heard()
+    return port.cancellation.requested
 
 
 def wait_cancelled() -> Awaitable[None]:
     """Block until somebody asks this run to cancel; returns (at once, if somebody has).
 
-    This is how the unit hears of the cancel: its later waits do not raise ``Cancelled`` for it, unless it is inside ``shield``.
+    This is how the unit hears of the cancel: its later waits do not raise ``Cancelled`` for it, unless it is inside
+    ``shield``.
     """
-    executor = places.executor_for("wait_cancelled")
-    return cast("Awaitable[None]", Call("wait_cancelled", lambda: primitives.wait_cancelled(executor)))
+    port = current.port_for("wait_cancelled")
+    return cast("Awaitable[None]", Call("wait_cancelled", lambda: primitives.wait_cancelled(port)))
 
 
 def shield() -> Shield:
-    """``async with api.shield():`` lets what is inside finish: a cancel that arrives is raised at the first wait after the block.
+    """``async with api.shield():`` lets what is inside finish.
+
+    A cancel that arrives is raised at the first wait after the block.
 
     Branches and phases that are started inside are shielded with it. A ``race`` inside still cancels its losers.
     """
@@ -256,16 +258,16 @@ def shield() -> Shield:
 def saga() -> Saga:
     """``async with api.saga() as saga:`` with ``saga.add(undo, *args)`` after each step that worked.
 
-    When the block raises, or is cancelled, the compensations run in reverse, shielded from a cancel; then the error goes on. What
-    a compensation raises is logged and does not stop the others.
+    When the block raises, or is cancelled, the compensations run in reverse, shielded from a cancel; then the error
+    goes on. What a compensation raises is logged and does not stop the others.
     """
     return Saga()
 
 
 def info() -> Info:
     """Facts about this run."""
-    executor = places.executor_for("info")
-    run = executor.info
+    port = current.port_for("info")
+    run = port.standing.info
     return Info(
         workflow=run.workflow,
         id=run.id,
@@ -273,34 +275,41 @@ def info() -> Info:
         version=run.version,
         attempt=run.attempt,
         parent=run.parent,
-        history_length=executor.history_length,
-        continue_as_new_suggested=executor.history_length >= SUGGEST_CONTINUE_AS_NEW,
+        history_length=port.standing.history_length,
+        continue_as_new_suggested=port.standing.history_length >= SUGGEST_CONTINUE_AS_NEW,
     )
 
 
 def sender() -> Sender | None:
-    """Who sent the message that this unit is about: an object with ``key`` (of the user, as text) and ``name``; None for code.
+    """Who sent the message that this unit is about: an object with ``key`` (of the user, as text) and ``name``.
 
-    In a handler, in what it started (branches, ``Async``) and in a validator that of its message; elsewhere that of the signal which
-    the unit took last with ``wait_for_signal``, None before the first. From the history, so it is the same on replay.
+    None for code.
+
+    In a handler, in what it started (branches, ``Async``) and in a validator that of its message; elsewhere that of the
+    signal which the unit took last with ``wait_for_signal``, None before the first. From the history, so it is the same
+    on replay.
     """
-    executor = places.executor_for("sender")
-    if executor.place is not None:
-        return executor.validated
-    return places.unit_for("sender").sender
+    port = current.port_for("sender")
+    if port.standing.pure_context is not None:
+        return port.standing.validated
+    return current.unit_for("sender").sender
 
 
 class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only in the stubs
     """Says nothing while a history is replayed; adds the ids of the run."""
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the base class's name
-        executor = places.current()
-        return (executor is None or not executor.replaying) and super().isEnabledFor(level)
+        port = current.current()
+        return (port is None or not port.standing.replaying) and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        executor = places.current()
-        if executor is not None:
-            ids = {"workflow": executor.info.workflow, "workflow_id": executor.info.id, "run_id": executor.info.run_id}
+        port = current.current()
+        if port is not None:
+            ids = {
+                "workflow": port.standing.info.workflow,
+                "workflow_id": port.standing.info.id,
+                "run_id": port.standing.info.run_id,
+            }
             kwargs["extra"] = {**ids, **(kwargs.get("extra") or {})}
         return msg, kwargs
 

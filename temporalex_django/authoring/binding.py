@@ -1,7 +1,7 @@
 """How classes reach whatever runs them, without importing it.
 
-``AppConfig.ready`` puts the database backend here (``client.backend``); a ``WorkflowEnvironment`` brings handles of its own, which
-have the methods of ``client.WorkflowHandle``. Engines of graphs (``graph.engines``) are known here while they run.
+``AppConfig.ready`` puts the database backend here (``client.backend``); a ``WorkflowEnvironment`` brings handles of its
+own. Engines that stand alone, without Django, are known here while they run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def _accepts() -> dict[str, list[str]]:
 class Description:
     """What ``handle.describe()`` gives: a run as it stands, readable by attribute and by key.
 
-    ``blocked`` is None, or why the run cannot go on (``code, error, since, attempt``). ``waiting_for`` says in words what it waits
-    for, a worker included. ``accepts`` names the signals and updates that the open phase takes.
+    ``blocked`` is None, or why the run cannot go on (``code, error, since, attempt``). ``waiting_for`` says in words
+    what it waits for, a worker included. ``accepts`` names the signals and updates that the open phase takes.
     """
 
     id: str
@@ -117,38 +117,49 @@ class Backend(Protocol):
     async def alist(self, workflow: type[Startable], filters: dict[str, Any]) -> Sequence[Any]: ...
 
 
-_backend: Callable[[], Backend] | None = None
+class BoundBackend(Backend, Protocol):
+    """One that an application is wired to: ``WorkflowHandle(id)`` makes its handles."""
+
+    handle_class: type[Any]
 
 
-def bind(backend: Callable[[], Backend]) -> None:
+_backend: Callable[[], BoundBackend] | None = None
+
+
+def bind(backend: Callable[[], BoundBackend]) -> None:
     """``backend()`` is asked at each use, so that importing it can wait until Django is ready."""
     global _backend  # noqa: PLW0603 - the one place where the application is wired
     _backend = backend
 
 
 def backend(cls: Any = None) -> Backend:
-    """Where the runs of a class are: the engine that it names (HE-177), else what is bound, else the only engine that runs.
+    """Where the runs of a class are: the engine that it names, else what is bound, else the only engine that runs.
 
     Raises ``EngineNotFound``, and ``NotConfigured`` when there is nothing at all.
     """
     named = getattr(cls, "engine", None) or getattr(getattr(cls, "dispatched_by", None), "engine", None)
     if named is not None:
         return engine(named).backend
+    if _backend is None and _engines:
+        return engine().backend
+    return bound()
+
+
+def bound() -> BoundBackend:
+    """What the application is wired to. Raises ``NotConfigured``."""
     if _backend is not None:
         return _backend()
-    if _engines:
-        return engine().backend
     raise NotConfigured(
         "workflows have nowhere to run: add 'temporalex_django' to INSTALLED_APPS (and call django.setup() in scripts), "
         "use WorkflowEnvironment().start(...) in a test, or run graphs inside `with Engine(name):`"
     )
 
 
-# -- engines of graphs --------------------------------------------------------------------------------------------------
+# -- engines that stand alone ------------------------------------------------------------------------------------------
 
 
 class Running(Protocol):
-    """An engine of graphs, as far as is to be known here."""
+    """An engine that stands alone, as far as is to be known here."""
 
     @property
     def backend(self) -> Backend: ...
@@ -167,14 +178,14 @@ def register(name: str, running: Running) -> None:
 
 
 def deregister(name: str, running: Running) -> None:
-    """It has stopped (HE-178)."""
+    """It has stopped."""
     with _lock:
         if _engines.get(name) is running:
             del _engines[name]
 
 
 def engine(name: str | None = None) -> Running:
-    """The engine of that name; without one the only one there is (HE-174). Raises ``EngineNotFound``, with advice (HE-175, HE-176)."""
+    """The engine of that name; without one the only one there is. Raises ``EngineNotFound``, with advice."""
     with _lock:
         running = dict(_engines)
     if name is not None and name in running:

@@ -11,7 +11,9 @@ from temporalex_django.authoring.facade import FACADE
 from temporalex_django.authoring.unique import Unique
 from temporalex_django.core import names
 from temporalex_django.core.durations import seconds
+from temporalex_django.core.payloads import text
 from temporalex_django.core.phase import takes
+from temporalex_django.errors import PayloadError
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.workflow import Workflow
@@ -22,8 +24,11 @@ _OPERATIONS = frozenset(
     | {"dispatched_by", "resolve_version", "is_versioned", "choose"}
 )
 _INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_once"})
-#: From so many characters on two typing errors are still a likeness; of short names (`run`, `tags`) every other word has two.
+#: From so many characters on two typing errors are still a likeness; of short names (`run`, `tags`) every other word
+#: has two.
 _LONG = 6
+#: Like one of ours, and words of their own.
+_WORDS = frozenset({"interval"})
 
 
 def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
@@ -33,20 +38,42 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
         yield "run must be an `async def` method"
     elif len(inspect.signature(run).parameters) != 2:
         yield "run must take (self, args)"
+    yield from _identity(cls)
+    yield from _labels(cls)
+    yield from _durations(cls)
+    yield from _exposure(cls)
+    yield from _near_misses(cls, base)
+    taken = _OPERATIONS | FACADE if cls.unique is not None else _OPERATIONS
+    for name in sorted(taken & cls.__dict__.keys()):
+        yield f"{name} is how others reach the workflow: give the attribute another name"
+
+
+def _identity(cls: type[Workflow]) -> Iterator[str]:
+    """What its runs are found by."""
     if not names.is_name(cls.name) or cls.name.startswith("__"):
         yield f"name {names.shown(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
     if type(cls.version) is not int or cls.version < 1:
         yield f"version {cls.version!r} must be a whole number from 1"
-    if not isinstance(cls.task_queue, str) or not cls.task_queue:
-        yield f"task_queue {cls.task_queue!r} must be a name"
+    if not names.is_name(cls.task_queue):
+        yield f"task_queue {names.shown(cls.task_queue)} must be a string of 1 to 200 printable characters"
     if cls.unique is not None and not isinstance(cls.unique, Unique):
         yield f"unique {cls.unique!r} must be Unique(key=..., scope=...)"
+
+
+def _labels(cls: type[Workflow]) -> Iterator[str]:
+    """What is stored with each run for people."""
     if not isinstance(cls.tags, (list, tuple)) or not all(isinstance(tag, str) for tag in cls.tags):
         yield f"tags {cls.tags!r} must be a list of strings"
+    else:
+        for tag in cls.tags:
+            yield from _not_text("tags", tag)
     if not isinstance(cls.metadata, Mapping):
         yield f"metadata {cls.metadata!r} must be a mapping with string keys"
     else:
         yield from not_json("metadata", cls.metadata)
+
+
+def _durations(cls: type[Workflow]) -> Iterator[str]:
     for name in ("execution_timeout", "run_timeout", "retention"):
         value = getattr(cls, name)
         try:
@@ -54,10 +81,25 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
                 yield f"{name} must be more than 0"
         except (TypeError, ValueError) as exc:
             yield str(exc)
-    yield from _near_misses(cls, base)
-    taken = _OPERATIONS | FACADE if cls.unique is not None else _OPERATIONS
-    for name in sorted(taken & cls.__dict__.keys()):
-        yield f"{name} is how others reach the workflow: give the attribute another name"
+
+
+def _exposure(cls: type[Workflow]) -> Iterator[str]:
+    """Who may start it, and what nobody is shown."""
+    if not isinstance(cls.internal, bool):
+        yield f"internal {cls.internal!r} must be True or False"
+    if cls.start_permission is not None and not names.is_permission(cls.start_permission):
+        yield f"start_permission must be of the form app.codename, not {cls.start_permission!r}"
+    yield from _no_paths(cls.redacted)
+
+
+def _no_paths(redact: Any) -> Iterator[str]:
+    """What of ``redacted`` leads to no field."""
+    if not isinstance(redact, (list, tuple)):
+        yield f"redacted {redact!r} must be a tuple of paths such as 'card' or 'customer.email'"
+        return
+    for path in redact:
+        if not names.is_name(path) or not all(part and part == part.strip() for part in path.split(".")):
+            yield f"redacted: {names.shown(path)} is no path of keys such as 'card' or 'customer.email'"
 
 
 def clashes(names: Sequence[str]) -> Iterator[str]:
@@ -79,7 +121,7 @@ def _near_misses(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
     annotated = {name for cls in base.__mro__ for name in getattr(cls, "__annotations__", {})}
     known = sorted(name for name in {*annotated, "run", "handle_query"} - FACADE if not name.startswith("_"))
     for name in cls.__dict__:
-        if name.startswith("_") or name in known or hasattr(base, name):
+        if name.startswith("_") or name in known or name in _WORDS or hasattr(base, name):
             continue
         near = [(distance(name, other), other) for other in known if other not in _INTERNAL]
         best, other = min(near)
@@ -88,25 +130,36 @@ def _near_misses(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
 
 
 def not_json(what: str, value: Any, path: str = "") -> Iterator[str]:
-    """Where ``value`` is not JSON with string keys and finite numbers (HE-167 to HE-169)."""
+    """Where ``value`` is not JSON with string keys and finite numbers."""
     at = f" at {path}" if path else ""
     if isinstance(value, Mapping):
         for key, part in value.items():
             if not isinstance(key, str):
                 yield f"{what}{at}: the key {key!r} must be a string"
             else:
+                yield from _not_text(f"{what}{at}: the key", key)
                 yield from not_json(what, part, f"{path}.{key}" if path else key)
     elif isinstance(value, (list, tuple)):
         for index, part in enumerate(value):
             yield from not_json(what, part, f"{path}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"{what}{at}: {value} is not JSON"
-    elif value is not None and not isinstance(value, (str, int, float, bool)):
+    elif isinstance(value, str):
+        yield from _not_text(f"{what}{at}", value)
+    elif value is not None and not isinstance(value, (int, float, bool)):
         yield f"{what}{at}: {value!r} is not JSON"
 
 
+def _not_text(what: str, value: str) -> Iterator[str]:
+    """What keeps a text out of the columns of databases."""
+    try:
+        text(value, what=f"{what} {value!r}")
+    except PayloadError as exc:
+        yield str(exc)
+
+
 def distance(a: str, b: str) -> int:
-    """How many characters to insert, drop, replace or swap with their neighbour make ``b`` of ``a`` (optimal string alignment)."""
+    """How many characters to insert, drop, replace or swap make ``b`` of ``a`` (optimal string alignment)."""
     rows = [list(range(len(b) + 1))]
     for i, x in enumerate(a, 1):
         row = [i]

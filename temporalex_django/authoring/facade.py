@@ -1,8 +1,8 @@
 """How code outside starts and reaches the runs of a class: by id, or by the business value of its ``unique``.
 
-A class with ``unique`` has the facade ``start(value, args)``, ``resume``, ``get``, ``list`` and ``cancel``, each with an async twin. With
-scope ``none`` several runs share a value, so only ``start`` and ``list`` exist; without ``unique`` only ``start``. What does not exist
-is really absent: the attribute is missing.
+A class with ``unique`` has the facade ``start(value, args)``, ``resume``, ``get``, ``list`` and ``cancel``, each with
+an async twin. With scope ``none`` several runs share a value, so only ``start`` and ``list`` exist; without ``unique``
+only ``start``. What does not exist is really absent: the attribute is missing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class Startable:
 
     @classmethod
     def choose(cls, version: int | None, options: dict[str, Any]) -> type[Workflow]:
-        """The concrete class of a start with these options. Raises ``UnknownVersion``, ``TypeError`` for options of nobody."""
+        """The concrete class of a start with these options.
+
+        Raises ``UnknownVersion``, ``TypeError`` for options of nobody.
+        """
         if options and not cls.is_versioned():
             raise TypeError(f"{cls.__name__}.start has no option {', '.join(sorted(options))}")
         return cls.resolve_version(version, **options)[1]
@@ -91,12 +94,16 @@ class Startable:
         by: Person | None = None,
         **options: Any,
     ) -> Any:
-        """Start a run on the caller's connection: inside his transaction it commits or vanishes with it. Gives its handle.
+        """Start a run on the caller's connection: inside his transaction it commits or vanishes with it.
 
-        ``start(args, id=...)``; without ``id`` one is made up. With ``unique``: ``start(value, args)``, the id is ``key::value``. ``subject``
-        links the run to a model instance. A dispatcher takes ``version`` and further options for its ``version_for``; ``telemetry`` (JSON) is
-        merged into every signal about the steps of a graph. ``by`` is the user in whose name it is started: audited, and he needs the
-        permission ``temporalex_django.start_instance``. Locks nothing that exists. Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``; nothing is written then.
+        Gives its handle.
+
+        ``start(args, id=...)``; without ``id`` one is made up. With ``unique``: ``start(value, args)``, the id is
+        ``key::value``. ``subject`` links the run to a model instance. A dispatcher takes ``version`` and further
+        options for its ``version_for``; ``telemetry`` (JSON) is merged into every signal about the steps of a graph.
+        ``by`` is the user in whose name it is started: audited, and he needs the permission
+        ``temporalex_django.start_instance``. Locks nothing that exists. Raises ``AlreadyRunning``, ``InvalidId``,
+        ``UnknownVersion``, ``PayloadError``; nothing is written then.
         """
         concrete = cls.choose(version, options)
         value, args = business(concrete, given, args=args, id=id, value=value)
@@ -167,7 +174,8 @@ class Startable:
     def _list(cls: Any, **filters: Any) -> Iterator[Any]:  # noqa: N805
         """Handles of the runs of this class, of all versions, newest first.
 
-        Filters, all of which must hold: ``status`` (one or a list), ``version``, ``value``, ``id``. Raises ``TypeError`` for others.
+        Filters, all of which must hold: ``status`` (one or a list), ``version``, ``value``, ``id``. Raises
+        ``TypeError`` for others.
         """
         return binding.backend(cls).list(cls, _filters(cls, filters))
 
@@ -182,7 +190,9 @@ class Startable:
         version: int | None = None,
         by: Person | None = None,
     ) -> None:
-        """Cancel the run of that value: a graph at once, a function workflow is asked to; see ``WorkflowHandle.cancel``.
+        """Cancel the run of that value: a graph at once, a function workflow is asked to.
+
+        See ``WorkflowHandle.cancel``.
 
         Raises ``WorkflowNotFound``, ``NotCancellable`` for one that is closed.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from temporalex_django.core import names
 from temporalex_django.core.phase import Handler, first_annotation
 from temporalex_django.errors import WorkflowDefinitionError
 
@@ -17,8 +18,9 @@ def update(
 ) -> Handler:
     """An update handler ``(args, state)`` with a validator ``(args, state)`` that runs before it is accepted.
 
-    A person who sends it (``by=``) needs the ``permission`` (``app.codename``): else he gets ``ActionNotPermitted``, and nothing is
-    written. It is asked before the validator, when the update is first dispatched; what code sends is not judged.
+    A person who sends it (``by=``) needs the ``permission`` (``app.codename``): else he gets ``ActionNotPermitted``,
+    and nothing is written. It is asked before the validator, when the update is first dispatched; what code sends is
+    not judged.
     """
     if not callable(handler) or (validator is not None and not callable(validator)):
         raise WorkflowDefinitionError(f"update: not callable: {handler!r}, validator {validator!r}")
@@ -29,8 +31,8 @@ def update(
 def signal(handler: Callable[[Any, Any], Any], *, permission: str | None = None) -> Handler:
     """A signal handler ``(payload, state)`` with options.
 
-    A person who sends it (``by=``) needs the ``permission`` (``app.codename``), else it does nothing and leaves an audit row. It is asked
-    when the signal comes; of one that came before its phase was open, when the phase takes it.
+    A person who sends it (``by=``) needs the ``permission`` (``app.codename``), else it does nothing and leaves an
+    audit row. It is asked when the signal comes; of one that came before its phase was open, when the phase takes it.
     """
     if not callable(handler):
         raise WorkflowDefinitionError(f"signal: not callable: {handler!r}")
@@ -39,5 +41,5 @@ def signal(handler: Callable[[Any, Any], Any], *, permission: str | None = None)
 
 
 def _check_permission(what: str, permission: object) -> None:
-    if permission is not None and not (isinstance(permission, str) and all(permission.partition("."))):
+    if permission is not None and not names.is_permission(permission):
         raise WorkflowDefinitionError(f"{what}: permission must be of the form app.codename, not {permission!r}")

@@ -1,8 +1,9 @@
 """Reads workflow modules for calls that the determinism guard would refuse, without running them.
 
-Workflow code of a module is: every method of its workflow classes, and whatever functions, classes and module-level collections of
-the same module that code names, however indirectly. Activities, steps of graphs and module-level code are not. Names are followed
-through imports and aliases; what a variable holds is not known here, but the guard sees it when it is called.
+Workflow code of a module is: every method of its workflow classes, and whatever functions, classes and module-level
+collections of the same module that code names, however indirectly. Activities, steps of graphs and module-level code
+are not. Names are followed through imports and aliases; what a variable holds is not known here, but the guard sees it
+when it is called.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from temporalex_django.core import guard_names
+from temporalex_django.core.determinism import forbidden
 
 _PACKAGE: Final = "temporalex_django"
 _WORKFLOWS: Final = frozenset(f"{_PACKAGE}.{name}" for name in ("Workflow", "GraphWorkflow", "VersionedWorkflow"))
@@ -136,7 +137,10 @@ class _Reader:
         self._where = where
 
     def read(self, node: ast.AST, names: Mapping[str, str], *, outermost: bool = False) -> Iterator[Finding]:
-        """``names``: what local names stand for, by dotted name. The defaults of the outermost function are not read."""
+        """``names``: what local names stand for, by dotted name.
+
+        The defaults of the outermost function are not read.
+        """
         if isinstance(node, _Scope):
             if not outermost:
                 for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
@@ -162,27 +166,27 @@ def _forbidden(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] | Non
             given = [arg for arg in args if not (isinstance(arg, ast.Constant) and arg.value is None)]
             return _forbidden_call(func, names, argument=bool(given or keywords))
         case ast.Subscript(value=value) if _dotted(value, names) in ("os.environ", "os.environb"):
-            return "os.environ[...]", guard_names.ENVIRONMENT
+            return "os.environ[...]", forbidden.ENVIRONMENT
         case ast.Compare(comparators=[right]) if _dotted(right, names) == "os.environ":
-            return "... in os.environ", guard_names.ENVIRONMENT
+            return "... in os.environ", forbidden.ENVIRONMENT
     return None
 
 
 def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool) -> tuple[str, str] | None:
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
         made = _dotted(func.value.func, names)
-        if made == "pathlib.Path" and func.attr in guard_names.PATH_METHODS:
-            return f"pathlib.Path.{func.attr}", guard_names.FILES
+        if made == "pathlib.Path" and func.attr in forbidden.PATH_METHODS:
+            return f"pathlib.Path.{func.attr}", forbidden.FILES
         if made == "threading.Thread" and func.attr == "start":
-            return "threading.Thread.start", guard_names.THREADS
+            return "threading.Thread.start", forbidden.THREADS
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Attribute) and func.value.attr == "objects":
         model = func.value.value
         if isinstance(model, ast.Name) and model.id[:1].isupper():
-            return f"{model.id}.objects.{func.attr}", guard_names.DATABASE
+            return f"{model.id}.objects.{func.attr}", forbidden.DATABASE
     dotted = _dotted(func, names)
     if dotted is None:
         return None
-    advice = guard_names.advice(dotted, argument=argument)
+    advice = forbidden.advice(dotted, argument=argument)
     return None if advice is None else (dotted, advice)
 
 

@@ -1,8 +1,11 @@
-"""People: who is named by ``by=``, what of him travels with a message, and what he may do. Users of Django, or whatever has ``has_perm``."""
+"""People: who is named by ``by=``, what of him travels with a message, and what he may do.
+
+Users of Django, or whatever has ``has_perm``.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import ActionNotPermitted
@@ -49,7 +52,8 @@ def permits(user: Person, permission: str) -> bool:
 def holds(user: Person | None, role: str) -> bool:
     """Whether an active user has the permission (``app.codename``), or is in the group of that name.
 
-    ``groups`` of a user who is not Django's are their names. Raises ``ActionNotPermitted`` where groups cannot be known.
+    ``groups`` of a user who is not Django's are their names. Raises ``ActionNotPermitted`` where groups cannot be
+    known.
     """
     if user is None or not _stands(user):
         return False
@@ -67,12 +71,22 @@ def holds(user: Person | None, role: str) -> bool:
 
 
 def require(by: object, operation: str, *, what: str) -> Person | None:
-    """Who is named, if he has the permission to do that with runs (``view``, ``cancel`` …). Raises ``ActionNotPermitted``."""
+    """Who is named, if he has the permission to do that with runs (``view``, ``cancel`` …).
+
+    Raises ``ActionNotPermitted``.
+    """
     user = person(by)
     wanted = f"{APP}.{operation}_instance"
     if user is not None and not permits(user, wanted):
         raise ActionNotPermitted(f"{user} may not {what} runs: that takes the permission {wanted}")
     return user
+
+
+def require_start(by: object, workflow: Any) -> None:
+    """Raises ``ActionNotPermitted`` for who may not start runs, or not those of this class."""
+    user, wanted = require(by, "start", what="start"), workflow.start_permission
+    if user is not None and wanted is not None and not permits(user, wanted):
+        raise ActionNotPermitted(f"{user} may not start {workflow.name}: that takes the permission {wanted}")
 
 
 def _stands(user: Person) -> bool:

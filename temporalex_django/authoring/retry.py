@@ -16,9 +16,9 @@ from temporalex_django.errors import WorkflowDefinitionError
 class RetryPolicy:
     """How often and when an activity is tried again.
 
-    ``max_attempts`` 0 or None means without limit. The wait before attempt n + 1 is ``initial_interval * backoff ** (n - 1)``,
-    at most ``max_interval``. ``non_retryable`` holds exception classes or class names that end the retries at once.
-    Durations are timedeltas or seconds. Raises ``WorkflowDefinitionError`` for values that make no sense.
+    ``max_attempts`` 0 or None means without limit. The wait before attempt n + 1 is ``initial_interval * backoff ** (n
+    - 1)``, at most ``max_interval``. ``non_retryable`` holds exception classes or class names that end the retries at
+    once. Durations are timedeltas or seconds. Raises ``WorkflowDefinitionError`` for values that make no sense.
     """
 
     max_attempts: int | None = None
@@ -49,6 +49,7 @@ class RetryPolicy:
             raise WorkflowDefinitionError("RetryPolicy: " + "; ".join(wrong))
 
     def as_dict(self) -> dict[str, Any]:
+        """As it is stored with an activity: durations in seconds, 0 for no limit of attempts."""
         return {
             "max_attempts": self.max_attempts or 0,
             "initial_interval": seconds(self.initial_interval),
@@ -64,8 +65,8 @@ _UNLIMITED = RetryPolicy().as_dict()
 def next_delay(policy: dict[str, Any] | None, attempt: int, error_types: Sequence[str]) -> float | None:
     """Seconds until the attempt after ``attempt`` (counted from 1), or None when there is none.
 
-    ``policy`` is ``RetryPolicy.as_dict()``, None for the default one (without limit); ``error_types`` are the class names of the
-    exception and its bases.
+    ``policy`` is ``RetryPolicy.as_dict()``, None for the default one (without limit); ``error_types`` are the class
+    names of the exception and its bases.
     """
     policy = policy or _UNLIMITED
     if policy["max_attempts"] and attempt >= policy["max_attempts"]:

@@ -13,6 +13,7 @@ Scope = Literal["workflow", "version", "global", "none"]
 SEPARATOR = "::"
 _KEY = re.compile(r"[a-z0-9]+")
 _VALUE = re.compile(r"[a-z0-9]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SUFFIX = re.compile(r"[0-9a-f]{8}")
 _LONGEST = 200
 
 
@@ -38,9 +39,24 @@ class Unique:
         return f"{self.key}{SEPARATOR}{value}"
 
     def run_id_for(self, value: str, suffix: Callable[[], str]) -> str:
-        """The id of a new run: with scope ``none`` several share a value, and ``suffix()`` (8 hex digits) tells them apart."""
+        """The id of a new run.
+
+        With scope ``none`` several share a value, and ``suffix()`` (8 hex digits) tells them apart.
+        """
         made = self.id_for(value)
         return check_id(f"{made}{SEPARATOR}{suffix()}" if self.scope == "none" else made)
+
+    def check(self, id: str) -> str:
+        """``id`` if it is one that a value gives: whoever starts by id is bound like whoever starts by value.
+
+        Raises ``InvalidId``.
+        """
+        parts = id.split(SEPARATOR) if isinstance(id, str) else []
+        suffixed = len(parts) == 3 and self.scope == "none" and _SUFFIX.fullmatch(parts[2])
+        if not suffixed and (len(parts) != 2 or self.scope == "none"):
+            raise InvalidId(f"{id!r} is not an id of the form {self.key}{SEPARATOR}value: start it with a value")
+        self.value_of(id)
+        return check_id(id)
 
     def value_of(self, id: str) -> str:
         """The value in an id of two or three parts. Raises ``InvalidId`` for any other."""
@@ -51,7 +67,7 @@ class Unique:
 
 
 def check_id(value: object) -> str:
-    """``value`` if it can be a run id: 1 to 200 printable characters without ``/`` (D-33). Raises ``InvalidId``."""
+    """``value`` if it can be a run id: 1 to 200 printable characters without ``/``. Raises ``InvalidId``."""
     if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST or not value.isprintable() or "/" in value:
         shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "…"
         raise InvalidId(f"{shown} is no id: 1 to {_LONGEST} printable characters without '/'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from temporalex_django.authoring import binding
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class VersionedWorkflow(Startable):
     """A dispatcher: ``versions = {1: First, 2: Second}``, ``current = 2``.
 
-    A start runs the version that the caller names, else what ``version_for`` chooses, else ``current`` (read at each start). Runs go on
-    with the class of their version as long as it stands in ``versions``; what becomes of those whose version is gone, a start does
-    not touch: they are blocked, and say so. The classes keep their place and their names in the code; in the database all are ``name``.
+    A start runs the version that the caller names, else what ``version_for`` chooses, else ``current`` (read at each
+    start). Runs go on with the class of their version as long as it stands in ``versions``; what becomes of those whose
+    version is gone, a start does not touch: they are blocked, and say so. The classes keep their place and their names
+    in the code; in the database all are ``name``.
     """
 
     versions: ClassVar[Mapping[int, type[Workflow]]] = {}
@@ -69,7 +70,10 @@ class VersionedWorkflow(Startable):
         by: Person | None = None,
         **options: Any,
     ) -> Any:
-        """Send a signal to the open run of that id, of whatever version; start it first when there is none. Gives its handle."""
+        """Send a signal to the open run of that id, of whatever version; start it first when there is none.
+
+        Gives its handle.
+        """
         concrete = cls.choose(version, options)
         return binding.backend(cls).signal_with_start(concrete, signal, payload, args, id=id, subject=subject, by=by)
 
@@ -112,11 +116,16 @@ class VersionedWorkflow(Startable):
 
 
 def _problems(cls: type[VersionedWorkflow]) -> list[str]:
-    """What is wrong with a dispatcher (HE-162), one sentence each."""
+    """What is wrong with a dispatcher, one sentence each."""
     found: list[str] = []
     given = cls.versions
     if "version" in cls.__dict__:
         found.append("it has `versions`, so it has no `version` of its own")
+    found += [
+        f"{name} belongs to each of its versions: nobody asks a dispatcher for it"
+        for name in ("internal", "start_permission", "redacted")
+        if name in cls.__dict__
+    ]
     if not names.is_name(cls.name) or cls.name.startswith("__"):
         found.append(
             f"name {names.shown(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
@@ -124,17 +133,7 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     if not isinstance(given, Mapping) or not given:
         return [*found, f"versions must be a mapping of version numbers to workflow classes, not {given!r}"]
     for number, version in given.items():
-        if type(number) is not int or number < 1:
-            found.append(f"the version {number!r} must be a whole number from 1")
-        if not (isinstance(version, type) and issubclass(version, Workflow) and "definition" in vars(version)):
-            found.append(f"version {number!r} is {version!r}, which is not a workflow class")
-            continue
-        if version.version != number:
-            found.append(f"version {number!r} is {version.__name__}, which has version = {version.version!r}")
-        if not _belongs(version, cls):
-            found.append(f"{version.__name__} must be nested in {cls.__name__} or stand in the same package")
-        if version.dispatched_by is not None and version.dispatched_by.name != cls.name:
-            found.append(f"{version.__name__} is a version of {version.dispatched_by.__name__} already")
+        found.extend(_problems_of_version(cls, number, version))
     classes = [version for version in given.values() if isinstance(version, type) and issubclass(version, Workflow)]
     if len({version.unique for version in classes}) > 1:
         found.append("its versions differ in `unique`: a value must mean the same in all of them")
@@ -143,6 +142,20 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     elif type(cls.current) is not int or cls.current not in given:
         found.append(f"current {cls.current!r} is not in versions")
     return found
+
+
+def _problems_of_version(cls: type[VersionedWorkflow], number: Any, version: Any) -> Iterator[str]:
+    if type(number) is not int or number < 1:
+        yield f"the version {number!r} must be a whole number from 1"
+    if not (isinstance(version, type) and issubclass(version, Workflow) and "definition" in vars(version)):
+        yield f"version {number!r} is {version!r}, which is not a workflow class"
+        return
+    if version.version != number:
+        yield f"version {number!r} is {version.__name__}, which has version = {version.version!r}"
+    if not _belongs(version, cls):
+        yield f"{version.__name__} must be nested in {cls.__name__} or stand in the same package"
+    if version.dispatched_by is not None and version.dispatched_by.name != cls.name:
+        yield f"{version.__name__} is a version of {version.dispatched_by.__name__} already"
 
 
 def _belongs(version: type, dispatcher: type) -> bool:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 
 from temporalex_django.authoring import binding, definition
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
-from temporalex_django.core import guard, payloads, places
-from temporalex_django.core.activation import Definition
+from temporalex_django.core import current, payloads
+from temporalex_django.core.copying import copied
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.failures import message_of
+from temporalex_django.core.history.activation import Definition
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
-from temporalex_django.core.values import copied
 from temporalex_django.errors import (
     QueryFailed,
     TemporalexError,
@@ -31,10 +32,10 @@ from temporalex_django.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from temporalex_django.authoring.handle import WorkflowHandle
     from temporalex_django.authoring.people import Person
     from temporalex_django.authoring.typed import StartOptions, ValueOptions
     from temporalex_django.authoring.versions import VersionedWorkflow
-    from temporalex_django.client import WorkflowHandle
 
 #: Workflow classes and dispatchers by name; defining one again replaces it.
 registry: dict[str, type[Workflow | VersionedWorkflow]] = {}
@@ -48,7 +49,10 @@ class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stub
 
 
 def query(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Answers a query of that name: a static function ``(published state)`` or ``(published state, args)``."""
+    """Answers a query of that name.
+
+    ``(published state)``, or ``(published state, args)``, written over ``@staticmethod``.
+    """
     if not isinstance(name, str) or not name or name.startswith("__"):
         raise WorkflowDefinitionError(
             f'query: write @query("name"), with a name that does not begin with "__", not {name!r}'
@@ -65,9 +69,13 @@ def query(name: str) -> Callable[[Callable[..., Any]], Any]:
 class Workflow(Startable):
     """Subclass it and write ``async def run(self, args)``; see the tutorial.
 
-    ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is where its turns run. ``unique`` gives its
-    runs ids of a business value. Timeouts are timedeltas or seconds, and so is ``retention``: workers that have the class delete a run,
-    with its history, so long after its chain was closed.
+    ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is where its turns run.
+    ``unique`` gives its runs ids of a business value. Timeouts are timedeltas or seconds, and so is ``retention``:
+    workers that have the class delete a run, with its history, so long after its chain was closed.
+
+    ``internal``: code starts it, or a parent; nobody does from REST, the admin or a command. ``start_permission``
+    (``app.codename``) is what a person needs to start it, beside the permission to start runs. ``redacted`` names
+    fields that no person is shown, wherever they are in payloads: ``("card", "customer.email")``.
     """
 
     task_queue: ClassVar[str] = "default"
@@ -77,8 +85,11 @@ class Workflow(Startable):
     execution_timeout: ClassVar[timedelta | float | None] = None
     run_timeout: ClassVar[timedelta | float | None] = None
     retention: ClassVar[timedelta | float | None] = None
+    internal: ClassVar[bool] = False
+    start_permission: ClassVar[str | None] = None
+    redacted: ClassVar[Sequence[str]] = ()
 
-    #: A graph is cancelled from outside, whatever it does; a function workflow is asked to (D-18).
+    #: Cancelled from outside, whatever it does; else it is asked to.
     cancels_at_once: ClassVar[bool] = False
     _queries: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     definition: ClassVar[Definition]
@@ -115,6 +126,14 @@ class Workflow(Startable):
         return definition.problems(cls, Workflow)
 
     @classmethod
+    def _cut_off_notes(
+        cls, status: str, started_at: datetime | None, ended_at: datetime
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Signals to send, with their facts, when somebody outside has closed a run of it."""
+        del status, started_at, ended_at  # classes of processes read them
+        return iter(())
+
+    @classmethod
     def is_versioned(cls) -> bool:
         """False: a dispatcher is."""
         return False
@@ -138,7 +157,10 @@ class Workflow(Startable):
 
     @classmethod
     def answer(cls, name: str, args: Any, state: Any) -> Any:
-        """The answer to a query, from the published state; plain data. Raises ``UnknownQuery``, ``QueryFailed``, ``PayloadError``."""
+        """The answer to a query, from the published state; plain data.
+
+        Raises ``UnknownQuery``, ``QueryFailed``, ``PayloadError``.
+        """
         own = cls.handle_query is not Workflow.handle_query
         fn = cls._queries.get(name) if isinstance(name, str) and not own else None
         if not own and fn is None:
@@ -147,7 +169,7 @@ class Workflow(Startable):
         args, state = payloads.plain(args, what=f"the arguments of query {name!r}"), copied(state)
         guard.watch(cls)
         try:
-            with places.nowhere("query"):
+            with current.outside_workflow("query"):
                 value = Context().run(cls._ask, fn, name, args, state)  # the same answer, whoever asks
         except UnknownQuery as exc:
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r}: {exc}") from exc
@@ -245,7 +267,10 @@ class Workflow(Startable):
 
     @classmethod
     def handle(cls: type[Runs[Any, R]], id: str) -> WorkflowHandle[R]:
-        """The handle of the newest chain of that id and class. Asks nobody: what does not exist says so when it is used."""
+        """The handle of the newest chain of that id and class.
+
+        Asks nobody: what does not exist says so when it is used.
+        """
         return cast("WorkflowHandle[R]", binding.backend(cls).handle(id, workflow=cast("type[Workflow]", cls)))
 
 
@@ -281,7 +306,8 @@ def find(name: str) -> type[Workflow | VersionedWorkflow]:
 def code_of(name: str, version: int) -> type[Workflow]:
     """The class that a run of that name and version goes on with: of a dispatcher that of its version.
 
-    A class that stands for itself takes the runs of all its versions: it has patches for what differs. Raises ``UnknownWorkflow``.
+    A class that stands for itself takes the runs of all its versions: it has patches for what differs. Raises
+    ``UnknownWorkflow``.
     """
     try:
         found = find(name)
@@ -318,14 +344,26 @@ def versions_here() -> dict[str, list[int]]:
     return found
 
 
-def timeouts(cls: type[Workflow]) -> dict[str, float]:
-    """``execution_timeout`` and ``run_timeout`` in seconds, as far as the class has them."""
-    given = {"execution_timeout": cls.execution_timeout, "run_timeout": cls.run_timeout}
-    return {name: seconds(value) for name, value in given.items() if value is not None}
+def start_options(cls: type[Workflow]) -> dict[str, Any]:
+    """What a class says about each run of it that is started, as far as it says anything; timeouts are in seconds."""
+    timeouts = {"execution_timeout": cls.execution_timeout, "run_timeout": cls.run_timeout}
+    options = {name: seconds(value) for name, value in timeouts.items() if value is not None}
+    lists = {"tags": list(cls.tags), "metadata": dict(cls.metadata)}
+    return {
+        "workflow": cls.name,
+        "version": cls.version,
+        "queue": cls.task_queue,
+        "scope": "global" if cls.unique is None else cls.unique.scope,
+        **options,
+        **{name: value for name, value in lists.items() if value},
+    }
 
 
 def newest(started: type[Workflow], at: int) -> type[Workflow]:
-    """What a run of ``started`` goes on with: a class of its name and version that was defined after ``at``, else itself."""
+    """What a run of ``started`` goes on with.
+
+    A class of its name and version that was defined after ``at``, else itself.
+    """
     present = registry.get(started.name)
     if present is None or present.defined_as <= at:
         return started

@@ -3,7 +3,8 @@
     handler = LogHandler(levels={"step_started": logging.INFO}, events=["step_started", "workflow_failed"])
     handler.attach()          # in AppConfig.ready, say
 
-One line an event: its name and the facts that identify it. Results, states, reasons and messages stay out of the log: they are payloads.
+One line an event: its name and the facts that identify it. Results, states, reasons and messages stay out of the log:
+they are payloads.
 """
 
 from __future__ import annotations

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from temporalex_django.core import dispatch
-from temporalex_django.core.executor import Executor
+from temporalex_django.core.invoking import invoke
 from temporalex_django.core.ivar import Call, IVar
 from temporalex_django.core.mailbox import Signal
+from temporalex_django.core.port import Port
 from temporalex_django.core.results import Async, Err
 from temporalex_django.core.scheduler import Unit
-from temporalex_django.core.telling import told
 from temporalex_django.errors import Cancelled, Control, NestingError, WorkflowDefinitionError
-
-logger = logging.getLogger("temporalex_django.workflow")
 
 Hand = tuple[Signal, ...]
 Ended = Callable[[int, Any, BaseException | None, Hand], None]
@@ -25,10 +21,11 @@ Ended = Callable[[int, Any, BaseException | None, Hand], None]
 class _Branches:
     """What the two have in common: branches are taken over when the primitive is called and started when it is awaited.
 
-    A signal that a branch took and returned is taken when the caller goes on with that value; else it stays in the mailbox.
+    A signal that a branch took and returned is taken when the caller goes on with that value; else it stays in the
+    mailbox.
     """
 
-    def __init__(self, executor: Executor, name: str, branches: Sequence[Any]) -> None:
+    def __init__(self, port: Port, name: str, branches: Sequence[Any]) -> None:
         for branch in branches:
             if not callable(branch) and not inspect.isawaitable(branch):
                 raise WorkflowDefinitionError(
@@ -38,8 +35,8 @@ class _Branches:
             if isinstance(branch, Call):
                 branch.hand_over()
             elif inspect.iscoroutine(branch):
-                executor.handed_over[id(branch)] = branch
-        self.executor = executor
+                port.take_over(branch)
+        self.port = port
         self.branches = branches
         self.running = 0
 
@@ -56,17 +53,17 @@ class _Branches:
             ended(index, value, error, unit.hand if error is None else ())
 
         self.running += 1
-        scheduler = self.executor.scheduler
+        scheduler = self.port.scheduler
         unit = Unit(scheduler, "branch", f"branch {index}", finished, host)
-        scheduler.spawn(unit, dispatch.invoke(self.branches[index]))
+        scheduler.spawn(unit, invoke(self.branches[index]))
         return unit
 
     def give_up(self, hand: Hand) -> None:
         """The caller goes on without the value that those signals went into."""
-        unit = self.executor.scheduler.current
+        unit = self.port.scheduler.current
         assert unit is not None
         unit.hand = ()
-        dispatch.put_back(self.executor, hand)
+        self.port.dispatcher.put_back(hand)
 
     def drop(self, first: int) -> None:
         """Branches from ``first`` on will never be started."""
@@ -76,14 +73,14 @@ class _Branches:
                 self._forget(index)
 
     def _forget(self, index: int) -> None:
-        self.executor.handed_over.pop(id(self.branches[index]), None)
+        self.port.give_back(self.branches[index])
 
 
 class Parallel(_Branches):
     """Branches of one ``parallel`` call. All end before the caller goes on, whatever happens to one of them."""
 
-    def __init__(self, executor: Executor, branches: Sequence[Any], limit: int | None) -> None:
-        super().__init__(executor, "parallel", branches)
+    def __init__(self, port: Port, branches: Sequence[Any], limit: int | None) -> None:
+        super().__init__(port, "parallel", branches)
         self._limit = limit or len(branches)
         self._results: list[Any] = [None] * len(branches)
         self._hand: Hand = ()
@@ -92,7 +89,7 @@ class Parallel(_Branches):
         self._done = IVar(f"parallel of {len(branches)}")
 
     async def run(self) -> list[Any]:
-        self._host = self.executor.scheduler.current
+        self._host = self.port.scheduler.current
         self._fill()
         try:
             if self.branches:
@@ -125,21 +122,22 @@ class Parallel(_Branches):
 
 
 class Race(_Branches):
-    """Branches of one ``race`` call (D-29).
+    """Branches of one ``race`` call.
 
-    Who won is decided when every unit is blocked, so that of those that ended in the same activation the lowest index wins,
-    whatever the order in which they were stepped. The others are cancelled, and all have ended before the caller goes on.
+    Who won is decided when every unit is blocked, so that of those that ended in the same activation the lowest index
+    wins, whatever the order in which they were stepped. The others are cancelled, and all have ended before the caller
+    goes on.
     """
 
-    def __init__(self, executor: Executor, branches: Sequence[Any]) -> None:
-        super().__init__(executor, "race", branches)
+    def __init__(self, port: Port, branches: Sequence[Any]) -> None:
+        super().__init__(port, "race", branches)
         self._units: list[Unit] = []
         self._ends: dict[int, tuple[Any, BaseException | None, Hand]] = {}
         self._winner: int | None = None
         self._done = IVar(f"race of {len(branches)}")
 
     async def run(self) -> tuple[int, Any]:
-        host = self.executor.scheduler.current
+        host = self.port.scheduler.current
         self._units = [self.start(index, host, self._ended) for index in range(len(self.branches))]
         try:
             await self._done
@@ -161,7 +159,7 @@ class Race(_Branches):
         self._ends[index] = value, error, hand
         if self._winner is None:
             if len(self._ends) == 1:
-                self.executor.scheduler.when_blocked.append(self._decide)
+                self.port.scheduler.when_blocked.append(self._decide)
         else:
             self._lost(index, error, hand)
             if not self.running:
@@ -175,13 +173,12 @@ class Race(_Branches):
                 self._lost(index, error, hand)
         for unit in self._units:
             if unit.coroutine is not None:
-                self.executor.scheduler.cancel(unit)
+                self.port.scheduler.cancel(unit)
         if not self.running:
             self._done.put()
 
     def _lost(self, index: int, error: BaseException | None, hand: Hand) -> None:
         """An error of a loser goes to nobody; what it took stays for others."""
-        dispatch.put_back(self.executor, hand)
-        if error is not None and not isinstance(error, Control) and not self.executor.replaying:
-            info = self.executor.info
-            logger.error("%s %s: branch %d lost its race and failed: %s", info.workflow, info.id, index, told(error))
+        self.port.dispatcher.put_back(hand)
+        if error is not None and not isinstance(error, Control):
+            self.port.standing.complain(f"branch {index} lost its race and", error)

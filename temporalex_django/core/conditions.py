@@ -1,6 +1,7 @@
 """``wait_condition``: predicates that are looked at again whenever a unit has run.
 
-One waiter at a time is let through, and goes on at once: so its condition holds when it goes on, whatever those before it did.
+One waiter at a time is let through, and goes on at once: so its condition holds when it goes on, whatever those before
+it did.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from temporalex_django.core.contexts import inherited
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.scheduler import Unit
+from temporalex_django.core.unit_contexts import inherited
 from temporalex_django.errors import NestingError
 
 
@@ -65,7 +66,7 @@ class Conditions:
 
 
 def wants_state(predicate: Callable[..., Any]) -> bool:
-    """Whether the predicate takes the phase state (D-30)."""
+    """Whether the predicate takes the phase state."""
     try:
         parameters = inspect.signature(predicate).parameters.values()
     except (TypeError, ValueError):

@@ -11,7 +11,10 @@ LONGEST = 100 * 366 * 86400.0
 
 
 def seconds(value: Any, *, what: str = "duration") -> float:
-    """``value`` in seconds. Raises ``TypeError`` for what is no duration and ``ValueError`` for what no clock can wait for."""
+    """``value`` in seconds.
+
+    Raises ``TypeError`` for what is no duration and ``ValueError`` for what no clock can wait for.
+    """
     if isinstance(value, timedelta):
         number = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -32,7 +35,10 @@ def wait_seconds(value: Any, *, what: str) -> float:
 
 
 def check_waiting(timeout: Any, mode: str = "auto") -> float | None:
-    """How long a method of a handle waits, in seconds; None is for ever. Raises ``TypeError`` and ``ValueError``, also for another ``mode``."""
+    """How long a method of a handle waits, in seconds; None is for ever.
+
+    Raises ``TypeError`` and ``ValueError``, also for another ``mode``.
+    """
     if mode not in ("auto", "worker"):
         raise ValueError(f"mode is 'auto' or 'worker', not {mode!r}")
     return None if timeout is None else wait_seconds(timeout, what="timeout")

@@ -1,9 +1,9 @@
 """Dropping suspended coroutines without running their code.
 
-``coroutine.close()``, and the garbage collector, throw ``GeneratorExit`` into a suspended coroutine: its ``finally`` blocks and context
-managers would run, in whatever thread and moment, as if they were part of some other run. A coroutine whose FINALIZED bit is set in
-its GC header is freed like any other object instead. That header is an implementation detail of CPython with the GIL: ``SAFE``
-says whether a probe at import found it to work.
+``coroutine.close()``, and the garbage collector, throw ``GeneratorExit`` into a suspended coroutine: its ``finally``
+blocks and context managers would run, in whatever thread and moment, as if they were part of some other run. A
+coroutine whose FINALIZED bit is set in its GC header is freed like any other object instead. That header is an
+implementation detail of CPython with the GIL: ``SAFE`` says whether a probe at import found it to work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextvars import Context
 from typing import Any
 
-from temporalex_django.core import places
+from temporalex_django.core import current
 
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 
@@ -27,7 +27,10 @@ def _finalized(obj: object) -> None:
 
 
 def parts(coroutine: Any) -> Iterable[Any]:
-    """The coroutine and all that it is suspended in. A wrapper (``coroutine.__await__()``) shows what is in it to ``gc`` only."""
+    """The coroutine and all that it is suspended in.
+
+    A wrapper (``coroutine.__await__()``) shows what is in it to ``gc`` only.
+    """
     seen = 0
     while coroutine is not None and seen < 10_000:
         seen += 1
@@ -72,17 +75,20 @@ SAFE = _probe()
 
 
 def discard(coroutines: Iterable[Any]) -> None:
-    """Drop suspended coroutines and async generators. Where ``SAFE`` is False coroutines are closed, with every primitive refusing to act.
+    """Drop suspended coroutines and async generators.
 
-    The safe way touches no context variable: a finalizer may run in the middle of anything, and on Python 3.11 the collector runs
-    inside of allocations, so in the middle of ``ContextVar.set`` too, which does not survive being entered again.
+    Where ``SAFE`` is False coroutines are closed, with every primitive refusing to act.
+
+    The safe way touches no context variable: a finalizer may run in the middle of anything, and on Python 3.11 the
+    collector runs inside of allocations, so in the middle of ``ContextVar.set`` too, which does not survive being
+    entered again.
     """
     if SAFE:
         for coroutine in coroutines:
             for part in list(parts(coroutine)):
                 _finalized(part)
         return
-    with places.nowhere("workflow that is being evicted"):
+    with current.outside_workflow("workflow that is being evicted"):
         for coroutine in coroutines:
             with contextlib.suppress(BaseException):  # code of a run that is gone; nobody is there to hear it
                 Context().run(coroutine.close)

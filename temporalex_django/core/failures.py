@@ -29,9 +29,12 @@ class RunFailure(Exception):
 
 
 class ReturnedErr(Exception):
-    """An attempt that gave ``Err(reason)`` has failed like one that raised. ``reason`` is plain data, and stays out of the text.
+    """An attempt that gave ``Err(reason)`` has failed like one that raised.
 
-    ``types`` are the names that ``RetryPolicy.non_retryable`` may have for it: "Err", and those of an exception given as the reason.
+    ``reason`` is plain data, and stays out of the text.
+
+    ``types`` are the names that ``RetryPolicy.non_retryable`` may have for it: "Err", and those of an exception given
+    as the reason.
     """
 
     def __init__(self, reason: Any, types: Sequence[str]) -> None:
@@ -125,7 +128,7 @@ def ending_of_child(status: str, closing: dict[str, Any]) -> tuple[str, dict[str
 
 
 def step_of(closing: dict[str, Any]) -> str:
-    """Which step of a graph it was."""
+    """Which step of a process it was, if it says so."""
     return f"step {closing['step']} ({closing['step_name']}): " if closing.get("step") else ""
 
 

@@ -1,8 +1,9 @@
 """The only place where workflow code gives up control.
 
-An ``IVar`` is written once and read any number of times. Awaiting an empty one is the single way in which a unit blocks:
-activities, timers, signals, phases and branches are all built on it, so "every unit is blocked" is a fact that the
-scheduler knows, never a guess (idea: the IVar and ``waitIVar`` of the STM runtime; trio's ``_traps.py`` for keeping it to one module).
+An ``IVar`` is written once and read any number of times. Awaiting an empty one is the single way in which a unit
+blocks: activities, timers, signals, phases and branches are all built on it, so "every unit is blocked" is a fact that
+the scheduler knows, never a guess (idea: the IVar and ``waitIVar`` of the STM runtime; trio's ``_traps.py`` for keeping
+it to one module).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.core import places
+from temporalex_django.core import current
 from temporalex_django.errors import NestingError
 
 if TYPE_CHECKING:
@@ -70,14 +71,14 @@ class IVar:
 class Call:
     """A primitive that was called and waits to be awaited.
 
-    Its place is checked at the call, where the mistake is, and again at the await, since a call may be handed to another
-    unit (``parallel([charge(1), charge(2)])``). ``begin`` acts, and gives what is waited for.
+    Its context is checked at the call, where the mistake is, and again at the await, since a call may be handed to
+    another unit (``parallel([charge(1), charge(2)])``). ``begin`` acts, and gives what is waited for.
     """
 
     __slots__ = ("_begin", "_unit", "name")
 
     def __init__(self, name: str, begin: Callable[[], Awaitable[Any]]) -> None:
-        unit = places.unit_for(name)
+        unit = current.unit_for(name)
         self.name = name
         self._begin: Callable[[], Awaitable[Any]] | None = begin
         self._unit = unit
@@ -95,7 +96,7 @@ class Call:
         begin = self._begin
         if begin is None:
             raise NestingError(f"{self.name} was awaited twice: call it again for another one")
-        places.unit_for(self.name)
+        current.unit_for(self.name)
         self._unit.unawaited.pop(self, None)
         self._begin = None
         return begin().__await__()

@@ -1,8 +1,9 @@
 """Signals and updates that reached the run and are not dispatched yet.
 
-Order is the order of arrival (D-24). A signal's place is its number among the signals of the run; an update's place is "after so
-many signals", which is what ``UpdateAccepted.attributes["after"]`` records: so a replay, which sees only accepted updates, puts
-them back where they stood. Signals are kept by name, so that thousands of one name never slow the search for another.
+Order is the order of arrival. A signal's position is its number among the signals of the run; an update's position is
+"after so many signals", which is what ``UpdateAccepted.attributes["after"]`` records: so a replay, which sees
+only accepted updates, puts them back where they stood. Signals are kept by name, so that thousands of one name never
+slow the search for another.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ class Signal:
 
 
 class Update:
-    """``accepted`` is True on replay: history has judged it, validators are not asked again (TX-072).
+    """``accepted`` is True on replay: history has judged it, validators are not asked again.
 
-    ``admitted``: it was answered when it came (``Activation.admit_updates``) and waits for a busy handler; ``args`` are decoded then.
+    ``admitted``: it was answered when it came (``Activation.admit_updates``) and waits for a busy handler; ``args`` are
+    decoded then.
     """
 
     __slots__ = ("accepted", "admitted", "after", "args", "id", "name", "sender")
@@ -98,7 +100,10 @@ class Mailbox:
         return update
 
     def hand_back(self) -> list[Update]:
-        """Take out the updates that nobody has judged; those that replay brought and no phase took are dropped with them."""
+        """Take out the updates that nobody has judged.
+
+        Those that replay brought and no phase took are dropped with them.
+        """
         left = [update for update in self.updates if not update.admitted]
         if left:
             kept = [update for update in self.updates if update.admitted]

@@ -22,7 +22,10 @@ def shown(value: Any) -> str:
 
 
 def check_name(name: object, *, what: str) -> str:
-    """The name of a message that comes from outside. Raises ``PayloadError``: those with two underscores in front are reserved."""
+    """The name of a message that comes from outside.
+
+    Raises ``PayloadError``: those with two underscores in front are reserved.
+    """
     if not isinstance(name, str) or not is_name(name):
         raise PayloadError(
             f"the name of a {what} is a string of 1 to {LONGEST} printable characters, not {shown(name)}"
@@ -33,16 +36,27 @@ def check_name(name: object, *, what: str) -> str:
 
 
 def check_message_id(value: object, *, what: str) -> str:
-    """The id of a message, by which it may be sent again. Raises ``InvalidId`` unless it is 1 to 200 printable characters."""
+    """The id of a message, by which it may be sent again.
+
+    Raises ``InvalidId`` unless it is 1 to 200 printable characters.
+    """
     if not isinstance(value, str) or not is_name(value):
         raise InvalidId(f"{shown(value)} is no {what} id: 1 to {LONGEST} printable characters")
     return value
 
 
 def check_code_name(name: object, *, what: str, reserved: bool = True) -> str:
-    """A name that workflow code gives. Raises ``WorkflowDefinitionError``; ``reserved``: also for two underscores in front."""
+    """A name that workflow code gives.
+
+    Raises ``WorkflowDefinitionError``; ``reserved``: also for two underscores in front.
+    """
     if not isinstance(name, str) or not is_name(name) or (reserved and name.startswith("__")):
         raise WorkflowDefinitionError(
             f"{what}: {shown(name)} is no name: 1 to {LONGEST} printable characters, not beginning with '__'"
         )
     return name
+
+
+def is_permission(value: object) -> bool:
+    """Whether it has an app and a codename."""
+    return isinstance(value, str) and all(value.partition("."))

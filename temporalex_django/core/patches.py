@@ -21,8 +21,8 @@ class Patches:
         return self._answer(patch, replaying=replaying) and self._mark(patch)
 
     def _answer(self, patch: str, *, replaying: bool) -> bool:
-        # kept: a run that went past here without the marker must not set it in a later round of a loop, where a rebuild,
-        # which knows the marker from the start, would set it in the first round
+        # kept: a run that went past here without the marker must not set it in a later round of a loop, where a
+        # rebuild, which knows the marker from the start, would set it in the first round
         return self._answers.setdefault(patch, not replaying or patch in self.recorded)
 
     def _mark(self, patch: str) -> bool:

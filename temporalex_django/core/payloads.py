@@ -1,7 +1,7 @@
 """Payloads: what may cross the border of a workflow, and how it is written down.
 
 Every value that enters or leaves workflow code (arguments, results, messages, published state) goes through ``plain``
-on its *first* delivery, so that live code sees exactly what a replay will see (D-20): JSON data, with keys and sets in
+on its *first* delivery, so that live code sees exactly what a replay will see: JSON data, with keys and sets in
 sorted order so that bytes do not depend on the hash seed. Annotated receivers get it back through ``fit``.
 
 ``PayloadCodec`` is how history and inbox rows are written. It may encrypt; it never decides what a value looks like.
@@ -44,7 +44,10 @@ class PayloadCodec(Protocol):
 
 
 class JsonCodec:
-    """The default codec: deterministic JSON. What it is given is plain already, so nothing is looked for (NaN and the like)."""
+    """The default codec: deterministic JSON.
+
+    What it is given is plain already, so nothing is looked for (NaN and the like).
+    """
 
     def encode(self, value: Any) -> bytes:
         try:
@@ -83,7 +86,7 @@ def _json(value: Any) -> bytes:
 
 
 def reason_of(exc: BaseException) -> str:
-    """What an exception says, in one short line; values are arbitrary objects, and so are the errors that they raise."""
+    """What an exception says, in one short line. Values are arbitrary, and so are the errors that they raise."""
     try:
         text = str(exc)
     except BaseException:  # noqa: BLE001 - arbitrary user code
@@ -246,7 +249,10 @@ def _changes(value: Any) -> bool:
 
 
 def _find(value: Any, bad: Any) -> str | None:
-    """The path of the first part of ``value`` for which ``bad`` is true; of one that is nested too deep, which may be endless."""
+    """The path of the first part of ``value`` for which ``bad`` is true.
+
+    Of one that is nested too deep, which may be endless.
+    """
     rest = [("$", value, 0)]
     while rest:
         path, part, depth = rest.pop()

@@ -1,7 +1,8 @@
 """The message-driven scope: state, handlers, and how it ends.
 
-A phase is *idle* (the next message may be dispatched), *busy* (a sync handler runs) or *leaving* (a stop, its timeout or a
-cancellation ended it; units bound to it finish first). At most one is open in a run, since only ``run`` may open one.
+A phase is *idle* (the next message may be dispatched), *busy* (a sync handler runs) or *leaving* (a stop, its timeout
+or a cancellation ended it; units bound to it finish first). At most one is open in a run, since only ``run`` may open
+one.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from temporalex_django.core import guard, names, payloads
+from temporalex_django.core import names, payloads
+from temporalex_django.core.copying import copied
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut
 from temporalex_django.core.scheduler import Unit
-from temporalex_django.core.values import copied
 from temporalex_django.errors import NestingError, WorkflowDefinitionError
 
 SHAPES = {
@@ -110,7 +112,10 @@ class Phase:
             self.done.put(TimedOut(self.state) if self.leaving == "timeout" else self.state)
 
     def change(self, fn: Callable[[Any], Any]) -> Any:
-        """Apply ``fn(state) -> (result, new state)`` to a copy; nothing changes when it raises or gives another shape."""
+        """Apply ``fn(state) -> (result, new state)`` to a copy.
+
+        Nothing changes when it raises or gives another shape.
+        """
         if inspect.iscoroutinefunction(fn):
             raise NestingError("update_state needs a plain function: an async one could be interleaved with others")
         guard.watch(fn)

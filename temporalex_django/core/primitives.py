@@ -1,4 +1,4 @@
-"""What the primitives of ``api`` do once their place has been checked: each function is one primitive's inside."""
+"""What the primitives of ``api`` do once their context has been checked: each function is one primitive's inside."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from temporalex_django.core import dispatch, guard
 from temporalex_django.core.conditions import Condition, wants_state
-from temporalex_django.core.executor import Executor
+from temporalex_django.core.copying import copied
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.phase import Phase
-from temporalex_django.core.values import copied
+from temporalex_django.core.port import Port
 from temporalex_django.errors import Cancelled, NestingError
 
 
@@ -23,69 +23,49 @@ def filled(value: Any = None) -> IVar:
     return ivar
 
 
-def sleep(executor: Executor, duration: float) -> IVar:
-    """Zero returns at once, without command or number (D-13)."""
+def sleep(port: Port, duration: float) -> IVar:
+    """Zero returns at once, without command or number."""
     if duration == 0:
         return filled()
     number = 0
 
     def abandon() -> None:
-        executor.cancel_timer(number)
+        port.calls.cancel_timer(number)
 
-    due = executor.now + timedelta(seconds=duration)
+    due = port.standing.now + timedelta(seconds=duration)
     ivar = IVar(f"timer {due.isoformat(timespec='seconds')}", abandon)
-    number = executor.start_timer(duration, ivar.put)
+    number = port.calls.start_timer(duration, ivar.put)
     return ivar
 
 
-def wait_for_signal(executor: Executor, name: str) -> IVar:
-    """Take the oldest buffered signal, if this unit may have it (D-05), or wait in line.
+async def phase(port: Port, opened: Phase, timeout: float | None) -> Any:
+    """Dispatch until a handler stops it, the timeout fires or the run is cancelled.
 
-    One that is there comes later where the host has enough for this activation, and behind units that wait for that already.
+    Bound units end before it returns.
     """
-    scheduler, mailbox = executor.scheduler, executor.mailbox
-    unit = scheduler.current
-    assert unit is not None
-    ivar = IVar(f"signal {name}")
-    if not mailbox.has_signal((name,)) or not dispatch.eligible(executor, name, unit):
-        mailbox.wait(name, unit, ivar)
-    elif (scheduler.parked and unit is not scheduler.resumed) or executor.has_enough(since=0):
-        scheduler.park(name, unit, ivar)
-    else:
-        if scheduler.on_wait is not None:
-            scheduler.on_wait()
-        ivar.hand = unit.hand
-        dispatch.give(executor, name, unit, ivar)
-        unit.hand = ivar.hand
-    return ivar
-
-
-async def phase(executor: Executor, opened: Phase, timeout: float | None) -> Any:
-    """Dispatch until a handler stops it, the timeout fires or the run is cancelled; bound units end before it returns."""
 
     def expire() -> None:
-        dispatch.leave(executor, opened, "timeout")
+        port.dispatcher.leave(opened, "timeout")
         opened.settle()
 
-    executor.phase = opened
-    executor.goes_on = False
+    port.dispatcher.open(opened)
     if timeout is not None:
-        opened.timer = executor.start_timer(timeout, expire)
+        opened.timer = port.calls.start_timer(timeout, expire)
     try:
         return await opened.done
     except Cancelled:
-        dispatch.leave(executor, opened, "cancel")
+        port.dispatcher.leave(opened, "cancel")
         opened.settle()
         await opened.done
         raise
     finally:
-        executor.phase = None
+        port.dispatcher.close()
 
 
-def update_state(executor: Executor, fn: Callable[[Any], Any]) -> IVar:
-    """At once, or after the sync handler that is in progress, so that neither change is lost (TX-110)."""
-    opened = executor.phase
-    unit = executor.scheduler.current
+def update_state(port: Port, fn: Callable[[Any], Any]) -> IVar:
+    """At once, or after the sync handler that is in progress, so that neither change is lost."""
+    opened = port.dispatcher.phase
+    unit = port.scheduler.current
     assert opened is not None  # an async handler ends before its phase does
     assert unit is not None
     ivar = IVar("update_state")
@@ -93,7 +73,7 @@ def update_state(executor: Executor, fn: Callable[[Any], Any]) -> IVar:
 
     def apply() -> None:
         try:
-            with executor.pure("update_state closure"):
+            with port.standing.pure("update_state closure"):
                 ivar.put(change())
         except (MemoryError, RecursionError):
             raise
@@ -109,14 +89,17 @@ def update_state(executor: Executor, fn: Callable[[Any], Any]) -> IVar:
     return ivar
 
 
-async def wait_condition(executor: Executor, predicate: Callable[..., Any], timeout: float | None) -> bool:
-    """Look at once, then whenever a unit has run, in the order of the waits; a timer is cancelled when it is not needed any more."""
-    unit = executor.scheduler.current
+async def wait_condition(port: Port, predicate: Callable[..., Any], timeout: float | None) -> bool:
+    """Look at once, then whenever a unit has run, in the order of the waits.
+
+    A timer is cancelled when it is not needed any more.
+    """
+    unit = port.scheduler.current
     assert unit is not None
     guard.watch(predicate)
     test = predicate
     if wants_state(predicate):
-        opened = executor.phase
+        opened = port.dispatcher.phase
         if unit.kind != "async handler" or opened is None:
             raise NestingError(
                 "wait_condition with the phase state is for async handlers only: take no parameter elsewhere"
@@ -124,27 +107,28 @@ async def wait_condition(executor: Executor, predicate: Callable[..., Any], time
         test = lambda: predicate(copied(opened.state))  # noqa: E731 - closes over the phase of this call
     ivar = IVar("condition")
     condition = Condition(unit, test, ivar)
-    with executor.pure("predicate"):
+    with port.standing.pure("predicate"):
         if condition.holds():
             return True
-    executor.conditions.open.append(condition)
-    executor.scheduler.next_waiter = lambda: dispatch.next_waiter(executor)
-    number = None if timeout is None else executor.start_timer(timeout, lambda: ivar.put(False))
+    port.dispatcher.watch_condition(condition)
+    number = None if timeout is None else port.calls.start_timer(timeout, lambda: ivar.put(False))
     try:
         return bool(await ivar)
     finally:
-        if condition in executor.conditions.open:
-            executor.conditions.open.remove(condition)
+        port.dispatcher.forget_condition(condition)
         if number is not None:
-            executor.cancel_timer(number)
+            port.calls.cancel_timer(number)
 
 
-def wait_cancelled(executor: Executor) -> IVar:
-    """Returns when the run is asked to cancel, at once if it was already. Outside of a shield that is how the unit hears of it."""
-    unit = executor.scheduler.current
+def wait_cancelled(port: Port) -> IVar:
+    """Returns when the run is asked to cancel, at once if it was already.
+
+    Outside of a shield that is how the unit hears of it.
+    """
+    unit = port.scheduler.current
     assert unit is not None
-    if executor.cancel_requested:
-        executor.scheduler.request_seen = True
+    if port.cancellation.requested:
+        port.cancellation.heard()
         if not unit.shields:
             unit.cancelled = False
-    return executor.cancel_notice
+    return port.cancellation.notice

@@ -19,7 +19,10 @@ class Ok(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Err(Generic[T_co]):
-    """``run`` returns it to fail with ``reason``; a validator to reject; ``parallel`` holds one for a branch that raised."""
+    """``run`` returns it to fail with ``reason``; a validator to reject.
+
+    ``parallel`` holds one for a branch that raised.
+    """
 
     reason: T_co = None  # type: ignore[assignment]
 
@@ -63,7 +66,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Async:
-    """A handler sets the phase state and goes on as a unit of its own: ``fn()``; for an update its return value is the reply."""
+    """A handler sets the phase state and goes on as a unit of its own: ``fn()``.
+
+    For an update its return value is the reply.
+    """
 
     fn: Callable[[], Awaitable[Any]]
     state: Any

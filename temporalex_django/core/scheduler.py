@@ -1,8 +1,8 @@
 """Units and the rounds in which they are stepped.
 
-A unit is a coroutine of workflow code: ``run``, a handler, a branch. Ready units are stepped in the order of their creation, each
-until it blocks; what is woken or created meanwhile joins the next round (D-09). Nothing here depends on time, on hash order or on
-which wait ended first, so the same inputs give the same order on every host.
+A unit is a coroutine of workflow code: ``run``, a handler, a branch. Ready units are stepped in the order of their
+creation, each until it blocks; what is woken or created meanwhile joins the next round. Nothing here depends on time,
+on hash order or on which wait ended first, so the same inputs give the same order on every host.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from operator import attrgetter
 from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from temporalex_django.core.contexts import inherited
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.senders import Sender
+from temporalex_django.core.unit_contexts import inherited
 from temporalex_django.errors import Cancelled, Control, DeterminismViolation, NestingError, NotAwaited
 
 if TYPE_CHECKING:
@@ -40,8 +40,9 @@ class Awaited(Protocol):
 class Unit:
     """One tracked coroutine. ``finished(value, error)`` is called once, in the scheduler, when it ends.
 
-    ``context`` is entered for each step. ``generators`` are the async generators that it began, in that order: they are closed
-    before it ends. ``hand`` holds the signals that it took and has not waited since: what is returned with them is what takes them.
+    ``context`` is entered for each step. ``generators`` are the async generators that it began, in that order: they are
+    closed before it ends. ``hand`` holds the signals that it took and has not waited since: what is returned with them
+    is what takes them.
     """
 
     __slots__ = (
@@ -94,6 +95,17 @@ class Unit:
             self.queued = True
             self._scheduler.ready.append(self)
 
+    def forget(self) -> list[Any]:
+        """What it is suspended in; nothing of that is held by it any more, nor what was to happen when it ends."""
+        suspended = [*([] if self.coroutine is None else [self.coroutine]), *self.generators]
+        self.coroutine, self.generators, self.finished = None, [], unheard
+        self.children.clear()
+        if self.waiting is not None:
+            self.waiting.waiters.clear()
+            self.waiting.abandon = None
+            self.waiting = None
+        return suspended
+
     def within(self, other: Unit | None) -> bool:
         """Whether this unit is ``other`` or was started, however deep, by it."""
         unit: Unit | None = self
@@ -113,10 +125,11 @@ class Scheduler:
         self.current: Unit | None = None
         self.on_wait: Callable[[], None] | None = None  # the host's: a unit has come to a wait, or ended
         self.next_waiter: Callable[[], Unit | None] | None = None  # whose condition holds now; asked after each step
-        self.complain: Callable[[str, BaseException], None] = lambda _what, _error: None  # of errors that go to nobody
+        self.complain: Callable[[str, BaseException], None] = unheard  # of errors that go to nobody
         self.request_seen = False  # a unit has heard that the run is asked to cancel
         self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
-        # waits for signals that are there, kept from them for a while, in order: such a unit is not blocked, it has not had its turn
+        # waits for signals that are there, kept from them for a while, in order: such a unit is not blocked, it has not
+        # had its turn
         self.parked: deque[tuple[str, Unit, IVar]] = deque()
         self.resumed: Unit | None = None  # was parked: goes on before the others that are, until its next wait
         self._last = 0
@@ -134,7 +147,10 @@ class Scheduler:
         unit.wake()
 
     def run(self) -> None:
-        """Step units until every one of them is blocked or parked, and what waited for all being blocked has nothing more to do."""
+        """Step units until every one of them is blocked or parked.
+
+        What waited for all being blocked has nothing more to do then, either.
+        """
         while True:
             while self.ready:
                 turn, self.ready = self.ready, []
@@ -161,7 +177,10 @@ class Scheduler:
                 self.on_wait()
 
     def park(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Keep a wait for the signal ``name`` in line. What the unit took before stays in its hand: it has not waited."""
+        """Keep a wait for the signal ``name`` in line.
+
+        What the unit took before stays in its hand: it has not waited.
+        """
         entry = (name, unit, ivar)
         ivar.hand = unit.hand
         ivar.abandon = lambda: self.parked.remove(entry)
@@ -182,10 +201,12 @@ class Scheduler:
         generators.append(cast("AsyncGeneratorType[Any, Any]", generator))
 
     def cancel(self, root: Unit, *, requested: bool = False, notice: IVar | None = None) -> None:
-        """Raise ``Cancelled`` in the unit and in all that it started, at the present wait or else at the next one; once in each.
+        """Raise ``Cancelled`` in the unit and in all that it started, at the present wait or else at the next one.
 
-        A unit in a shield gets it after the shield, and what it started in there does not get it at all. A unit that waits for
-        ``notice`` knows of the cancel by that: its wait returns instead. ``requested``: the run is asked to.
+        Once in each.
+
+        A unit in a shield gets it after the shield, and what it started in there does not get it at all. A unit that
+        waits for ``notice`` knows of the cancel by that: its wait returns instead. ``requested``: the run is asked to.
         """
         reached = [root]
         while reached:
@@ -263,7 +284,8 @@ class Scheduler:
         unit.coroutine = None
         if error is None:
             error = not_awaited(unit)
-        unit.finished(value, error)
+        finished, unit.finished = unit.finished, unheard  # whom it refers to is free with it
+        finished(value, error)
 
     def _close_first(self, unit: Unit, value: Any, error: BaseException | None) -> None:
         """Its code is over; async generators that it began and left are closed, shielded, as the last part of it."""
@@ -290,6 +312,10 @@ class Scheduler:
                 if _is_fatal(exc):
                     raise
                 self.complain(f"{unit.name}: closing the async generator {generator.__qualname__}", exc)
+
+
+def unheard(_what: object, _error: BaseException | None) -> None:
+    """Nobody listens, or does any more."""
 
 
 def _is_fatal(error: BaseException | None) -> bool:

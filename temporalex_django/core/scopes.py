@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from temporalex_django.core import guard, places
-from temporalex_django.core.executor import Executor
+from temporalex_django.core import current
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.scheduler import Unit
-from temporalex_django.core.telling import told
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
-
-logger = logging.getLogger("temporalex_django.workflow")
 
 
 class _Scope:
-    """Its place is checked at the call and again at the ``async with``; a call without one is reported like a forgotten await."""
+    """Its context is checked at the call and again at the ``async with``.
+
+    A call without one is reported like a forgotten await.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.executor: Executor = places.executor_for(name)
-        self._unit = places.unit_for(name)
+        self.port = current.port_for(name)
+        self._unit = current.unit_for(name)
         self._unit.unawaited[self] = None
         self._entered = False
 
@@ -32,7 +31,7 @@ class _Scope:
         return f"async with {self.name}():"
 
     def enter(self) -> Unit:
-        unit = places.unit_for(self.name)
+        unit = current.unit_for(self.name)
         if self._entered:
             raise NestingError(f"{self.name} was entered twice: call it again for another block")
         self._entered = True
@@ -106,7 +105,4 @@ class Saga(_Scope):
         except (MemoryError, RecursionError):
             raise
         except (Exception, Cancelled) as exc:  # noqa: BLE001 - user code; nobody waits for its outcome
-            if not self.executor.replaying:
-                info = self.executor.info
-                what = getattr(undo, "__name__", repr(undo))
-                logger.error("%s %s: the compensation %s failed: %s", info.workflow, info.id, what, told(exc))
+            self.port.standing.complain(f"the compensation {getattr(undo, '__name__', repr(undo))}", exc)

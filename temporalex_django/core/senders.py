@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: Whether the sender of that key has a permission; ``message`` says for what, in words. Called outside of workflow code, never on replay.
+#: Whether the sender of that key has a permission; ``message`` says for what, in words. Called outside of workflow
+#: code, never on replay.
 Judge = Callable[[str, str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """``key`` is the user's primary key as text, ``name`` his user name as it was then. Somebody who is not stored has the key ``""``."""
+    """``key`` is the user's primary key as text, ``name`` his user name as it was then.
+
+    Somebody who is not stored has the key ``""``.
+    """
 
     key: str
     name: str

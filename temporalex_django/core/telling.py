@@ -1,7 +1,7 @@
 """How an error is told in a log: one line, not too long, and nothing of what it was about.
 
-What an exception says may quote a payload, and its traceback says it again. The whole of it stands in the stored failure, where
-payloads may be; a log gets the type and the places that it came through.
+What an exception says may quote a payload, and its traceback says it again. The whole of it stands in the stored
+failure, where payloads may be; a log gets the type and the places that it came through.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _OF_A_DATABASE = frozenset({"OperationalError", "InterfaceError"})
 
 
 def told(exc: BaseException) -> str:
-    """``exc`` for a log: ``KeyError at shop/orders.py:12 in book < …``; with its words where they cannot quote a payload."""
+    """``exc`` for a log: ``KeyError at shop/orders.py:12 in book < …``.
+
+    With its words where they cannot quote a payload.
+    """
     kind = f"{type(exc).__name__}{_misfit(exc)}"
     if isinstance(exc, _SAID) or kind in _OF_A_DATABASE:
         kind = f"{kind}: {one_line(str(exc))}"

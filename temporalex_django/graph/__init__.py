@@ -1,4 +1,7 @@
-"""Graph workflows: the pure engine, usable alone, and what a graph is made of. Names are loaded when first used (PEP 562)."""
+"""Graph workflows: the pure engine, usable alone, and what a graph is made of.
+
+Names are loaded when first used (PEP 562).
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,24 @@ if TYPE_CHECKING:
     from temporalex_django.graph import connectors, engine
     from temporalex_django.graph.connectors import Connector
     from temporalex_django.graph.context import Context, ExecutionEntry
-    from temporalex_django.graph.engines import Engine, lookup
+    from temporalex_django.graph.definition.transitions import transit
     from temporalex_django.graph.instance import Instance
-    from temporalex_django.graph.local import LocalRunner
+    from temporalex_django.graph.standalone.engine import Engine, lookup
+    from temporalex_django.graph.standalone.local_runner import LocalRunner
+    from temporalex_django.graph.standalone.memory import MemoryStorage
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
-    from temporalex_django.graph.storage import MemoryStorage
-    from temporalex_django.graph.transitions import transit
     from temporalex_django.graph.workflow import GraphWorkflow
 
 _HOME = {
     **dict.fromkeys(("Err", "Event", "Pending"), "temporalex_django.core.results"),
     **dict.fromkeys(("Context", "ExecutionEntry"), "temporalex_django.graph.context"),
-    **dict.fromkeys(("Engine", "lookup"), "temporalex_django.graph.engines"),
-    "LocalRunner": "temporalex_django.graph.local",
-    "MemoryStorage": "temporalex_django.graph.storage",
+    **dict.fromkeys(("Engine", "lookup"), "temporalex_django.graph.standalone.engine"),
+    "LocalRunner": "temporalex_django.graph.standalone.local_runner",
+    "MemoryStorage": "temporalex_django.graph.standalone.memory",
     "Connector": "temporalex_django.graph.connectors",
     "Instance": "temporalex_django.graph.instance",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
-    "transit": "temporalex_django.graph.transitions",
+    "transit": "temporalex_django.graph.definition.transitions",
     "GraphWorkflow": "temporalex_django.graph.workflow",
 }
 

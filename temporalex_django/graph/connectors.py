@@ -1,7 +1,9 @@
-"""Connectors: how steps reach other systems, so that a test double takes the place of a system without a change of code.
+"""Connectors: how steps reach other systems.
 
-A step finds its connector by a key, mostly one from its config: what is stored is a name, never an object or an import path. The
-engine calls no connector; only steps do (seed: Connector).
+A test double takes the place of a system without a change of code.
+
+A step finds its connector by a key, mostly one from its config: what is stored is a name, never an object or an import
+path. The engine calls no connector; only steps do::
 
     @connectors.connector("payments")
     class Payments(Connector):
@@ -26,7 +28,10 @@ C = TypeVar("C", bound="type[Connector] | Callable[[], Connector]")
 
 
 class Connector:
-    """A subclass lists its ``actions`` and has a method ``(params, config)`` of each name, which gives ``Ok(result)`` or ``Err(reason)``."""
+    """A subclass lists its ``actions`` and has a method ``(params, config)`` of each name.
+
+    It gives ``Ok(result)`` or ``Err(reason)``.
+    """
 
     actions: ClassVar[Sequence[str]] = ()
 
@@ -70,7 +75,9 @@ _lock = threading.Lock()
 
 
 def register(key: str, factory: C) -> C:
-    """Make a connector (a class, or a function without arguments that gives one) known under a key; the last one counts.
+    """Make a connector (a class, or a function without arguments that gives one) known under a key.
+
+    The last one counts.
 
     Raises ``WorkflowDefinitionError``.
     """

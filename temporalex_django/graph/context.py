@@ -1,6 +1,7 @@
 """What a run knows: the data it was started with, and what its steps gave.
 
-Both grow by appending only, so an instance and its successors share one list: a completion copies nothing, whatever was there before.
+Both grow by appending only, so an instance and its successors share one list: a completion copies nothing, whatever was
+there before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from temporalex_django.graph.values import Entries, frozen
 
 @dataclass(frozen=True, slots=True)
 class ExecutionEntry:
-    """A step that ended: with which event, when (aware datetime, None where the caller of the engine gave none), with which data."""
+    """A step that ended: with which event, when, with which data.
+
+    The time is aware, and None where the caller of the engine gave none.
+    """
 
     step: StepRef
     event: str
@@ -25,7 +29,10 @@ class ExecutionEntry:
 
 
 class Log:
-    """The entries of an instance and of all that came of it: whoever appends behind the last one appends in place, others copy."""
+    """The entries of an instance and of all that came of it.
+
+    Whoever appends behind the last one appends in place, others copy.
+    """
 
     __slots__ = ("configs", "entries", "position")
 
@@ -112,6 +119,7 @@ class Context:
         return self._of.log.entries[position].context_updates
 
     def as_dict(self) -> dict[str, Any]:
+        """All of it as plain data."""
         return {"initial": self.initial, "steps": {key: self._at(key) for key in self._keys()}}
 
     def __eq__(self, other: object) -> bool:

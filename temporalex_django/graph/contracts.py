@@ -1,7 +1,7 @@
-"""What an engine stands on: where instances are kept, and who executes their steps (seed: Storage, Runner; HE-002, HE-004).
+"""What an engine stands on: where instances are kept, and who executes their steps.
 
-Workflows and steps know neither. Memory (``graph.storage``, ``graph.local``) and Django (``runtime.graph_storage``,
-``actions.graph_runner``) fulfil both, and one module of tests holds them to it.
+Workflows and steps know neither. Memory (``graph.standalone.memory``, ``graph.standalone.local_runner``) and Django
+(``db.graph_storage``, ``actions.graph_runner``) fulfil both, and one module of tests holds them to it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from temporalex_django.graph.steps import StepRef
 FILTERS = frozenset({"id", "status", "version", "workflow"})
 #: Statuses of instances that are not closed.
 OPEN = tuple(status for status in STATUSES if status not in FINAL)
-#: What tells stored instances apart (HE-126): id, workflow, and the version where the scope keeps versions apart.
+#: What tells stored instances apart: id, workflow, and the version where the scope keeps versions apart.
 Identity = tuple[str, str, int | None]
 
 
 class Storage(Protocol):
-    """Keeps instances whole. Thread-safe: a reader sees an instance as it was put, or not at all (HE-124).
+    """Keeps instances whole. Thread-safe: a reader sees an instance as it was put, or not at all.
 
-    An id may belong to several workflows, and with scope ``version`` to several versions of one: those are kept apart. Where an id
-    alone is given, the one that was begun last is meant; ``workflow`` (a name) and ``version`` narrow it.
+    An id may belong to several workflows, and with scope ``version`` to several versions of one: those are kept apart.
+    Where an id alone is given, the one that was begun last is meant; ``workflow`` (a name) and ``version`` narrow it.
     """
 
     def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> Instance:
-        """HE-119. Raises ``WorkflowNotFound``, and ``PayloadError`` for what is stored and has no step in the class now."""
+        """Raises ``WorkflowNotFound``, and ``PayloadError`` for what is stored and has no step in the class now."""
 
     def put(self, instance: Instance) -> None:
-        """Insert or overwrite (HE-120)."""
+        """Insert or overwrite."""
 
     def delete(self, id: str) -> None:
-        """All instances of that id; absent ones are fine (HE-121)."""
+        """All instances of that id; absent ones are fine."""
 
     def query(self, **filters: Any) -> list[Instance]:
-        """Those for which all filters hold, begun last first; without a filter all (HE-122, HE-123).
+        """Those for which all filters hold, begun last first; without a filter all.
 
-        ``id``; ``status`` (one, or a list); ``version``; ``workflow`` (a class or its name). Raises ``TypeError`` for others.
+        ``id``; ``status`` (one, or a list); ``version``; ``workflow`` (a class or its name). Raises ``TypeError`` for
+        others.
         """
 
 
@@ -61,7 +62,7 @@ class Timers(Protocol):
 
 
 class Runner(Protocol):
-    """Executes the steps of instances, and stores what becomes of them after each cycle (HE-102)."""
+    """Executes the steps of instances, and stores what becomes of them after each cycle."""
 
     def start_instance(
         self,
@@ -72,7 +73,7 @@ class Runner(Protocol):
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store a pending instance, then begin it; gives its id (HE-093, HE-096).
+        """Store a pending instance, then begin it; gives its id.
 
         Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``; nothing is stored then.
         """
@@ -88,15 +89,15 @@ class Runner(Protocol):
         workflow: str | None = None,
         version: int | None = None,
     ) -> None:
-        """Give the one step that waits for it the event (HE-094, HE-103).
+        """Give the one step that waits for it the event.
 
-        Raises ``WorkflowNotFound``, ``WorkflowClosed``, ``ResumeRefused``, ``PayloadError``; nothing changes then (HE-104).
+        Raises ``WorkflowNotFound``, ``WorkflowClosed``, ``ResumeRefused``, ``PayloadError``; nothing changes then.
         """
 
     def schedule_resume(
         self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
     ) -> Timer:
-        """Deliver that step's timeout in so many seconds, if it waits then (HE-095). Raises as ``resume``, at once."""
+        """Deliver that step's timeout in so many seconds, if it waits then. Raises as ``resume``, at once."""
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
         """Close it as cancelled. Raises ``WorkflowNotFound``, ``WorkflowClosed``."""
@@ -104,10 +105,13 @@ class Runner(Protocol):
     def wait(
         self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
     ) -> Instance:
-        """The instance when it is closed; waits so many seconds, None is for ever. Raises ``ResultTimeout``, ``WorkflowNotFound``."""
+        """The instance when it is closed; waits so many seconds, None is for ever.
+
+        Raises ``ResultTimeout``, ``WorkflowNotFound``.
+        """
 
     def recover(self) -> int:
-        """Go on with what the storage has open and nobody runs (HE-097); how many these are."""
+        """Go on with what the storage has open and nobody runs; how many these are."""
 
     def forget(self, id: str) -> None:
         """The instances of that id are about to be deleted: execute and time nothing of them any more."""

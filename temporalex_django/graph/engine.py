@@ -1,13 +1,13 @@
-"""The pure engine: each function takes an instance and gives a new one. No storage, no clock, no I/O (seed: Engine).
+"""The pure engine: each function takes an instance and gives a new one. No storage, no clock, no I/O.
 
     instance = engine.advance(Instance.new(id="orderid::42", workflow=OrderFlow, initial={"order": 42}), now=now)
     result = engine.execute_step(instance, ValidateOrder)            # Event("valid", {"total": 12})
     instance = engine.complete_step(instance, ValidateOrder, "valid", {"total": 12}, now=now)
     instance = engine.activate_transitions(instance, ValidateOrder, "valid")
 
-Joins (D-16): a target is *requested* by a transition and becomes active when nothing that leads to it is active, waiting or
-requested any more. So branches that were never taken hold nobody up. That the test is one ``and`` rests on this: whatever leads to a
-step that has begun has ended for good, since a step becomes live only through one that leads to it.
+Joins: a target is *requested* by a transition and becomes active when nothing that leads to it is active, waiting or
+requested any more. So branches that were never taken hold nobody up. That the test is one ``and`` rests on this:
+whatever leads to a step that has begun has ended for good, since a step becomes live only through one that leads to it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 from temporalex_django.core import payloads
 from temporalex_django.errors import PayloadError, ResumeRefused, TemporalexError, WorkflowDefinitionError
 from temporalex_django.graph.context import ExecutionEntry
+from temporalex_django.graph.definition.structure import bits
+from temporalex_django.graph.definition.transitions import Target, targets_of
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, events_of, is_step, key_of, name_of
-from temporalex_django.graph.structure import bits
-from temporalex_django.graph.transitions import Target, targets_of
 from temporalex_django.graph.values import frozen
 
 #: Nothing is left to do.
@@ -60,9 +60,9 @@ def complete_step(
 ) -> Instance:
     """The step has emitted ``event``: its data goes into the context, its entry into the execution history.
 
-    A step that has ended, and a closed instance, stay as they are (late and double deliveries). Raises ``TemporalexError`` for
-    a step that is not in progress or has no such event, ``PayloadError`` for data that cannot be kept, or that makes the whole
-    context larger than ``limit`` bytes.
+    A step that has ended, and a closed instance, stay as they are (late and double deliveries). Raises
+    ``TemporalexError`` for a step that is not in progress or has no such event, ``PayloadError`` for data that cannot
+    be kept, or that makes the whole context larger than ``limit`` bytes.
     """
     number = _number(instance, step)
     if instance.closed or instance.completed >> number & 1:
@@ -105,7 +105,10 @@ def activate_transitions(instance: Instance, step: StepRef, event: str) -> Insta
 
 
 def follow(instance: Instance, step: StepRef, event: str) -> tuple[Instance, list[int], Sequence[Target]]:
-    """``activate_transitions``, with the numbers of the steps that became active, in the order in which they start, and the targets."""
+    """``activate_transitions``, with the numbers of the steps that became active and the targets.
+
+    The numbers are in the order in which the steps start.
+    """
     number = _number(instance, step)
     if instance.closed:
         return instance, [], ()
@@ -144,7 +147,10 @@ def request(instance: Instance, targets: Sequence[Target]) -> tuple[Instance, li
 
 
 def wait_step(instance: Instance, step: StepRef) -> Instance:
-    """The step will emit its event later: a resume brings it. The instance waits when nothing else is to be executed."""
+    """The step will emit its event later: a resume brings it.
+
+    The instance waits when nothing else is to be executed.
+    """
     number = _number(instance, step)
     if instance.closed or instance.waiting >> number & 1:
         return instance
@@ -184,14 +190,14 @@ def fail_step(instance: Instance, step: StepRef, reason: Any, *, now: datetime |
 
 
 def cancel(instance: Instance) -> Instance:
-    """Cancelled at once (D-18); a closed instance stays as it is."""
+    """Cancelled at once; a closed instance stays as it is."""
     if instance.closed:
         return instance
     return instance.changed(status="cancelled", **NONE)
 
 
 def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None) -> StepRef:
-    """The one waiting step that ``event`` is for (D-19). ``step`` is a step or a key. Raises ``ResumeRefused``."""
+    """The one waiting step that ``event`` is for. ``step`` is a step or a key. Raises ``ResumeRefused``."""
     matching = [ref for ref in instance.graph.refs(instance.waiting) if event in events_of(ref)]
     if step is not None:
         key = step if isinstance(step, str) else key_of(step)
@@ -244,7 +250,7 @@ def chosen(instance: Instance, step: StepRef, event: str) -> tuple[Target, ...]:
 
 
 def _settled(instance: Instance) -> Instance:
-    """Waiting means: something waits and nothing is to be executed (D-18)."""
+    """Waiting means: something waits and nothing is to be executed."""
     if instance.closed or instance.status == "pending":
         return instance
     status = "waiting" if instance.waiting and not instance.active else "running"

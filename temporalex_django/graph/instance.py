@@ -1,8 +1,8 @@
-"""``Instance``: a snapshot of one execution of a graph. A plain frozen value; the engine gives new ones (seed: Instance)."""
+"""``Instance``: a snapshot of one execution of a graph. A plain frozen value; the engine gives new ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -11,8 +11,8 @@ from typing import Any
 from temporalex_django.core import payloads
 from temporalex_django.errors import InvalidId, PayloadError, UnknownVersion, UnknownWorkflow
 from temporalex_django.graph.context import Context, ExecutionEntry, Log
+from temporalex_django.graph.definition.structure import Graph, bits
 from temporalex_django.graph.steps import StepRef
-from temporalex_django.graph.structure import Graph, bits
 from temporalex_django.graph.values import Data, frozen
 
 #: ``completed``, ``failed`` and ``cancelled`` are final.
@@ -24,8 +24,9 @@ FINAL = frozenset({"completed", "failed", "cancelled"})
 class Instance:
     """Made by ``Instance.new``, changed by the functions of ``engine`` only.
 
-    The four sets of steps are disjoint: ``active_steps`` are to be executed, ``waiting_steps`` wait for an event, ``requested_steps``
-    wait for predecessors that can still run (D-16), ``completed_steps`` have ended. They hold what ``transitions`` holds.
+    The four sets of steps are disjoint: ``active_steps`` are to be executed, ``waiting_steps`` wait for an event,
+    ``requested_steps`` wait for predecessors that can still run, ``completed_steps`` have ended. They hold what
+    ``transitions`` holds.
     """
 
     id: str
@@ -83,30 +84,37 @@ class Instance:
 
     @property
     def graph(self) -> Graph:
+        """The graph of its class: steps by number, and which leads to which."""
         return self.workflow._graph  # type: ignore[no-any-return] # noqa: SLF001 - of a class that `new` has looked at
 
     @property
     def context(self) -> Context:
+        """The data it began with and what its steps gave, read-only."""
         return Context.of(self)
 
     @property
     def execution_history(self) -> tuple[ExecutionEntry, ...]:
+        """What its steps gave, in the order in which that was taken in."""
         return tuple(self.log.entries[: self.count])
 
     @cached_property
     def active_steps(self) -> frozenset[StepRef]:
+        """The steps that are executed now."""
         return frozenset(self.graph.refs(self.active))
 
     @cached_property
     def waiting_steps(self) -> frozenset[StepRef]:
+        """The steps that wait for an event or their time."""
         return frozenset(self.graph.refs(self.waiting))
 
     @cached_property
     def requested_steps(self) -> frozenset[StepRef]:
+        """The steps that wait for predecessors which can still run."""
         return frozenset(self.graph.refs(self.requested))
 
     @cached_property
     def completed_steps(self) -> frozenset[StepRef]:
+        """The steps that have ended."""
         return frozenset(self.graph.refs(self.completed))
 
     @property
@@ -121,15 +129,18 @@ class Instance:
         return {self.graph.steps[i]: self.log.configs[i] for i in bits(live) if self.log.configs.get(i) is not None}
 
     def config_of(self, step: StepRef) -> Any:
+        """The config of a step that is active, waiting or requested; None for others."""
         number = self.graph.number[step]
         return self.log.configs.get(number) if self.live >> number & 1 else None
 
     @property
     def live(self) -> int:
+        """The steps that are active, waiting or requested, as a bit mask."""
         return self.active | self.waiting | self.requested
 
     @property
     def closed(self) -> bool:
+        """Whether its status is a final one."""
         return self.status in FINAL
 
     def _identity(self) -> tuple[Any, ...]:
@@ -141,26 +152,6 @@ class Instance:
         return self._identity() == other._identity() if isinstance(other, Instance) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment] # it holds dicts
-
-
-class Late(Instance):
-    """An instance that is read when somebody looks at it: most steps never do."""
-
-    @classmethod
-    def reading(cls, load: Callable[[], Instance]) -> Instance:
-        made = object.__new__(cls)
-        made.__dict__["load"] = load
-        return made
-
-    def __getattribute__(self, name: str) -> Any:
-        fields = object.__getattribute__(self, "__dict__")
-        if name == "__dict__" or (load := fields.get("load")) is None:
-            return object.__getattribute__(self, name)
-        real = load()
-        fields.clear()
-        fields.update(real.__dict__)
-        object.__setattr__(self, "__class__", Instance)
-        return getattr(self, name)
 
 
 _CACHED = ("active_steps", "waiting_steps", "requested_steps", "completed_steps")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from temporalex_django.graph.definition.structure import Graph
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, name_of
-from temporalex_django.graph.structure import Graph
 
 #: Fill and border of a step by its state; readable in print, and told apart by the label as well.
 COLOURS = {

@@ -1,4 +1,6 @@
-"""An instance as plain data, and back: what a run that moves to another version of its class takes along, and what storages keep.
+"""An instance as plain data, and back.
+
+What a run that moves to another version of its class takes along, and what storages keep.
 
 Steps stand in it by their keys. What is read back is looked up in the class, never imported by a name from the data.
 """
@@ -9,11 +11,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from temporalex_django.authoring.viewing import View
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.context import ExecutionEntry, Log
+from temporalex_django.graph.definition.structure import Graph, bits
 from temporalex_django.graph.instance import STATUSES, Instance
 from temporalex_django.graph.steps import key_of
-from temporalex_django.graph.structure import Graph, bits
 from temporalex_django.graph.values import frozen, thawed
 
 _SETS = ("active", "waiting", "requested", "completed")
@@ -61,7 +64,10 @@ def begun(workflow: Any, *, id: str, version: int, args: Any, data: Mapping[str,
 
 
 def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
-    """The instance that ``dump`` was given, of that class. Raises ``PayloadError`` for a step or a status that there is not."""
+    """The instance that ``dump`` was given, of that class.
+
+    Raises ``PayloadError`` for a step or a status that there is not.
+    """
     graph: Graph = workflow._graph  # noqa: SLF001 - the class is one of ours
     what = f"the stored instance {data.get('id')!r} of {workflow.__name__}"
 
@@ -98,11 +104,23 @@ def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
     )
 
 
-def moved(instance: Instance, target: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """A snapshot of ``instance`` for the class ``target``; ``names`` maps old keys to new ones, to "" what is left behind.
+def viewed(instance: Instance, view: View) -> Instance:
+    """The instance as somebody sees it who does not see all of its data."""
+    data = dump(instance)
+    data["initial"] = view.value(data["initial"])
+    data["configs"] = {key: view.value(config, under=key) for key, config in data["configs"].items()}
+    data["entries"] = [[key, event, at, view.value(value, under=key)] for key, event, at, value in data["entries"]]
+    data["reason"] = view.value(data["reason"])
+    return load(instance.workflow, data)
 
-    Raises ``PayloadError`` saying why the instance cannot stand in that graph: a step that is not there, or one that has begun although
-    something that leads to it there has still to end.
+
+def moved(instance: Instance, target: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """A snapshot of ``instance`` for the class ``target``.
+
+    ``names`` maps old keys to new ones, to "" what is left behind.
+
+    Raises ``PayloadError`` saying why the instance cannot stand in that graph: a step that is not there, or one that
+    has begun although something that leads to it there has still to end.
     """
     if instance.closed:
         raise PayloadError(f"{instance.id} has ended ({instance.status}): there is nothing to move")

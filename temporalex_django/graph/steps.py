@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from temporalex_django.core import names
@@ -32,9 +33,9 @@ _RESERVED = "__"
 class Step:
     """One step of a graph. A subclass has ``events`` and ``execute``.
 
-    ``key`` names its entry in the context (default: the class name in snake case). ``retry``, ``timeout`` (one attempt), ``heartbeat``
-    (timedeltas or seconds) and ``queue`` are those of the activity that runs it; ``atomic`` runs it in the transaction of the turn:
-    its ORM writes, its result and what the graph does next commit together.
+    ``key`` names its entry in the context (default: the class name in snake case). ``retry``, ``timeout`` (one
+    attempt), ``heartbeat`` (timedeltas or seconds) and ``queue`` are those of the activity that runs it; ``atomic``
+    runs it in the transaction of the turn: its ORM writes, its result and what the graph does next commit together.
     """
 
     events: ClassVar[Sequence[str]] = ()
@@ -57,8 +58,8 @@ class Step:
     def execute(self, instance: Instance, config: Any, context: Context) -> Any:
         """Do it. Plain or async; may use the ORM. Gives ``Event(name, data)``, ``Pending()`` or ``Err(reason)``.
 
-        Runs at least once (``activity_context().idempotency_key`` is stable), exactly once when ``atomic``. What it raises is tried
-        again by ``retry``, and so is ``Err``; a wrong result fails the run at once.
+        Runs at least once (``activity_context().idempotency_key`` is stable), exactly once when ``atomic``. What it
+        raises is tried again by ``retry``, and so is ``Err``; a wrong result fails the run at once.
         """
         raise WorkflowDefinitionError(f"step {name_of(type(self))}: it has no execute(self, instance, config, context)")
 
@@ -110,7 +111,10 @@ class Wait(Step):
 
 @dataclass(frozen=True)
 class WaitForEvent(Step):
-    """Waits for ``resume(name)`` and emits ``name``; with a ``timeout`` (a timedelta or seconds) it emits ``timeout`` when that is over."""
+    """Waits for ``resume(name)`` and emits ``name``.
+
+    With a ``timeout`` (a timedelta or seconds) it emits ``timeout`` when that is over.
+    """
 
     waits = True
 
@@ -144,9 +148,10 @@ class WaitForEvent(Step):
 class Approval(Step):
     """A person decides: ``resume("approved", by=user)`` or ``resume("rejected", by=user)``.
 
-    ``role`` is a Django permission (``app.codename``) or the name of a group; who decides must have it. ``due`` (a timedelta or seconds)
-    emits ``overdue`` when nobody has decided by then. Who decided stands in the history and, with the data given, in the context:
-    as ``by`` beside the keys of an object, and beside ``data`` where the data are no object.
+    ``role`` is a Django permission (``app.codename``) or the name of a group; who decides must have it. ``due`` (a
+    timedelta or seconds) emits ``overdue`` when nobody has decided by then. Who decided stands in the history and, with
+    the data given, in the context: as ``by`` beside the keys of an object, and beside ``data`` where the data are no
+    object.
     """
 
     waits = True
@@ -211,7 +216,12 @@ def name_of(step: object) -> str:
 
 def key_of(step: StepRef) -> str:
     """The context key: ``ValidateOrder`` → ``validate_order``, ``HTTPCall2`` → ``http_call2``."""
-    return step.key if step.key is not None else _WORDS.sub("_", class_of(step).__name__).lower()
+    return step.key if step.key is not None else _in_words(class_of(step).__name__)
+
+
+@lru_cache(maxsize=10_000)
+def _in_words(name: str) -> str:
+    return _WORDS.sub("_", name).lower()
 
 
 def is_event(value: object) -> bool:

@@ -1,8 +1,8 @@
-"""Read-only data: what steps are handed, and what an instance keeps (HE-012, HE-014).
+"""Read-only data: what steps are handed, and what an instance keeps.
 
-JSON data in, the same data out, deep and frozen: ``data["sku"]`` and ``data.sku`` both read. No key takes a method away, since data come
-from anywhere and code calls ``data.get("sku")``: by attribute such a name is the method, and by key the data. An array or an object is
-both: ``context.initial.items`` is the order's items, and can be called.
+JSON data in, the same data out, deep and frozen: ``data["sku"]`` and ``data.sku`` both read. No key takes a method
+away, since data come from anywhere and code calls ``data.get("sku")``: by attribute such a name is the method, and by
+key the data. An array or an object is both: ``context.initial.items`` is the order's items, and can be called.
 """
 
 from __future__ import annotations

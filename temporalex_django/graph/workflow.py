@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, ClassVar
 
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core import guard, places
+from temporalex_django.core import current
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.results import Ok
 from temporalex_django.errors import WorkflowDefinitionError
-from temporalex_django.graph import render, snapshot, validation
-from temporalex_django.graph.activities import activity_of, options_of
+from temporalex_django.graph import render, snapshot
+from temporalex_django.graph.definition import validation
+from temporalex_django.graph.definition.structure import Edge, Graph
+from temporalex_django.graph.durable.activities import activity_of, options_of
+from temporalex_django.graph.durable.run import GraphRun
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.run import GraphRun
+from temporalex_django.graph.progress import seconds_between
 from temporalex_django.graph.steps import StepRef, name_of
-from temporalex_django.graph.structure import Edge, Graph
 
 _OWN = frozenset(
     {"run", "graph", "edges", "predecessors", "to_mermaid", "to_dot", "names", "options", "answer", "handle_query"}
@@ -25,8 +29,9 @@ _OWN = frozenset(
 class GraphWorkflow(Workflow, abstract=True):
     """Subclass it with ``unique``, ``initial`` and ``transitions``; see page "Graph workflows" of the documentation.
 
-    Checked when the class is defined: all violations are in one ``WorkflowDefinitionError``, and an invalid class is not registered.
-    ``retry`` is the policy of steps that have none. The result of a run is the data of its steps, by their keys.
+    Checked when the class is defined: all violations are in one ``WorkflowDefinitionError``, and an invalid class is
+    not registered. ``retry`` is the policy of steps that have none. The result of a run is the data of its steps, by
+    their keys.
     """
 
     initial: ClassVar[Any]
@@ -38,6 +43,12 @@ class GraphWorkflow(Workflow, abstract=True):
     #: By number of the step: the name of its activity and how that is run.
     names: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[dict[str, Any], ...]] = ()
+
+    @classmethod
+    def _cut_off_notes(
+        cls, status: str, started_at: datetime | None, ended_at: datetime
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield "workflow_stopped", {"status": status, "duration": seconds_between(started_at, ended_at)}
 
     @classmethod
     def _problems(cls) -> Iterator[str]:
@@ -69,15 +80,15 @@ class GraphWorkflow(Workflow, abstract=True):
     async def run(self, args: dict[str, Any] | None) -> Any:
         """Drives the graph; written once for all of them."""
         cls = type(self)
-        executor = places.executor_for("run")
-        info = executor.info
-        instance = snapshot.begun(cls, id=info.id, version=info.version, args=args, data=executor.snapshot)
+        port = current.port_for("run")
+        info = port.standing.info
+        instance = snapshot.begun(cls, id=info.id, version=info.version, args=args, data=port.standing.snapshot)
         for clause in instance.graph.clauses.values():
             guard.watch(clause.route)
-        ended = await GraphRun(executor, instance, cls).drive()
+        ended = await GraphRun(port, instance, cls).drive()
         return Ok(ended.context.as_dict()["steps"])
 
-    # -- introspection: copies, never the live structures ---------------------------------------------------------------
+    # -- introspection: copies, never the live structures --------------------------------------------------------------
 
     @classmethod
     def graph(cls) -> dict[StepRef, tuple[StepRef, ...]]:
@@ -92,7 +103,10 @@ class GraphWorkflow(Workflow, abstract=True):
 
     @classmethod
     def predecessors(cls, step: StepRef) -> frozenset[StepRef]:
-        """The steps from which a transition leads to ``step``; empty for the first one, and for a step that is not in the graph."""
+        """The steps from which a transition leads to ``step``.
+
+        Empty for the first one, and for a step that is not in the graph.
+        """
         return cls._checked().predecessors(step)
 
     @classmethod

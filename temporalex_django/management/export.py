@@ -1,4 +1,7 @@
-"""Write histories as JSON files, one a run, for `temporalex replay --file` and for tests. The payloads are in them as they are."""
+"""Write histories as JSON files, one a run, for `temporalex replay --file` and for tests.
+
+The payloads are in them as they are.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,18 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
 
+from temporalex_django.access import view_of
+from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.conf import get_settings
-from temporalex_django.core import history_file
+from temporalex_django.core.history import json_file
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.db.paging import in_pages
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.lookup import as_run_id
+from temporalex_django.errors import ActionNotPermitted
+from temporalex_django.management import as_user as people
 from temporalex_django.models import Instance
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.lookup import as_run_id
-from temporalex_django.runtime.pages import in_pages
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -22,31 +31,53 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="ids of workflows (all their runs) or of runs")
     parser.add_argument("--workflow", metavar="NAME", help="every run of this workflow")
     parser.add_argument("--open", action="store_true", help="only runs that are open")
+    people.add_argument(parser)
     parser.add_argument("--output", metavar="FOLDER", default=".", help="where the files go (default: here)")
 
 
-def handle(command: BaseCommand, *, ids: list[str], workflow: str | None, open: bool, output: str, **_: Any) -> None:
-    """A file that is there already is replaced. Raises ``CommandError`` when nothing matches."""
+def handle(
+    command: BaseCommand,
+    *,
+    ids: list[str],
+    workflow: str | None,
+    open: bool,
+    output: str,
+    as_user: str | None,
+    **_: Any,
+) -> None:
+    """A file that is there already is replaced.
+
+    Raises ``CommandError`` when nothing matches, and for a user who may not see payloads.
+    """
     if not ids and workflow is None:
         raise CommandError("say which runs: ids of workflows or runs, or --workflow NAME")
-    runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False)
+    by = people.actor(as_user)
+    runs = people.runs_of(by).filter(started_at__isnull=False)
     if ids:
         runs = runs.filter(_named(ids))
     if workflow is not None:
         runs = runs.filter(workflow=workflow)
     if open:
-        runs = runs.open()
+        runs = runs.exclude(status__in=CLOSED_STATUSES)
     folder, storage = Path(output), DjangoStorage()
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for row in in_pages(runs.only("workflow"), by="id"):
+        view = EVERYTHING if by.user is None else _view(by.user, row)
         run, path = row.pk, folder / f"{_safe(row.workflow)}-{row.pk}.json"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(history_file.dump(storage.histories({run: 0})[run]))
+            file.write(json_file.dump([view.event(event) for event in storage.histories({run: 0})[run]]))
         count += 1
     if not count:
         raise CommandError("no run with a history matches")
     command.stdout.write(f"{count:,} histories written to {folder}")
+
+
+def _view(user: Person, row: Instance) -> View:
+    try:
+        return view_of(user, row).require(user)
+    except ActionNotPermitted as exc:
+        raise CommandError(str(exc)) from exc
 
 
 def _named(ids: list[str]) -> Q:

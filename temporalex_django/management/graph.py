@@ -17,6 +17,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import render
 from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.management import as_user as people
 
 _SECONDS = 60
 
@@ -27,18 +28,28 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--format", choices=[*render.FORMATS, "svg"], default="mermaid", help="default: mermaid")
     parser.add_argument("--id", metavar="ID", help="a run: its id, business value, or run id")
     parser.add_argument("--version", metavar="N", dest="number", type=int, help="of a versioned workflow")
+    people.add_argument(parser)
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
 
 
 def handle(
-    command: BaseCommand, *, name: str, format: str, id: str | None, number: int | None, output: str | None, **_: Any
+    command: BaseCommand,
+    *,
+    name: str,
+    format: str,
+    id: str | None,
+    number: int | None,
+    output: str | None,
+    as_user: str | None,
+    **_: Any,
 ) -> None:
-    """Raises ``CommandError`` for what is no graph, for a run that there is not, and without the program that draws SVG."""
+    """Raises ``CommandError`` for no graph, no run, and without the program that draws SVG."""
     try:
         cls = workflows.find(name).choose(number, {})
         instance = None
         if id is not None:
-            target = find(_run(cls, id), storage=storage(), workflow=cls.name)
+            there = people.runs_of(people.actor(as_user))
+            target = find(_run(cls, id), storage=storage(), workflow=cls.name, among=there)
             instance = instance_of(target, storage=storage())
             cls = instance.workflow
     except TemporalexError as exc:

@@ -1,7 +1,9 @@
-"""Move open runs to another version of their class: `temporalex migrate FLOW --from 1 --to 2 [--map OldStep=NewStep] [--dry-run]`.
+"""Move open runs to another version of their class.
 
-Says for every run whether it moves, and why not. Steps are named by their classes or by their keys; `--map Old=` leaves the data of a
-step that has ended behind.
+`temporalex migrate FLOW --from 1 --to 2 [--map OldStep=NewStep] [--dry-run]`.
+
+Says for every run whether it moves, and why not. Steps are named by their classes or by their keys; `--map Old=` leaves
+the data of a step that has ended behind.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.move import Move, Verdict
-from temporalex_django.actions.targets import find_chain
+from temporalex_django.actions.move import Move, MoveOutcome
+from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.conf import get_settings
-from temporalex_django.errors import TemporalexError, UnknownWorkflow
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.errors import ActionNotPermitted, TemporalexError, UnknownWorkflow
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.models import Instance
+from temporalex_django.management import as_user as people
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -30,6 +32,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--from", dest="old", type=int, required=True, metavar="VERSION")
     parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION")
     parser.add_argument("--map", dest="names", action="append", default=[], metavar="OLD=NEW", help="a renamed step")
+    people.add_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
     parser.add_argument("--batch", type=int, default=500, metavar="N", help="runs read at a time (default: 500)")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
@@ -45,6 +48,7 @@ def handle(
     dry_run: bool,
     batch: int,
     json: bool,
+    as_user: str | None,
     **_: Any,
 ) -> None:
     """One transaction a run. Raises ``CommandError`` when a version is not in the code, and when runs stay behind."""
@@ -53,12 +57,12 @@ def handle(
     except TemporalexError as exc:
         raise CommandError(str(exc)) from exc
     mapping = _mapping(names, before, after)
-    verdicts: list[Verdict] = []
+    verdicts: list[MoveOutcome] = []
     last = None
-    alias = get_settings().DATABASE
+    by = people.actor(as_user)
+    there = people.runs_of(by).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old).order_by("pk")
     while True:
-        runs = Instance.objects.using(alias).open().filter(workflow=flow, version=old).order_by("pk")
-        page = list((runs if last is None else runs.filter(pk__gt=last)).values_list("pk", "chain_id")[:batch])
+        page = list((there if last is None else there.filter(pk__gt=last)).values_list("pk", "chain_id")[:batch])
         if not page:
             break
         last = page[-1][0]
@@ -66,8 +70,7 @@ def handle(
             target = find_chain(chain_id, storage=storage())
             if target.version != old or target.closed:
                 continue
-            by = Actor(source="command")
-            verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=by).execute()
+            verdict = _moved(target, version=new, names=mapping, rehearse=dry_run, by=by)
             verdicts.append(verdict)
             if not json:
                 done = ("would move" if dry_run else "moved") if verdict.moves else f"stays: {verdict.why}"
@@ -82,6 +85,13 @@ def handle(
         )
     if stay:
         raise CommandError(f"{len(stay)} runs stay at version {old}", returncode=1)
+
+
+def _moved(target: RunTarget, *, by: Actor, **options: Any) -> MoveOutcome:
+    try:
+        return Move(target, by=by, **options).execute()
+    except ActionNotPermitted as exc:
+        raise CommandError(str(exc)) from exc
 
 
 def _version(flow: str, version: int) -> type[Workflow]:

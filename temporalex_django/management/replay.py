@@ -1,4 +1,7 @@
-"""Replay stored histories against the code at hand: the gate before a deploy. Reads only; exit status 1 when a run does not fit."""
+"""Replay stored histories against the code at hand: the gate before a deploy.
+
+Reads only; exit status 1 when a run does not fit.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
-from temporalex_django.core import history_file, replaying
-from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.history import json_file, replay
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import NondeterminismError, PayloadError, TemporalexError
-from temporalex_django.management.spawned import set_up
+from temporalex_django.management.django_in_child import set_up
 from temporalex_django.models import Instance
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.watchdog import watchdog
 
 Finding = dict[str, Any]
 
@@ -105,7 +108,7 @@ def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> 
     findings = []
     for path in paths:
         try:
-            stored = history_file.load(Path(path).read_bytes(), source=path)
+            stored = json_file.load(Path(path).read_bytes(), source=path)
             if only and stored.workflow not in only:
                 raise PayloadError(f"{path}: event 1 is of the workflow {stored.workflow}, not of {', '.join(only)}")
         except (TemporalexError, OSError) as exc:
@@ -125,7 +128,7 @@ def _check(about: Finding, events: Sequence[HistoryEvent]) -> list[Finding]:
             about["workflow"], events[0].attributes.get("version", 1) if events else 1
         ).definition
         bounded = partial(watchdog.run, limit=limit, what=f"run {about['run']}")
-        replaying.replay(definition, events, run=bounded)
+        replay.replay(definition, events, run=bounded)
     except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the finding
         return [{**about, **_described(exc)}]
     return []
@@ -166,7 +169,7 @@ def _paths(given: Sequence[str]) -> list[Path]:
 
 
 def _spread(work: Any, chunks: Sequence[Any], processes: int) -> Iterator[tuple[int, list[Finding]]]:
-    """Results of ``work`` in order: in this process when there is little to do, else in fresh ones that set Django up."""
+    """Results of ``work`` in order: here when there is little to do, else in fresh processes that set Django up."""
     processes = min(processes, len(chunks))
     with ExitStack() as stack:
         results: Iterable[tuple[int, list[Finding]]]

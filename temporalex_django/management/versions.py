@@ -11,19 +11,21 @@ from django.db.models import Count, Min
 from temporalex_django.actions.describe import live_workers
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
-from temporalex_django.models import Instance
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.management import as_user as people
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
     parser.add_argument("flows", nargs="*", metavar="FLOW", help="only these workflows")
+    people.add_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def handle(command: BaseCommand, *, flows: list[str], json: bool, **_: Any) -> None:
+def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str | None, **_: Any) -> None:
     """Counts open runs; one query, and one for the workers."""
     alias = get_settings().DATABASE
-    runs = Instance.objects.using(alias).open().order_by()
+    runs = people.runs_of(people.actor(as_user)).exclude(status__in=CLOSED_STATUSES).order_by()
     if flows:
         runs = runs.filter(workflow__in=flows)
     rows = runs.values("workflow", "version", "queue").annotate(open=Count("pk"), oldest=Min("created_at"))

@@ -15,10 +15,10 @@ from django.db import connections
 from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied
 from temporalex_django.conf import get_settings
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.workers.guardian import Stop, attended
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.liveness.guardian import StopSignals, attended
+from temporalex_django.workers.loop import WorkerLoop, all_queues
 from temporalex_django.workers.patience import once_there
-from temporalex_django.workers.pump import Pump, all_queues
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -35,7 +35,9 @@ def add_arguments(parser: CommandParser) -> None:
 def handle(
     command: BaseCommand, *, queues: str | None, burst: bool, timeout: float | None, verbosity: int = 1, **_: Any
 ) -> None:
-    """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go. A second one: go now.
+    """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go.
+
+    A second one: go now.
 
     From the command line the work is done by a child of this process, which ends it when nothing else can.
     """
@@ -51,7 +53,7 @@ def handle(
     chosen = [name.strip() for name in queues.split(",") if name.strip()] if queues else all_queues()
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
-        Stop(stop)
+        StopSignals(stop)
     if not workflow.registry:
         command.stderr.write("No workflow is registered: is there a workflows.py in an installed app?")
     storage = DjangoStorage()
@@ -64,19 +66,19 @@ def handle(
         raise CommandError(
             f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
         )
-    pump = Pump(queues=chosen, kind="burst" if burst else "worker", on_beat=on_beat)
+    loop = WorkerLoop(queues=chosen, kind="burst" if burst else "worker", on_beat=on_beat)
     command.stdout.write(
-        f"worker {pump.row.id}: {len(workflow.registry)} workflows, queues {', '.join(chosen)}, database {pump.alias!r}"
+        f"worker {loop.row.id}: {len(workflow.registry)} workflows, queues {', '.join(chosen)}, database {loop.alias!r}"
     )
     gc.freeze()  # what is loaded now stays: collections need not look at it again
     gc.set_threshold(
         50_000, 20, 100
     )  # thousands of parked executors are young for long: the default looks at them all the time
     try:
-        turns = pump.run(stop, until_idle=burst, timeout=timeout)
+        turns = loop.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:
         raise CommandError(str(exc)) from exc
-    command.stdout.write(f"worker {pump.row.id}: done, {turns} turns of runs")
+    command.stdout.write(f"worker {loop.row.id}: done, {turns} turns of runs")
 
 
 def _nothing() -> None:

@@ -4,7 +4,7 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
-from temporalex_django.models.tuning import tune_hot_tables
+from temporalex_django.db.tuning import tune_hot_tables
 
 
 class Migration(migrations.Migration):
@@ -26,17 +26,14 @@ class Migration(migrations.Migration):
                     models.DateTimeField(help_text="Not before; empty: only a message makes it go on.", null=True),
                 ),
                 ("deadline", models.DateTimeField(help_text="When the run times out.", null=True)),
-                ("head", models.BigIntegerField(help_text="Token of the last activation that wrote.", null=True)),
+                ("head_token", models.BigIntegerField(help_text="Token of the last activation that wrote.", null=True)),
                 ("length", models.IntegerField(db_default=0, help_text="Events in the history of the current run.")),
                 ("activations", models.IntegerField(db_default=0)),
                 (
-                    "stamp",
-                    models.DateTimeField(help_text="Stamp of the last activation: time never goes back.", null=True),
+                    "activated_at",
+                    models.DateTimeField(help_text="When the last activation was: time never goes back.", null=True),
                 ),
-                (
-                    "attempt",
-                    models.IntegerField(db_default=0, help_text="Failed tries in a row of the present activation."),
-                ),
+                ("failed_tries", models.IntegerField(db_default=0, help_text="In a row, of the present activation.")),
                 (
                     "crashes",
                     models.SmallIntegerField(
@@ -47,7 +44,7 @@ class Migration(migrations.Migration):
                 ("closed", models.BooleanField(db_default=False)),
                 ("paused", models.BooleanField(db_default=False)),
                 (
-                    "live_key",
+                    "open_key",
                     models.TextField(help_text="Keeps the id unique among open runs; empty when closed.", null=True),
                 ),
             ],
@@ -67,7 +64,7 @@ class Migration(migrations.Migration):
                 ("host", models.CharField(max_length=255)),
                 ("pid", models.IntegerField()),
                 (
-                    "place",
+                    "process_identity",
                     models.TextField(
                         db_default="", help_text="Boot, namespace and start time: tells a neighbour whether it lives."
                     ),
@@ -79,7 +76,7 @@ class Migration(migrations.Migration):
                     models.JSONField(db_default=[], help_text="Activities that it has, steps of graphs among them."),
                 ),
                 (
-                    "slot",
+                    "crash_marker",
                     models.TextField(db_default="", help_text="File in which it notes what it is running."),
                 ),
                 (
@@ -153,7 +150,7 @@ class Migration(migrations.Migration):
                 ("args", models.BinaryField()),
                 ("seed", models.BigIntegerField()),
                 (
-                    "carried",
+                    "carried_messages",
                     models.BinaryField(
                         help_text="Signals, and a cancel request, that came along from the run before.", null=True
                     ),
@@ -228,8 +225,10 @@ class Migration(migrations.Migration):
                 "db_table": "temporalex_instance",
                 "ordering": ["-id"],
                 "permissions": [
+                    ("view_payload", "Can see the arguments, results and messages of runs"),
                     ("start_instance", "Can start runs"),
-                    ("signal_instance", "Can send signals and updates to runs"),
+                    ("signal_instance", "Can send signals to runs"),
+                    ("update_instance", "Can send updates to runs"),
                     ("query_instance", "Can query runs"),
                     ("cancel_instance", "Can cancel runs"),
                     ("terminate_instance", "Can terminate runs"),
@@ -300,10 +299,7 @@ class Migration(migrations.Migration):
                 ("atomic", models.BooleanField(db_default=False)),
                 ("attempt", models.IntegerField(db_default=0)),
                 ("max_attempts", models.IntegerField(db_default=0, help_text="0: without limit.")),
-                (
-                    "crashes",
-                    models.SmallIntegerField(db_default=0, help_text="Workers that ended while they ran it."),
-                ),
+                ("crashes", models.SmallIntegerField(db_default=0, help_text="Workers that ended while they ran it.")),
                 ("scheduled_at", models.DateTimeField()),
                 ("due_at", models.DateTimeField()),
                 ("started_at", models.DateTimeField(null=True)),
@@ -355,7 +351,7 @@ class Migration(migrations.Migration):
                 ("kind", models.CharField(max_length=20)),
                 ("name", models.CharField(max_length=200)),
                 ("body", models.BinaryField()),
-                ("dedupe", models.CharField(max_length=200, null=True)),
+                ("request_id", models.CharField(max_length=200, null=True)),
                 (
                     "after",
                     models.IntegerField(help_text="Signals received before this update began to wait.", null=True),
@@ -366,10 +362,7 @@ class Migration(migrations.Migration):
                     "sender_key",
                     models.CharField(help_text="Of the user who sent it, as text.", max_length=200, null=True),
                 ),
-                (
-                    "sender_name",
-                    models.CharField(help_text="Who, as it read then.", max_length=200, null=True),
-                ),
+                ("sender_name", models.CharField(help_text="Who, as it read then.", max_length=200, null=True)),
                 ("outcome_status", models.CharField(max_length=20, null=True)),
                 ("outcome", models.BinaryField(null=True)),
                 ("created_at", models.DateTimeField()),
@@ -423,6 +416,12 @@ class Migration(migrations.Migration):
                 ),
                 ("address", models.GenericIPAddressField(null=True)),
                 ("forced", models.BooleanField(default=False)),
+                (
+                    "automatic",
+                    models.BooleanField(
+                        default=False, help_text="No person: code did it, or a program sent an ordinary message."
+                    ),
+                ),
                 ("details", models.JSONField(default=dict)),
                 (
                     "actor",
@@ -451,6 +450,11 @@ class Migration(migrations.Migration):
                 "db_table": "temporalex_operator_action",
                 "ordering": ["-id"],
                 "default_permissions": ("view",),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("automatic", False)), fields=["id"], name="temporalex_operator_people"
+                    )
+                ],
             },
         ),
         migrations.AddIndex(
@@ -492,7 +496,7 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="chain",
             constraint=models.UniqueConstraint(
-                condition=models.Q(("live_key__isnull", False)), fields=("live_key",), name="temporalex_chain_live_key"
+                condition=models.Q(("open_key__isnull", False)), fields=("open_key",), name="temporalex_chain_open_key"
             ),
         ),
         migrations.AddIndex(
@@ -534,9 +538,9 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="message",
             constraint=models.UniqueConstraint(
-                condition=models.Q(("dedupe__isnull", False)),
-                fields=("chain", "dedupe"),
-                name="temporalex_message_dedupe",
+                condition=models.Q(("request_id__isnull", False)),
+                fields=("chain", "request_id"),
+                name="temporalex_message_request_id",
             ),
         ),
         migrations.RunPython(tune_hot_tables, migrations.RunPython.noop),

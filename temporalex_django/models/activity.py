@@ -72,4 +72,5 @@ class ActivityTask(models.Model):
 
     @property
     def heartbeat_details(self) -> Any:
+        """What the activity said last, decoded."""
         return decoded(self.heartbeat)

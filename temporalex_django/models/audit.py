@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 
@@ -35,6 +36,9 @@ class OperatorAction(models.Model):
     )
     address = models.GenericIPAddressField(null=True)
     forced = models.BooleanField(default=False)
+    automatic = models.BooleanField(
+        default=False, help_text=_("No person: code did it, or a program sent an ordinary message.")
+    )
     details = models.JSONField(default=dict)
 
     class Meta:
@@ -43,6 +47,7 @@ class OperatorAction(models.Model):
         verbose_name_plural = _("operator actions")
         ordering = ["-id"]
         default_permissions = ("view",)
+        indexes = [models.Index(fields=["id"], name="temporalex_operator_people", condition=Q(automatic=False))]
 
     def __str__(self) -> str:
         return f"{self.action} {self.workflow_id}"

@@ -10,7 +10,9 @@ from temporalex_django.models.fields import hot_key
 
 
 class Chain(models.Model):
-    """A chain of runs by continue-as-new and reset. Whoever holds the lock of this row, and nobody else, advances the run.
+    """A chain of runs by continue-as-new and reset.
+
+    Whoever holds the lock of this row, and nobody else, advances the run.
 
     Every turn rewrites the row, so it holds nothing else (fill factor 70, two indexes besides the key).
     """
@@ -20,18 +22,18 @@ class Chain(models.Model):
     queue = models.TextField(help_text=_("Which workers may advance it."))
     due_at = models.DateTimeField(null=True, help_text=_("Not before; empty: only a message makes it go on."))
     deadline = models.DateTimeField(null=True, help_text=_("When the run times out."))
-    head = models.BigIntegerField(null=True, help_text=_("Token of the last activation that wrote."))
+    head_token = models.BigIntegerField(null=True, help_text=_("Token of the last activation that wrote."))
     length = models.IntegerField(db_default=0, help_text=_("Events in the history of the current run."))
     activations = models.IntegerField(db_default=0)
-    stamp = models.DateTimeField(null=True, help_text=_("Stamp of the last activation: time never goes back."))
-    attempt = models.IntegerField(db_default=0, help_text=_("Failed tries in a row of the present activation."))
+    activated_at = models.DateTimeField(null=True, help_text=_("When the last activation was: time never goes back."))
+    failed_tries = models.IntegerField(db_default=0, help_text=_("In a row, of the present activation."))
     crashes = models.SmallIntegerField(
         db_default=0, help_text=_("Processes in a row that ended while they ran its code.")
     )
     atomic_due = models.DateTimeField(null=True, help_text=_("When its next atomic activity is to run."))
     closed = models.BooleanField(db_default=False)
     paused = models.BooleanField(db_default=False)
-    live_key = models.TextField(  # noqa: DJ001 - NULLs do not collide
+    open_key = models.TextField(  # noqa: DJ001 - NULLs do not collide
         null=True, help_text=_("Keeps the id unique among open runs; empty when closed.")
     )
 
@@ -45,7 +47,7 @@ class Chain(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(
-                fields=["live_key"], name="temporalex_chain_live_key", condition=Q(live_key__isnull=False)
+                fields=["open_key"], name="temporalex_chain_open_key", condition=Q(open_key__isnull=False)
             )
         ]
 

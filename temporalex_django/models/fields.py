@@ -22,7 +22,10 @@ class Payload:
 
 
 def decoded(data: bytes | memoryview | None) -> Any:
-    """The plain value of payload bytes for showing; None for NULL, a ``Payload`` for what cannot be read. Never raises."""
+    """The plain value of payload bytes for showing; None for NULL, a ``Payload`` for what cannot be read.
+
+    Never raises.
+    """
     if data is None:
         return None
     try:
@@ -34,7 +37,7 @@ def decoded(data: bytes | memoryview | None) -> Any:
 def hot_key(to: str, **options: Any) -> Any:
     """A foreign key without a constraint in the database.
 
-    A referencing INSERT would lock the referenced row (KEY SHARE), which blocks turns and halves event throughput (page 3.1).
+    A referencing INSERT would lock the referenced row (KEY SHARE), which blocks turns and halves event throughput.
     """
     options.setdefault("related_name", "+")
     options.setdefault("db_index", False)

@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.core.events import CLOSED_STATUSES
+from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models.fields import decoded, hot_key
 
 
@@ -32,12 +32,15 @@ class InstanceQuerySet(models.QuerySet["Instance"]):
     """Runs."""
 
     def open(self) -> Self:
+        """Runs that are not closed."""
         return self.exclude(status__in=CLOSED_STATUSES)
 
     def closed(self) -> Self:
+        """Runs that are closed, however they ended."""
         return self.filter(status__in=CLOSED_STATUSES)
 
     def blocked(self) -> Self:
+        """Runs that cannot go on until somebody puts something right."""
         return self.filter(blocked__isnull=False)
 
     def for_subject(self, subject: models.Model) -> Self:
@@ -62,7 +65,7 @@ class Instance(models.Model):
 
     args = models.BinaryField()
     seed = models.BigIntegerField()
-    carried = models.BinaryField(
+    carried_messages = models.BinaryField(
         null=True, help_text=_("Signals, and a cancel request, that came along from the run before.")
     )
     snapshot = models.BinaryField(null=True, help_text=_("Where a graph goes on that was moved from another version."))
@@ -98,8 +101,10 @@ class Instance(models.Model):
         ordering = ["-id"]
         default_permissions = ("view",)
         permissions = [
+            ("view_payload", _("Can see the arguments, results and messages of runs")),
             ("start_instance", _("Can start runs")),
-            ("signal_instance", _("Can send signals and updates to runs")),
+            ("signal_instance", _("Can send signals to runs")),
+            ("update_instance", _("Can send updates to runs")),
             ("query_instance", _("Can query runs")),
             ("cancel_instance", _("Can cancel runs")),
             ("terminate_instance", _("Can terminate runs")),
@@ -125,6 +130,7 @@ class Instance(models.Model):
 
     @property
     def is_open(self) -> bool:
+        """Whether it is not closed."""
         return self.status not in CLOSED_STATUSES
 
     @property
@@ -134,6 +140,7 @@ class Instance(models.Model):
 
     @property
     def published_state(self) -> Any:
+        """The value that queries see, decoded."""
         return decoded(self.published)
 
     @property

@@ -24,7 +24,7 @@ class Message(models.Model):
     kind = models.CharField(max_length=20)
     name = models.CharField(max_length=200)
     body = models.BinaryField()
-    dedupe = models.CharField(max_length=200, null=True)  # noqa: DJ001 - many messages without one
+    request_id = models.CharField(max_length=200, null=True)  # noqa: DJ001 - many messages without one
     after = models.IntegerField(null=True, help_text=_("Signals received before this update began to wait."))
     fresh = models.BooleanField(db_default=True)
     settled = models.BooleanField(db_default=False)
@@ -48,7 +48,9 @@ class Message(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(
-                fields=["chain", "dedupe"], name="temporalex_message_dedupe", condition=Q(dedupe__isnull=False)
+                fields=["chain", "request_id"],
+                name="temporalex_message_request_id",
+                condition=Q(request_id__isnull=False),
             )
         ]
 
@@ -62,4 +64,5 @@ class Message(models.Model):
 
     @property
     def outcome_value(self) -> Any:
+        """What became of it, decoded."""
         return decoded(self.outcome)

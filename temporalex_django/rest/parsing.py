@@ -24,7 +24,7 @@ class TooLarge(APIException):
 
 
 class BoundedJSON(BaseParser):
-    """Raises ``ParseError`` for what is no JSON (NaN is none) or is nested too deep to be read, ``TooLarge`` for too much of it."""
+    """Raises ``ParseError`` for what is no JSON or is nested too deep, ``TooLarge`` for too much. NaN is no JSON."""
 
     media_type = "application/json"
 

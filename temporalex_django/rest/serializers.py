@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rest_framework import serializers
 
+from temporalex_django.authoring.viewing import View
 from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import Payload
 
@@ -26,7 +27,10 @@ def _message_id() -> serializers.CharField:
 
 
 class StartBody(Base):
-    """``id`` or ``value`` (for a class with ``unique``), or neither: then an id is made up. ``version``: of a dispatcher."""
+    """``id`` or ``value`` (for a class with ``unique``), or neither: then an id is made up.
+
+    ``version``: of a dispatcher.
+    """
 
     workflow = serializers.CharField(max_length=_LONGEST)
     id = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
@@ -91,7 +95,10 @@ class InstanceOut(Base):
 
 
 class EventOut(Base):
-    """An event of the history. What the codec cannot read is shown as such: the others of the page are not hurt by it."""
+    """An event of the history.
+
+    What the codec cannot read is shown as such: the others of the page are not hurt by it.
+    """
 
     seq = serializers.IntegerField()
     activation = serializers.IntegerField()
@@ -101,4 +108,7 @@ class EventOut(Base):
 
     def get_attributes(self, event: HistoryEvent) -> Any:
         data = event.data
-        return {"unreadable": data.error} if isinstance(data, Payload) else data
+        view: View = self.context["view"]
+        if isinstance(data, Payload):
+            return {"unreadable": data.error} if view.open else view.value(None)
+        return view.attributes(data)

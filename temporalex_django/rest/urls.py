@@ -1,4 +1,7 @@
-"""``path("api/", include("temporalex_django.rest.urls"))``."""
+"""``path("api/", include("temporalex_django.rest.urls"))``.
+
+With a view set of the host's own ``include((routes(OurRuns), "runs"))``.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,37 @@ from collections.abc import Callable
 
 from django.db import transaction
 from django.http import HttpResponseBase
-from django.urls import path
+from django.urls import URLPattern, path
 
 from temporalex_django.conf import read
-from temporalex_django.rest.views import InstanceViewSet
+from temporalex_django.rest.views import APP_NAME, InstanceViewSet
 
-app_name = "temporalex_rest"
+app_name = APP_NAME
+_ONE = "instances/<str:id>/"
+_ROUTES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("instances/", "instances", {"get": "list", "post": "create"}),
+    (_ONE, "instance", {"get": "retrieve"}),
+    (f"{_ONE}events/", "events", {"get": "events"}),
+    (f"{_ONE}result/", "result", {"get": "result"}),
+    (f"{_ONE}signals/<str:name>/", "signal", {"post": "signal"}),
+    (f"{_ONE}updates/<str:name>/", "update", {"post": "send_update", "get": "outcome"}),
+    (f"{_ONE}queries/<str:name>/", "query", {"post": "query"}),
+    (f"{_ONE}resume/", "resume", {"post": "resume"}),
+    (f"{_ONE}cancel/", "cancel", {"post": "cancel"}),
+    (f"{_ONE}terminate/", "terminate", {"post": "terminate"}),
+)
 
 
-def _view(**actions: str) -> Callable[..., HttpResponseBase]:
+def routes(viewset: type[InstanceViewSet]) -> list[URLPattern]:
+    """The addresses of a view set, which may be a subclass."""
+    return [path(route, _view(viewset, actions), name=name) for route, name, actions in _ROUTES]
+
+
+def _view(viewset: type[InstanceViewSet], actions: dict[str, str]) -> Callable[..., HttpResponseBase]:
     """Outside of ATOMIC_REQUESTS: an update waits for its outcome with no transaction open."""
-    view: Callable[..., HttpResponseBase] = InstanceViewSet.as_view({**actions})
+    view: Callable[..., HttpResponseBase] = viewset.as_view({**actions})
     transaction.non_atomic_requests(using=read()[0].DATABASE)(view)  # it marks the view itself
     return view
 
 
-_ONE = "instances/<str:id>/"
-
-urlpatterns = [
-    path("instances/", _view(get="list", post="create"), name="instances"),
-    path(_ONE, _view(get="retrieve"), name="instance"),
-    path(f"{_ONE}events/", _view(get="events"), name="events"),
-    path(f"{_ONE}result/", _view(get="result"), name="result"),
-    path(f"{_ONE}signals/<str:name>/", _view(post="signal"), name="signal"),
-    path(f"{_ONE}updates/<str:name>/", _view(post="send_update", get="outcome"), name="update"),
-    path(f"{_ONE}queries/<str:name>/", _view(post="query"), name="query"),
-    path(f"{_ONE}resume/", _view(post="resume"), name="resume"),
-    path(f"{_ONE}cancel/", _view(post="cancel"), name="cancel"),
-    path(f"{_ONE}terminate/", _view(post="terminate"), name="terminate"),
-]
+urlpatterns = routes(InstanceViewSet)

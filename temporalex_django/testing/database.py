@@ -15,23 +15,26 @@ from django.db.models import Min
 
 from temporalex_django.actions.targets import find
 from temporalex_django.authoring import activity, workflow
-from temporalex_django.authoring.workflow import Workflow, timeouts
+from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.senders import Sender
+from temporalex_django.db.permissions import DatabaseJudge
+from temporalex_django.db.starts import NewStart, insert_message, insert_start, message_outcome
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import endings
+from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.storage import Outcome
+from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, Instance
-from temporalex_django.runtime import step
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, insert_message, insert_start, message_outcome
-from temporalex_django.runtime.judging import DatabaseJudge
-from temporalex_django.runtime.memory import MemoryRun
-from temporalex_django.runtime.storage import Outcome
-from temporalex_django.runtime.turn import Engine
-from temporalex_django.testing.environment import EPOCH, Environment
-from temporalex_django.workers.pump import run_until_idle
+from temporalex_django.testing.environment import Environment
+from temporalex_django.testing.host import EPOCH
+from temporalex_django.workers.loop import run_until_idle
 
 
 def drain(timeout: float | None = 20.0) -> int:
-    """Run turns, activities and due timers on committed data, in this thread, until nothing is due; the number of turns of runs.
+    """Run turns, activities and due timers on committed data, in this thread, until nothing is due.
+
+    The number of turns of runs.
 
     It commits. Raises ``TimeoutError`` when there is still work after ``timeout`` seconds.
     """
@@ -53,7 +56,8 @@ def _in_a_loop() -> bool:
 class DjangoEnvironment(Environment):
     """Workflows on the database of the test, inside its transaction (a plain ``TestCase``), with a virtual clock.
 
-    Everything else is as in ``WorkflowEnvironment``: activities run here and now, each outcome in an activation of its own.
+    Everything else is as in ``WorkflowEnvironment``: activities run here and now, each outcome in an activation of its
+    own.
     """
 
     def __init__(self, *, evict: bool = False) -> None:
@@ -61,7 +65,7 @@ class DjangoEnvironment(Environment):
         self.clock = EPOCH
         self.storage = DjangoStorage(clock=lambda: self.clock)
         self.storage.inbox_page = 1_000_000  # an activation takes everything that is there
-        self.engine = Engine(
+        self.engine = WorkflowEngine(
             self.storage,
             self.storage,
             cache_size=0 if evict else 1_000_000,
@@ -72,20 +76,7 @@ class DjangoEnvironment(Environment):
         )
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
-        limits = timeouts(cls)
-        new = NewStart(
-            workflow_id=workflow_id,
-            workflow=cls.name,
-            args=args,
-            version=cls.version,
-            queue=cls.task_queue,
-            scope="global" if cls.unique is None else cls.unique.scope,
-            seed=seed,
-            timeout=limits.get("execution_timeout"),
-            run_timeout=limits.get("run_timeout"),
-            tags=list(cls.tags),
-            metadata=dict(cls.metadata),
-        )
+        new = NewStart(workflow_id=workflow_id, args=args, seed=seed, **start_options(cls))
         return insert_start(new, storage=self.storage).chain_id
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
@@ -113,9 +104,11 @@ class DjangoEnvironment(Environment):
             events=self.storage.histories({run_id: 0}).get(run_id, []),
         )
 
-    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None, sender: Sender | None) -> int:
+    def _send(
+        self, chain_id: UUID, kind: str, name: str, body: Any, request_id: str | None, sender: Sender | None
+    ) -> int:
         inserted = insert_message(
-            chain_id, kind=kind, name=name, body=body, dedupe=dedupe, sender=sender, storage=self.storage
+            chain_id, kind=kind, name=name, body=body, request_id=request_id, sender=sender, storage=self.storage
         )
         return inserted.id
 
@@ -126,7 +119,7 @@ class DjangoEnvironment(Environment):
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             facts = self.storage.facts([run.run_id])[run.run_id]
-            self.storage.write([step.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
+            self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
 
     async def from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -151,7 +144,7 @@ class DjangoEnvironment(Environment):
         return min((at for at in (chains, queued, expiring) if at is not None), default=None)
 
     def _wake_blocked(self) -> None:
-        Chain.objects.using(self.storage.alias).filter(attempt__gt=0, closed=False).update(due_at=self.clock)
+        Chain.objects.using(self.storage.alias).filter(failed_tries__gt=0, closed=False).update(due_at=self.clock)
 
     def _queues(self) -> Sequence[str]:
         named = {cls.task_queue for cls in workflow.concrete()}

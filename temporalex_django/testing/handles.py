@@ -5,26 +5,30 @@ So ``timeout`` and ``mode`` are checked and change nothing: a run goes as far as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
 from temporalex_django.authoring.binding import Description
-from temporalex_django.authoring.people import Person, decider, person, require
+from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, WorkflowHandle
+from temporalex_django.authoring.people import Person, decider, permits, person, require
 from temporalex_django.authoring.typed import Result_co
+from temporalex_django.authoring.viewing import EVERYTHING, VIEW_PAYLOAD, View
+from temporalex_django.core.copying import copied
 from temporalex_django.core.durations import check_waiting
-from temporalex_django.core.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.payloads import text
-from temporalex_django.core.values import copied
+from temporalex_django.engine.outcomes import result_of, update_value
+from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import WorkflowClosed
-from temporalex_django.graph.run import deciding, requested
+from temporalex_django.graph import snapshot
+from temporalex_django.graph.durable.run import deciding, requested
 from temporalex_django.graph.steps import StepRef
-from temporalex_django.runtime.outcomes import result_of, update_value
-from temporalex_django.runtime.storage import Outcome
 
 if TYPE_CHECKING:
-    from temporalex_django.runtime.memory import MemoryRun
+    from temporalex_django.engine.memory.tables import MemoryRun
     from temporalex_django.testing.environment import Environment
 
 
@@ -55,21 +59,28 @@ class EnvironmentUpdate:
         return update_value(self._outcome, update_id=self.id, what=self._what)
 
 
-class EnvironmentHandle(Generic[Result_co]):
-    """A chain of runs in an environment."""
+class EnvironmentHandle(WorkflowHandle[Result_co]):
+    """A chain of runs in an environment. ``pinned`` is the run that was asked for by its run id: that one is shown."""
 
-    def __init__(self, env: Environment, workflow_id: str, chain_id: UUID) -> None:
+    chain_id: UUID
+
+    def __init__(self, env: Environment, workflow_id: str, chain_id: UUID, *, pinned: UUID | None = None) -> None:
+        super().__init__(workflow_id, chain_id=chain_id)
         self.env = env
-        self.id = workflow_id
-        self.chain_id = chain_id
+        self.pinned = pinned
 
     @property
     def _row(self) -> MemoryRun:
         return self.env.row(self.env.run_ids(self.chain_id)[-1])
 
     @property
+    def shown(self) -> MemoryRun:
+        """The run whose state and history are meant."""
+        return self._row if self.pinned is None else self.env.row(self.pinned)
+
+    @property
     def run_id(self) -> str:
-        return self.run_ids[-1]
+        return self.run_ids[-1] if self.pinned is None else str(self.pinned)
 
     @property
     def run_ids(self) -> list[str]:
@@ -78,21 +89,24 @@ class EnvironmentHandle(Generic[Result_co]):
 
     @property
     def status(self) -> str:
-        return self._row.status
+        return self.shown.status
 
     @property
     def blocked(self) -> BaseException | None:
         """Why the run cannot go on, or None."""
-        return self.env.errors.get(self.env.run_ids(self.chain_id)[-1])
+        return self.env.errors.get(UUID(self.run_id))
 
     def signal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
-        """Send a signal; with ``id`` once, however often it is sent. Raises ``WorkflowClosed``, ``PayloadError``, ``InvalidId``."""
+        """Send a signal.
+
+        With ``id`` once, however often it is sent. Raises ``WorkflowClosed``, ``PayloadError``, ``InvalidId``.
+        """
         by = person(by)
         what = f"signal {check_name(name, what='signal')!r}"
         if id is None:
             self._refuse_closed(what)
-        dedupe = None if id is None else check_message_id(id, what="signal")
-        outcome = self.env.outcome(self.env.send(self.chain_id, "signal", name, payload, dedupe, by=by))
+        request_id = None if id is None else check_message_id(id, what="signal")
+        outcome = self.env.outcome(self.env.send(self.chain_id, "signal", name, payload, request_id, by=by))
         if outcome is not None and outcome.status == "undelivered":
             self._refuse_closed(what)
 
@@ -102,7 +116,7 @@ class EnvironmentHandle(Generic[Result_co]):
         args: Any = None,
         *,
         id: str | None = None,
-        timeout: float | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
         mode: str = "auto",
         by: Person | None = None,
     ) -> Any:
@@ -130,12 +144,12 @@ class EnvironmentHandle(Generic[Result_co]):
         data: Any = None,
         *,
         by: Person | str | None = None,
-        timeout: float | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
     ) -> None:
         """Give a graph the event that one of its steps waits for. ``by`` decides: a user, or a name, which has no role.
 
-        Raises ``ResumeRefused`` when none or several steps wait for it, ``ActionNotPermitted`` when ``by`` lacks the role of the step,
-        ``WorkflowClosed``, ``PayloadError``; nothing changes then.
+        Raises ``ResumeRefused`` when none or several steps wait for it, ``ActionNotPermitted`` when ``by`` lacks the
+        role of the step, ``WorkflowClosed``, ``PayloadError``; nothing changes then.
         """
         check_waiting(timeout)
         user, name = decider(by)
@@ -150,30 +164,37 @@ class EnvironmentHandle(Generic[Result_co]):
 
     def instance(self, *, by: Person | None = None) -> Any:
         """A graph as an instance of the pure engine: its context and execution history, from the history of the run."""
-        require(by, "view", what="look at")
-        return self.env.instance(self)
+        view, found = self._view(by).require(by), self.env.instance(self)
+        return found if view is EVERYTHING else snapshot.viewed(found, view)
 
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
         """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``, ``ActionNotPermitted``."""
-        require(by, "query", what="query")
+        user = require(by, "query", what="query")
         del fresh  # nothing is ever undelivered here
-        row = self._row
+        row = self.shown
         published = row.published
-        if row.published is None and row.status == "pending" and len(self.run_ids) > 1:
-            published = self.env.row(
-                self.env.run_ids(self.chain_id)[-2]
-            ).published  # the gap after continue-as-new (D-22)
+        if self.pinned is None and row.published is None and row.status == "pending" and len(self.run_ids) > 1:
+            published = self.env.row(self.env.run_ids(self.chain_id)[-2]).published  # the gap after continue-as-new
         facts = row.facts
-        return self.env.class_of(self.chain_id, facts.workflow, facts.version).answer(name, args, published)
+        answer = self.env.class_of(self.chain_id, facts.workflow, facts.version).answer(name, args, published)
+        return (
+            answer
+            if user is None
+            else View(redact=self.env.class_of(self.chain_id, facts.workflow, facts.version).redacted).answer(answer)
+        )
 
-    def result(self, timeout: float | None = None, *, by: Person | None = None) -> Result_co:
-        """The result. Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself."""
-        require(by, "view", what="look at")
+    def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
+        """The result.
+
+        Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself.
+        """
+        view = self._view(by).require(by)
         check_waiting(timeout)
         row = self._row
         facts = row.facts
+        closing = row.closing if view is EVERYTHING else view.attributes(row.closing or {})
         found = result_of(
-            row.status, row.closing, workflow=facts.workflow, workflow_id=facts.workflow_id, blocked=self.blocked
+            row.status, closing, workflow=facts.workflow, workflow_id=facts.workflow_id, blocked=self.blocked
         )
         return cast("Result_co", found)
 
@@ -196,84 +217,30 @@ class EnvironmentHandle(Generic[Result_co]):
         self.env.close(self.chain_id, "terminated", reason)
 
     def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
-        """Of the newest run."""
-        require(by, "view", what="look at")
-        return [replace(event, attributes=copied(event.attributes)) for event in self._row.events]
+        """Of the newest run, or of the one that the handle was made for by run id."""
+        view = self._view(by)
+        return [view.event(replace(event, attributes=copied(event.attributes))) for event in self.shown.events]
 
     def describe(self, *, by: Person | None = None) -> Description:
-        require(by, "view", what="look at")
-        row = self._row
+        view = self._view(by)
+        row = self.shown
         return Description(
             id=self.id,
             run_id=self.run_id,
             workflow=row.facts.workflow,
             version=row.facts.version,
             status=row.status,
-            blocked=row.blocked,
+            blocked=view.blocked(row.blocked),
             waiting_for=row.waiting_for,
             accepts=row.accepts,
             started_at=row.started_at,
             closed_at=row.closed_at,
         )
 
-    # -- async ----------------------------------------------------------------------------------------------------------
+    # -- async ---------------------------------------------------------------------------------------------------------
 
-    async def asignal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
-        """``signal`` for async code."""
-        await self.env.from_async(self.signal, name, payload, id=id, by=by)
-
-    async def aupdate(
-        self,
-        name: str,
-        args: Any = None,
-        *,
-        id: str | None = None,
-        timeout: float | None = None,
-        mode: str = "auto",
-        by: Person | None = None,
-    ) -> Any:
-        """``update`` for async code."""
-        return await self.env.from_async(self.update, name, args, id=id, timeout=timeout, mode=mode, by=by)
-
-    async def aresume(
-        self,
-        event: str,
-        step: StepRef | str | None = None,
-        data: Any = None,
-        *,
-        by: Person | str | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """``resume`` for async code."""
-        await self.env.from_async(self.resume, event, step, data, by=by, timeout=timeout)
-
-    async def ainstance(self, *, by: Person | None = None) -> Any:
-        """``instance`` for async code."""
-        return await self.env.from_async(self.instance, by=by)
-
-    async def aquery(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
-        """``query`` for async code."""
-        return await self.env.from_async(self.query, name, args, fresh=fresh, by=by)
-
-    async def aresult(self, timeout: float | None = None, *, by: Person | None = None) -> Result_co:
-        """``result`` for async code."""
-        return cast("Result_co", await self.env.from_async(self.result, timeout, by=by))
-
-    async def acancel(self, reason: str = "", *, by: Person | None = None) -> None:
-        """``cancel`` for async code."""
-        await self.env.from_async(self.cancel, reason, by=by)
-
-    async def aterminate(self, reason: str = "", *, by: Person | None = None) -> None:
-        """``terminate`` for async code."""
-        await self.env.from_async(self.terminate, reason, by=by)
-
-    async def adescribe(self, *, by: Person | None = None) -> Description:
-        """``describe`` for async code."""
-        return cast("Description", await self.env.from_async(self.describe, by=by))
-
-    async def ahistory(self, *, by: Person | None = None) -> list[HistoryEvent]:
-        """``history`` for async code."""
-        return cast("list[HistoryEvent]", await self.env.from_async(self.history, by=by))
+    async def _from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return await self.env.from_async(call, *args, **options)
 
     def __repr__(self) -> str:
         return f"<EnvironmentHandle {self.id!r}>"
@@ -281,10 +248,18 @@ class EnvironmentHandle(Generic[Result_co]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EnvironmentHandle):
             return NotImplemented
-        return self.env is other.env and self.chain_id == other.chain_id
+        return (self.env, self.chain_id, self.pinned) == (other.env, other.chain_id, other.pinned)
 
     def __hash__(self) -> int:
         return hash(self.chain_id)
+
+    def _view(self, by: Person | None) -> View:
+        """What he sees. Raises ``ActionNotPermitted`` for who may not look at runs."""
+        user, facts = require(by, "view", what="look at"), self._row.facts
+        if user is None:
+            return EVERYTHING
+        code = self.env.class_of(self.chain_id, facts.workflow, facts.version)
+        return View(payloads=permits(user, VIEW_PAYLOAD), redact=code.redacted)
 
     def _refuse_closed(self, what: str) -> None:
         row = self._row

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring.people import Person, permits
-from temporalex_django.authoring.workflow import Workflow, timeouts
+from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.senders import Sender
-from temporalex_django.runtime import activities, step
-from temporalex_django.runtime.memory import MemoryRun, MemoryStorage
-from temporalex_django.runtime.storage import Outcome
-from temporalex_django.runtime.turn import Engine
-from temporalex_django.testing.environment import EPOCH, Environment
+from temporalex_django.engine import endings
+from temporalex_django.engine.memory.storage import MemoryRunStorage
+from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.storage import Outcome
+from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.testing.environment import Environment
+from temporalex_django.testing.host import EPOCH
 
 
 class WorkflowEnvironment(Environment):
     """Workflows in memory with a virtual clock, which starts at 2026-01-01T00:00Z and moves by ``advance`` alone.
 
-    ``evict=True`` rebuilds each run from its history before every activation. ``deadlock_timeout`` (real seconds) blocks a run
-    whose code does not come to a wait. ``admit_updates`` and ``max_pending`` let runs be driven as a Temporal cluster would: an update
-    behind a busy handler is answered at once and queued, calls beyond so many unresolved ones are kept back.
+    ``evict=True`` rebuilds each run from its history before every activation. ``deadlock_timeout`` (real seconds)
+    blocks a run whose code does not come to a wait. ``admit_updates`` and ``max_pending`` let runs be driven as a
+    Temporal cluster would: an update behind a busy handler is answered at once and queued, calls beyond so many
+    unresolved ones are kept back.
     """
 
     def __init__(
@@ -34,9 +40,9 @@ class WorkflowEnvironment(Environment):
     ) -> None:
         super().__init__()
         limits = {"admit_updates": admit_updates, "max_pending": max_pending}
-        self.storage = MemoryStorage(EPOCH)
+        self.storage = MemoryRunStorage(EPOCH)
         self.clock = EPOCH
-        self.engine = Engine(
+        self.engine = WorkflowEngine(
             self.storage,
             self.storage,
             cache_size=0 if evict else 1_000_000,
@@ -61,63 +67,52 @@ class WorkflowEnvironment(Environment):
         return permits(self._people[key], permission)
 
     def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
-        return self.storage.start(
-            workflow=cls.name,
-            workflow_id=workflow_id,
-            version=cls.version,
-            queue=cls.task_queue,
-            args=args,
-            seed=seed,
-            scope="global" if cls.unique is None else cls.unique.scope,
-            **timeouts(cls),
-        )
+        return self.storage.start(RunStart(workflow_id=workflow_id, args=args, seed=seed, **start_options(cls)))
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         return self.storage.chain_of(ref, workflow=workflow)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
-        return self.storage.run_ids[chain_id]
+        return list(self.storage.run_ids[chain_id])
 
     def row(self, run_id: UUID) -> MemoryRun:
         return self.storage.runs[run_id]
 
-    def _send(self, chain_id: UUID, kind: str, name: str, body: Any, dedupe: str | None, sender: Sender | None) -> int:
-        return self.storage.send(chain_id, kind, name, body, dedupe=dedupe, sender=sender)
+    def _send(
+        self, chain_id: UUID, kind: str, name: str, body: Any, request_id: str | None, sender: Sender | None
+    ) -> int:
+        return self.storage.send(chain_id, kind, name, body, request_id=request_id, sender=sender)
 
     def outcome(self, message_id: int) -> Outcome | None:
         kept = self.storage.messages.get(message_id)
         return kept.outcome if kept is not None else None
 
     def _close(self, chain_id: UUID, status: str, reason: str) -> None:
-        run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-        self.engine.cache.take(run.run_id)
-        facts = self.storage.facts([run.run_id])[run.run_id]
-        self.storage.write([step.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
+        with self.storage.transaction():
+            run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
+            self.engine.cache.take(run.run_id)
+            facts = self.storage.facts([run.run_id])[run.run_id]
+            self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
 
     def _set_clock(self, now: datetime) -> None:
         self.storage.clock = now
 
     def _next_due(self) -> datetime | None:
-        times = [run.due_at for run in self.storage.chains.values() if run.due_at is not None]
+        times = [run.due_at for run in self.storage.chains.values()]
         held = {task.id for task in self._held}
         for task in self.storage.open_tasks.values():
-            if task.id in held:
-                continue
-            if task.owner is None:
-                times.append(task.due_at)
-            passes = activities.expiry(task, started_at=task.started_at, beat_at=task.beat_at)
-            if passes is not None:
-                times.append(passes[0])
-        return min(times, default=None)
+            if task.id not in held:
+                times += [self.storage.expiry(task), task.due_at if task.owner is None else None]
+        return min((moment for moment in times if moment is not None), default=None)
 
     def _wake_blocked(self) -> None:
-        for run in self.storage.chains.values():
-            if run.attempt and not run.closed:
-                run.due_at = self.clock
+        for chain_id, run in list(self.storage.chains.items()):
+            if run.failed_tries and not run.closed:
+                self.storage.chains[chain_id] = replace(run, due_at=self.clock)
 
-    def _make_revocable(self, *, revocable: bool) -> None:
-        self.storage.revocable = revocable
+    def _queues(self) -> Sequence[str]:
+        return sorted(self.storage.queues)
 
     def chain_ids(self) -> list[UUID]:
         return list(self.storage.chains)

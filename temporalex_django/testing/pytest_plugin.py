@@ -1,8 +1,8 @@
 """A pytest plugin: every run of every test environment is replayed when its test is over.
 
 So code that is not deterministic fails the test that ran it. The plugin is there when the package is installed.
-``temporalex_replay = false`` in the ini file turns it off, the marker ``temporalex_no_replay`` does for one test (which changes code
-under a run on purpose, say).
+``temporalex_replay = false`` in the ini file turns it off, the marker ``temporalex_no_replay`` does for one test (which
+changes code under a run on purpose, say).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django.testing import created
+from temporalex_django.testing import environment_made
 
 _MADE = pytest.StashKey[list[Any]]()
 _FAILED = pytest.StashKey[bool]()
@@ -42,11 +42,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         else:
             made.append(env)
 
-    created.listeners.append(heard)
+    environment_made.listeners.append(heard)
     try:
         return (yield)
     finally:
-        created.listeners.remove(heard)
+        environment_made.listeners.remove(heard)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,7 +59,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    """While the fixtures are still there: what ran on the database is not rolled back yet. They are torn down in any case."""
+    """While the fixtures are still there: what ran on the database is not rolled back yet.
+
+    They are torn down in any case.
+    """
     error: Exception | None = None
     try:
         if not item.stash.get(_FAILED, False):

@@ -16,14 +16,14 @@ from asgiref.sync import async_to_sync
 from temporalex_django import signals
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.activity_context import ActivityContext, running
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.payloads import reason_of
 from temporalex_django.core.telling import told
+from temporalex_django.db.graph_instances import TaskSource
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
-from temporalex_django.runtime import activities
-from temporalex_django.runtime.activity_context import ActivityContext, running
-from temporalex_django.runtime.graphs import TaskSource
-from temporalex_django.runtime.storage import TaskResult, TaskState
 
 log = logging.getLogger("temporalex_django.activity")
 
@@ -52,7 +52,7 @@ class Attempt:
         task = self.task
         return ActivityContext(
             attempt=task.attempt,
-            idempotency_key=activities.idempotency_key(task),
+            idempotency_key=activity_policy.idempotency_key(task),
             workflow_id=task.workflow_id,
             run_id=str(task.run_id),
             heartbeat_details=task.heartbeat_details,
@@ -74,7 +74,10 @@ class Attempt:
         return self._guarded(call)
 
     async def run_async(self) -> TaskResult:
-        """Run it in the loop of this thread. Raises ``CancelledError`` when the attempt was cancelled, and ``GeneratorExit``."""
+        """Run it in the loop of this thread.
+
+        Raises ``CancelledError`` when the attempt was cancelled, and ``GeneratorExit``.
+        """
         prepared = self._prepare()
         if isinstance(prepared, TaskResult):
             return prepared
@@ -109,10 +112,10 @@ class Attempt:
         try:
             act = activity.find(task.activity)
             fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
-        except activities.ABSENT as exc:
-            return activities.left(task, exc, self.now())
+        except activity_policy.ABSENT as exc:
+            return activity_policy.left(task, exc, self.now())
         except PayloadError as exc:
-            return activities.unknown(task, exc)
+            return activity_policy.unknown(task, exc)
         except BaseException as exc:  # noqa: BLE001 - a graph that could not be read: the policy decides
             return self.failed(exc)
         announce("activity_started", task, attempt=task.attempt)
@@ -121,27 +124,32 @@ class Attempt:
     def _completed(self, value: Any) -> TaskResult:
         """Encoded here, where it is known whose it is: what cannot be stored fails this attempt, and for good."""
         try:
-            result = activities.completed(self.task, value, limit=get_settings().MAX_PAYLOAD_BYTES)
-            assert result.outcome is not None
-            result.body = encoded(result.outcome[1], what=f"the result of {self.task.activity}")
+            return completed(self.task, value)
         except PayloadError as exc:
-            return activities.failed(self.task, exc, self.now(), final=True)
-        return result
+            return activity_policy.failed(self.task, exc, self.now(), final=True)
 
     def failed(self, exc: BaseException) -> TaskResult:
         """Its end by that exception: due again by its policy, or over."""
         task = self.task
         try:
-            result = activities.failed(task, exc, self.now())
+            result = activity_policy.failed(task, exc, self.now())
         except BaseException:  # noqa: BLE001 - an error is an object of a class of the user's
             exc = RuntimeError(f"{task.activity} raised something that cannot even be described")
-            result = activities.failed(task, exc, self.now())
+            result = activity_policy.failed(task, exc, self.now())
         log.warning(
             "%s failed in attempt %d%s: %s",
             *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", told(exc)),
             extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
         )
         return result
+
+
+def completed(task: TaskState, value: Any) -> TaskResult:
+    """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be stored."""
+    result = activity_policy.completed(task, value, limit=get_settings().MAX_PAYLOAD_BYTES)
+    assert result.outcome is not None
+    result.body = encoded(result.outcome[1], what=f"the result of {task.activity}")
+    return result
 
 
 def encoded(value: Any, *, what: str) -> bytes:
@@ -172,17 +180,23 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def perform(task: TaskState) -> Any:
-    """An atomic activity, inside the turn's transaction. Raises what the function raises, and ``activities.Absent``."""
+def perform(task: TaskState) -> TaskResult:
+    """An atomic activity, inside the turn's transaction.
+
+    Raises what the function raises, ``PayloadError`` and ``activity_policy.Absent``.
+    """
     try:
         act = activity.find(task.activity)
         fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
-    except activities.ABSENT as exc:
-        raise activities.Absent(str(exc)) from exc
+    except activity_policy.ABSENT as exc:
+        raise activity_policy.Absent(str(exc)) from exc
     announce("activity_started", task, attempt=task.attempt)
     with running(Attempt(task, lambda: task.due_at).context()):
         value = fn(*args, **kwargs)
-    return act.outgoing(value, task.args, TaskSource(task))
+    try:
+        return completed(task, act.outgoing(value, task.args, TaskSource(task)))
+    except KeyMissing as exc:  # nothing that it did is committed
+        raise activity_policy.Absent(str(exc)) from exc
 
 
 def announce(name: str, task: TaskState, **facts: Any) -> None:

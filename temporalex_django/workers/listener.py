@@ -15,7 +15,7 @@ import psycopg
 from django.db import connections
 
 from temporalex_django.core.telling import told
-from temporalex_django.runtime.inserting import CHANNEL
+from temporalex_django.db.starts import CHANNEL
 
 log = logging.getLogger("temporalex_django.worker")
 
@@ -34,8 +34,8 @@ def connect(alias: str) -> psycopg.Connection[Any]:
 class Listener:
     """A thread that calls ``ring`` when a hint for one of ``queues`` comes.
 
-    ``epoch()`` is locked for the session (``pg_try_advisory_lock``); ``locked`` says whether it is now. When the connection breaks
-    it comes back by itself and takes the lock again: until the beat is late, nobody took the lease.
+    ``epoch()`` is locked for the session (``pg_try_advisory_lock``); ``locked`` says whether it is now. When the
+    connection breaks it comes back by itself and takes the lock again: until the beat is late, nobody took the lease.
     """
 
     def __init__(

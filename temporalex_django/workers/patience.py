@@ -11,7 +11,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.core.telling import told
-from temporalex_django.runtime.django import DjangoStorage
+from temporalex_django.db.storage import DjangoStorage
 
 log = logging.getLogger("temporalex_django.worker")
 

@@ -16,14 +16,15 @@ from django.db import close_old_connections, connections
 
 from temporalex_django.authoring import activity
 from temporalex_django.core.telling import told
-from temporalex_django.runtime.connections import KEPT_FOR, keep_open
-from temporalex_django.runtime.room import Room
-from temporalex_django.runtime.storage import TaskResult, TaskState
+from temporalex_django.db.connections import KEPT_FOR, keep_open
+from temporalex_django.engine.capacity import UNMEASURED, Capacity
+from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.workers.attempts import Attempt
 
 log = logging.getLogger("temporalex_django.activity")
 
-#: The most attempts in hand that have not begun: those that take no time are limited by how often the tables are looked at.
+#: The most attempts in hand that have not begun: those that take no time are limited by how often the tables are looked
+#: at.
 _MOST_AHEAD = 400
 #: What is taken ahead is to begin within so many seconds.
 _MOMENT = 0.1
@@ -31,13 +32,15 @@ _MOMENT = 0.1
 _OVERDUE = 0.5
 #: How much the last end of an activity counts in its pace.
 _LAST = 0.2
+#: The pace of what is not known: of a dozen quick ones of different names the last are taken ahead.
+_SLOW = 1.0
 
 
 class Pool:
     """Runs attempts and keeps their ends until somebody has committed them.
 
-    ``on_result`` is called in the thread of the activity when one ends: it should only wake somebody. ``noted(id of a task)`` is
-    held while that one runs.
+    ``on_result`` is called in the thread of the activity when one ends: it should only wake somebody. ``noted(id of a
+    task)`` is held while that one runs.
     """
 
     def __init__(
@@ -61,21 +64,23 @@ class Pool:
         self._held: dict[tuple[int, int, int], Attempt] = {}
         self._results: list[TaskResult] = []
         self._alive = 0
-        # Of activities that ended here the seconds from one end to the next, a moving average, and when the last one was. Not how
-        # long each takes: threads wait for each other, and then that says nothing of how many end in a moment.
-        self._paces: dict[str, tuple[float, float]] = {}
+        # Of activities that ended here the seconds from one end to the next, a moving average, and when the last one
+        # was. Not how long each takes: threads wait for each other, and then that says nothing of how many end in a
+        # moment. Those that are the first of their name are counted together, too, and as slow until several were
+        # quick.
+        self._paces: dict[str, tuple[float, float]] = {UNMEASURED: (_SLOW, 0.0)}
         self._loop_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._slots = asyncio.Semaphore(tasks)
+        self._limit = asyncio.Semaphore(tasks)
         self._stopping = self._closed = False
 
     # --- filling -----------------------------------------------------------------------------------------------------
 
-    def room(self) -> Room:
-        """What it takes now: as many as can begin, and of activities that are quick by measure what begins in a moment."""
+    def capacity(self) -> Capacity:
+        """What it takes now: as many as can begin, and of measured quick activities what begins in a moment."""
         with self._lock:
             if self._stopping:
-                return Room()
+                return Capacity()
             now, waiting = time.monotonic(), 0
             free, moving = [self._threads, self._tasks], [self._threads, self._tasks]
             slow: set[str] = set()
@@ -85,7 +90,8 @@ class Pool:
                     waiting += 1
                 elif now - attempt.began_at > _MOMENT:
                     moving[attempt.is_async] -= 1
-                    slow.add(attempt.task.activity)
+                    name = attempt.task.activity
+                    slow.add(name if name in self._paces else UNMEASURED)
             ahead = {}
             for name, (pace, _) in self._paces.items():
                 if pace < _MOMENT and name not in slow:
@@ -94,7 +100,14 @@ class Pool:
                     most = int(share * _MOMENT / max(pace, 1e-5)) - waiting
                     if (more := min(most, _MOST_AHEAD - waiting)) > 0:
                         ahead[name] = more
-            return Room(threads=max(0, free[0]), tasks=max(0, free[1]), ahead=ahead, asyncs=self._asyncs)
+            return Capacity(
+                threads=max(0, free[0]),
+                tasks=max(0, free[1]),
+                ahead=ahead,
+                together=max(0, _MOST_AHEAD - waiting),
+                asyncs=self._asyncs,
+                measured=set(self._paces),
+            )
 
     def submit(self, tasks: list[TaskState]) -> None:
         for task in tasks:
@@ -140,7 +153,7 @@ class Pool:
             return {key: a.details.pop() for key, a in self._held.items() if a.details}
 
     def begun(self) -> list[TaskState]:
-        """Attempts that are under way and of which nobody has ``noted_as_begun`` yet when they began (``started_at``)."""
+        """Attempts under way of which nobody has ``noted_as_begun`` yet when they began (``started_at``)."""
         with self._lock:
             now, moment = self._now(), time.monotonic()
             found = [a for a in self._held.values() if a.began and not a.recorded]
@@ -198,7 +211,10 @@ class Pool:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     def drain(self, seconds: float) -> set[tuple[int, int, int]]:
-        """Take nothing new, wait for what runs at most so long; gives those that have not started, to be given back uncounted."""
+        """Take nothing new, wait for what runs at most so long.
+
+        Gives those that have not started, to be given back uncounted.
+        """
         with self._lock:
             self._stopping = True
             waiting = self._let_go([a for a in self._held.values() if not a.began])
@@ -257,26 +273,33 @@ class Pool:
                 return False
             del self._held[attempt.key]
             self._results.append(result)
-            now, name = time.monotonic(), attempt.task.activity
-            before = self._paces.get(name)
-            # since the end before it, but not the time in which there was none to run
-            took = now - max(attempt.taken_at, 0.0 if before is None else before[1])
-            self._paces[name] = (took if before is None else before[0] + _LAST * (took - before[0]), now)
+            if attempt.task.activity not in self._paces and not attempt.is_async:
+                self._measure(UNMEASURED, attempt)
+            self._measure(attempt.task.activity, attempt)
         self._on_result()
         return True
+
+    def _measure(self, name: str, attempt: Attempt) -> None:
+        now, before = time.monotonic(), self._paces.get(name)
+        # since the end before it, but not the time in which none ran
+        took = now - max(attempt.began_at, 0.0 if before is None else before[1])
+        self._paces[name] = (took if before is None else before[0] + _LAST * (took - before[0]), now)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def _submit_async(self, attempt: Attempt) -> None:
         with self._loop_lock:
             if self._loop is None:
-                self._loop, self._slots = asyncio.new_event_loop(), asyncio.Semaphore(self._tasks)
+                self._loop, self._limit = asyncio.new_event_loop(), asyncio.Semaphore(self._tasks)
                 threading.Thread(target=self._run_loop, args=[self._loop], name="temporalex-loop", daemon=True).start()
             attempt.loop = self._loop
-            attempt.future = asyncio.run_coroutine_threadsafe(self._one(attempt, self._slots), self._loop)
+            attempt.future = asyncio.run_coroutine_threadsafe(self._one(attempt, self._limit), self._loop)
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Keep a loop going until the pool closes: activities are arbitrary code, which may stop it or raise through it."""
+        """Keep a loop going until the pool closes.
+
+        Activities are arbitrary code, which may stop it or raise through it.
+        """
         asyncio.set_event_loop(loop)
         while not self._closed:
             try:
@@ -304,8 +327,8 @@ class Pool:
         with suppress(Exception):
             loop.close()
 
-    async def _one(self, attempt: Attempt, slots: asyncio.Semaphore) -> None:
-        async with slots:
+    async def _one(self, attempt: Attempt, limit: asyncio.Semaphore) -> None:
+        async with limit:
             if not self._begins(attempt):
                 return
             try:

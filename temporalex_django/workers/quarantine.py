@@ -1,7 +1,7 @@
 """Activities that may have ended a worker begin one by one, so that the next death tells who it was.
 
-A suspect is on *trial* for a moment after it began: its worker begins nothing else, no turn either, and the slot says so. It begins in
-an empty pool, or after a while beside what has outlived its own beginning.
+A suspect is on *trial* for a moment after it began: its worker begins nothing else, no turn either, and the marker says
+so. It begins in an empty pool, or after a while beside what has outlived its own beginning.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from temporalex_django.runtime.slots import Mark
-from temporalex_django.runtime.storage import TaskState
+from temporalex_django.engine.storage import TaskState
+from temporalex_django.liveness.crash_markers import Mark
 
 if TYPE_CHECKING:
     from temporalex_django.workers.pool import Pool
@@ -22,7 +22,10 @@ _TRIAL, _LONGEST_TRIAL = 0.5, 300.0
 
 
 class Quarantine:
-    """Decides for one pump what it may take and begin. Costs nothing while there is no suspect (``TaskState.crashes``)."""
+    """Decides for one worker what it may take and begin.
+
+    Costs nothing while there is no suspect (``TaskState.crashes``).
+    """
 
     def __init__(self, pool: Pool, mark: Mark) -> None:
         self._pool = pool

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests import hosts
+from tests.support import hosts
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test of ``env`` on every host, or on those that ``@pytest.mark.hosts`` leaves; only these may touch the database."""
+    """Run a test of ``env`` on every host, or on those that ``@pytest.mark.hosts`` leaves.
+
+    Only these may touch the database.
+    """
     if "env" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("hosts")
         chosen = hosts.HOSTS if marker is None else marker.args

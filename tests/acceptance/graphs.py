@@ -68,12 +68,16 @@ class OrderGraph(GraphWorkflow):
     }
 
     @transit(Review, "scored", targets=[clerk, ShipOrder])
+    @staticmethod
     def route(context):
         return clerk if context.steps.review.score > 40 else ShipOrder
 
 
 def steps(*names: str, waiting: tuple[str, ...] = ()) -> dict[str, type[Step]]:
-    """Step classes by name with one event ``done``; those ``waiting`` answer ``Pending()``. ``ran`` of each counts its runs."""
+    """Step classes by name with one event ``done``; those ``waiting`` answer ``Pending()``.
+
+    ``ran`` of each counts its runs.
+    """
     made: dict[str, type[Step]] = {}
     for name in names:
 

@@ -7,15 +7,18 @@ from functools import partial
 import pytest
 
 from temporalex_django import Async, NoReply, Ok, Reply, Stop, TimedOut, api, errors, query
-from tests.hosts import DATABASE
-from tests.unit.support import events, flow, kinds, other, produced, work
+from tests.support.hosts import DATABASE
+from tests.support.runs import events, flow, kinds, other, produced, work
 
 DONE = {"done": lambda _, state: Stop(state)}
 SHOWN = staticmethod(lambda name, args, state: state)
 
 
 def test_one_run_of_numbers_serves_all_units(env):
-    """TX-202 TX-203: entry, branches, timeout of the phase, handlers of both kinds; each outcome comes back to who asked."""
+    """TX-202 TX-203: entry, branches, timeout of the phase, handlers of both kinds.
+
+    Each outcome comes back to who asked.
+    """
 
     async def sync(n, state):
         return NoReply([*state, await work(n)])
@@ -61,7 +64,7 @@ def test_the_stored_stream_names_no_units(env):
     assert h.result() is None
     found = [{**attributes, "seq": 0} for attributes in events(h, "ActivityScheduled")]
     assert len(found) == 5 and all(attributes == found[0] for attributes in found)
-    assert found[0] == {"seq": 0, "activity": "tests.unit.support.work", "args": ["same"]}
+    assert found[0] == {"seq": 0, "activity": "tests.support.runs.work", "args": ["same"]}
 
 
 def test_an_async_signal_adds_nothing_to_the_commands_of_its_unit(env):
@@ -109,6 +112,7 @@ def test_a_query_runs_once_and_gives_one_answer(env):
         await api.wait_for_signal("never")
 
     @query("ask")
+    @staticmethod
     def ask(state, args):
         asked.append(args)
         return [state, args]
@@ -179,7 +183,7 @@ def test_what_a_message_sets_off_is_handed_over_with_the_same_activation(env):
 
 
 def test_outcomes_are_taken_in_before_messages_however_they_were_sent(env):
-    """ST-040 ST-045 D-03: and the units that they wake run to blocked, before a message reaches a unit that waited first."""
+    """ST-040 ST-045: and the units that they wake run to blocked, before a message reaches a unit that waited first."""
     log = []
 
     async def run(self, args):
@@ -232,7 +236,10 @@ class Died(Exception):
 @pytest.mark.hosts(*DATABASE)
 @pytest.mark.parametrize("when", ["before the statements", "before the commit"])
 def test_commands_are_stored_with_their_events_or_not_at_all(env, monkeypatch, when):
-    """ST-056 ST-057: events, activities, timers and state go together; what did not commit is done anew, from the same message."""
+    """ST-056 ST-057: events, activities, timers and state go together.
+
+    What did not commit is done anew, from the same message.
+    """
     from temporalex_django.models import ActivityTask
 
     async def run(self, args):
@@ -240,9 +247,9 @@ def test_commands_are_stored_with_their_events_or_not_at_all(env, monkeypatch, w
         api.publish_state("gone")
         return Ok(await api.parallel([lambda: work("kept"), lambda: api.sleep(60)]))
 
-    def dies(writes):
+    def dies(writes, **options):
         if when == "before the commit":
-            stored(writes)
+            stored(writes, **options)
         raise Died
 
     env.hold(work)
@@ -322,7 +329,7 @@ def test_what_a_run_waits_for_is_known_at_once(env):
         "parallel of 3",
         "signal a",
         timer,
-        "activity tests.unit.support.work",
+        "activity tests.support.runs.work",
     }
     env.complete(work)
     h.signal("a")

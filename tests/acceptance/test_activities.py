@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import Ok, RetryPolicy, activity, activity_context, api, errors
-from tests.unit.support import events, flow, kinds, once, other, produced, work
+from tests.support.runs import events, flow, kinds, once, other, produced, work
 
 
 def failing(env, act, times, error=ValueError):
@@ -56,7 +56,7 @@ def test_retries_follow_the_policy_with_one_idempotency_key(env):
 
 
 def test_last_attempt_fails_the_call(env):
-    """TX-211 TX-224 D-02: type, cause, attempts."""
+    """TX-211 TX-224: type, cause, attempts."""
     failing(env, work, 9)
     h = env.start(reported(lambda: work.options(retry=RetryPolicy(max_attempts=3))(1)))
     env.advance(100)
@@ -133,7 +133,7 @@ def test_result_that_does_not_fit_the_annotation_is_an_error_at_the_await(env):
 
 @pytest.mark.parametrize("timeout", ["start_to_close", "schedule_to_close", "schedule_to_start", "heartbeat"])
 def test_timeouts_name_the_one_that_passed(env, timeout):
-    """TX-213, page 1.10: ActivityTimedOut; a held call runs into the first that is due."""
+    """TX-213: ActivityTimedOut; a held call runs into the first that is due."""
     env.hold(work)
     h = env.start(reported(lambda: work.options(retry=RetryPolicy(max_attempts=1), **{timeout: 30})(1)))
     env.advance(29)
@@ -217,7 +217,7 @@ def test_call_site_options_beat_the_definition_and_bad_ones_are_refused(env):
 
 
 def test_held_calls_end_oldest_first_one_activation_each(env):
-    """Page 1.9: complete and fail take the oldest; fail is final."""
+    """Complete and fail take the oldest; fail is final."""
     env.hold(work)
     h = env.start(once(lambda: api.parallel([work(1), work(2), work(3)])))
     before = len(env.commands)
@@ -233,7 +233,7 @@ def test_held_calls_end_oldest_first_one_activation_each(env):
 
 
 def test_batch_puts_results_into_one_activation(env):
-    """Page 1.7: complete and fail inside a batch."""
+    """Complete and fail inside a batch."""
     env.hold(work)
     env.hold(other)
     h = env.start(once(lambda: api.parallel([work(1), other(2)])))
@@ -245,8 +245,6 @@ def test_batch_puts_results_into_one_activation(env):
 
 
 def test_stand_in_gets_the_arguments_and_may_be_async(env):
-    """Page 1.7."""
-
     async def stand_in(value):
         return [value, "async"]
 
@@ -271,7 +269,7 @@ def test_activity_that_exits_is_an_attempt_that_failed(env):
 
 
 def test_atomic_activity_in_memory(env):
-    """Page 1.5: the same contract."""
+    """The same contract."""
 
     @activity(atomic=True)
     def book(n: int) -> int:
@@ -307,7 +305,10 @@ def test_policies_that_make_no_sense_are_refused(options):
 
 
 def test_a_local_activity_has_the_contract_of_any_other(env):
-    """TX-215: result, retry, timeout and failure are the same; the command says that it is local, and no queue is named."""
+    """TX-215: result, retry, timeout and failure are the same.
+
+    The command says that it is local, and no queue is named.
+    """
     failing(env, work, 1)
     policy = RetryPolicy(max_attempts=2, initial_interval=3)
 

@@ -1,4 +1,7 @@
-"""Arguments of the public API whose use nothing else would miss; ``tests/structure/public_arguments.toml`` names them."""
+"""Arguments of the public API whose use nothing else would miss.
+
+``tests/structure/public_arguments.toml`` names them.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from temporalex_django import NoReply, Ok, Stop, api, errors
-from tests.unit.support import flow, kinds, once, other, work
+from tests.support.runs import flow, kinds, once, other, work
 
 
 def counting(log, name, *, undo=None):
@@ -28,7 +28,7 @@ def counting(log, name, *, undo=None):
 
 
 def test_left_in_the_middle_it_is_closed_when_its_unit_ends(env):
-    """Page 1.11: not by the collector, and not where the loop was left."""
+    """Not by the collector, and not where the loop was left."""
 
     async def run(self, args):
         log = []
@@ -46,7 +46,7 @@ def test_left_in_the_middle_it_is_closed_when_its_unit_ends(env):
 
 
 def test_in_the_order_in_which_they_were_begun_and_with_all_that_a_unit_may_do(env):
-    """Page 1.11: what they do last is durable and is in the history before the unit's end."""
+    """What they do last is durable and is in the history before the unit's end."""
 
     async def branch(log, name):
         made = [counting(log, f"{name} {number}", undo=work) for number in range(3)]
@@ -121,7 +121,7 @@ def test_a_unit_that_fails_closes_them_too(env, how):
 
 
 def test_what_is_collected_later_does_nothing(env):
-    """Page 1.11: in a run that is gone, dropped from memory or terminated, while others are at work."""
+    """In a run that is gone, dropped from memory or terminated, while others are at work."""
     log = []
 
     async def run(self, args):
@@ -140,7 +140,7 @@ def test_what_is_collected_later_does_nothing(env):
 
 
 def test_a_handler_of_a_phase_closes_its_own(env):
-    """Page 1.11: before its answer counts."""
+    """Before its answer counts."""
 
     async def slow(number, state):
         await anext(made := counting([], f"generator {number}", undo=work))

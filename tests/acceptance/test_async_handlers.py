@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import Async, NoReply, Ok, Reply, Stop, api, errors
-from tests.hosts import in_memory
-from tests.unit.support import events, flow, kinds, other, produced, produced_kinds, work
+from tests.support.hosts import in_memory
+from tests.support.runs import events, flow, kinds, other, produced, produced_kinds, work
 
 DONE = {"done": lambda _, state: Stop(state)}
 
@@ -150,7 +150,7 @@ def test_async_unit_has_the_capabilities_of_a_handler(env):
 
 
 def test_call_that_an_async_unit_does_not_await_fails_it(env):
-    """Page 1.10: NotAwaited, judged when the unit ends."""
+    """NotAwaited, judged when the unit ends."""
 
     async def body(args):
         api.update_state(lambda s: (1, s))
@@ -161,7 +161,7 @@ def test_call_that_an_async_unit_does_not_await_fails_it(env):
         h.update("ask")
 
 
-# -- update_state -------------------------------------------------------------------------------------------------------
+# -- update_state ------------------------------------------------------------------------------------------------------
 
 
 def asked(env, fn, state=0):
@@ -211,7 +211,7 @@ def test_closure_sees_the_state_of_this_moment(env):
 
 
 def test_update_state_waits_for_the_sync_handler_and_neither_change_is_lost(env):
-    """TX-110, page 1.2: after it, and before the next message (page 1.10)."""
+    """TX-110: after it, and before the next message."""
 
     async def slow(payload, state):
         await other()
@@ -288,8 +288,6 @@ def test_closure_that_changes_in_place_and_raises_leaves_the_state(env):
 
 
 def test_what_a_closure_returns_is_not_shared_with_the_state(env):
-    """D-20."""
-
     async def body(args):
         got = await api.update_state(lambda s: (s, s))
         got.append("spoiled")
@@ -320,7 +318,7 @@ def test_many_async_units_serialize_their_changes(env):
 
 
 def test_sync_handler_that_waits_for_a_queued_update_state_says_what_it_waits_for(env):
-    """D-31: nothing detects it by force."""
+    """Nothing detects it by force."""
 
     async def waits(payload, state):
         await api.wait_for_signal("from the async unit")

@@ -21,8 +21,8 @@ from temporalex_django import (
     update,
 )
 from temporalex_django.testing import WorkflowEnvironment
-from tests.hosts import in_memory
-from tests.unit.support import events, flow, kinds, once, work
+from tests.support.hosts import in_memory
+from tests.support.runs import events, flow, kinds, once, work
 
 MEGABYTES_50 = 50_000_000
 TOO_LARGE = r"50,000,\d\d\d bytes, more than the 2,000,000 allowed"
@@ -44,7 +44,7 @@ def huge():
 
 
 class TestHuge:
-    """Page 1.9: a payload of 50 MB is refused with its size and the limit, and nothing half done is left."""
+    """A payload of 50 MB is refused with its size and the limit, and nothing half done is left."""
 
     def test_from_outside(self, env, huge):
         h = env.start(once(partial(api.wait_for_signal, "go")), id="one")
@@ -66,8 +66,8 @@ class TestHuge:
     @pytest.mark.parametrize(
         ("body", "says"),
         [
-            (lambda x: work(x), "argument 1 of tests.unit.support.work is"),
-            (lambda x: work(value=x), "argument 'value' of tests.unit.support.work is"),
+            (lambda x: work(x), "argument 1 of tests.support.runs.work is"),
+            (lambda x: work(value=x), "argument 'value' of tests.support.runs.work is"),
             (lambda x: api.publish_state(x), "the published state is"),
             (lambda x: api.signal_external("other", "go", x), "the payload of signal 'go' is"),
             (lambda x: api.child(once(work, name="ChildOfTooMuch"), x), "the input of ChildOfTooMuch is"),
@@ -137,7 +137,7 @@ def deep(n):
 
 @pytest.mark.parametrize("where", ["run", "validator", "predicate", "update_state", "compensation", "loser"])
 def test_endless_recursion_blocks_the_run_and_heals(env, where):
-    """Page 11: the activation fails wherever it recurses, nothing of it is written, and better code goes on from there."""
+    """The activation fails wherever it recurses, nothing of it is written, and better code goes on from there."""
 
     def code(recurse):
         fall = deep if recurse else (lambda _: None)
@@ -215,7 +215,7 @@ class TestManySignals:
         return spent / count
 
     def test_100_000_in_the_buffer(self):
-        """D-05: drained in order, in time that grows with their number and no faster."""
+        """Drained in order, in time that grows with their number and no faster."""
         few = min(self.buffered(5_000) for _ in range(3))
         many = self.buffered(100_000)
         assert many < few * 4 + 0.00002, f"{many * 1e6:.1f} µs a signal of 100,000, {few * 1e6:.1f} of 5,000"
@@ -236,7 +236,7 @@ BAD_NAMES = ["", "n" * 201, 5, None, b"x", ["a"], "a\x00b", "a\nb", "\ud800"]
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: ascii(name)[:12])
 class TestNames:
-    """Page 1.10: empty, very long or not strings: refused where they are given, with what a name may be; the run does not move."""
+    """Empty, very long or not strings: refused where they are given, with what a name may be; the run does not move."""
 
     def test_from_outside(self, env, name):
         h = env.start(flow(drain), id="one")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import Async, Err, NoReply, Ok, Reply, Stop, api, errors
-from tests.unit.support import events, flow, kinds, once, other, produced_kinds, work
+from tests.support.runs import events, flow, kinds, once, other, produced_kinds, work
 
 
 def bare_phase(**options):
@@ -28,7 +28,7 @@ WAITS = {
 
 @pytest.mark.parametrize("name", WAITS)
 def test_cancel_raises_at_once_in_every_kind_of_wait(env, name):
-    """ST-032 ST-085 ST-088 ST-091 D-18: escaped, the run ends cancelled; the event replays at the same point."""
+    """ST-032 ST-085 ST-088 ST-091: escaped, the run ends cancelled; the event replays at the same point."""
     body, undone = WAITS[name]
     env.hold(work)
     h = env.start(once(body))
@@ -77,7 +77,7 @@ def test_replaced_by_another_error_the_run_fails(env):
 
 
 def test_second_request_is_dropped(env):
-    """ST-084, page 1.10."""
+    """ST-084."""
 
     async def run(self, args):
         try:
@@ -95,7 +95,7 @@ def test_second_request_is_dropped(env):
 
 
 def test_before_the_first_wait_it_comes_at_the_first_wait(env):
-    """Page 1.9: at the current or the next wait."""
+    """At the current or the next wait."""
     with env.batch():
         h = env.start(once(lambda: api.sleep(60)))
         h.cancel()
@@ -104,7 +104,7 @@ def test_before_the_first_wait_it_comes_at_the_first_wait(env):
 
 
 def test_result_that_is_there_already_wins_and_the_next_wait_raises(env):
-    """D-03: resolutions first."""
+    """Resolutions first."""
 
     async def run(self, args):
         await api.sleep(10)
@@ -128,7 +128,7 @@ def test_result_that_is_there_already_wins_and_the_next_wait_raises(env):
 
 
 def test_result_after_the_cancelled_wait_has_nobody_to_go_to(env):
-    """ST-034 D-08 D-18: in one activation the result comes first; later there is no call left."""
+    """ST-034: in one activation the result comes first; later there is no call left."""
 
     async def run(self, args):
         try:
@@ -237,7 +237,7 @@ def test_update_state_that_waits_is_cancelled_without_being_applied(env):
 
 
 def test_terminate_runs_no_code(env):
-    """TX-217 D-18."""
+    """TX-217."""
     ran = []
 
     async def run(self, args):
@@ -255,7 +255,7 @@ def test_terminate_runs_no_code(env):
 
 
 def test_cancelled_has_no_public_constructor():
-    """Page 1.9: Control, no public constructor."""
+    """Control, no public constructor."""
     with pytest.raises(TypeError):
         errors.Cancelled()
     assert not issubclass(errors.Cancelled, Exception)

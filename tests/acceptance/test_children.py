@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import ContinueAsNew, Err, Ok, Stop, Unique, Workflow, api, errors
-from tests.hosts import in_memory
-from tests.unit.support import events, flow, kinds, once, produced_kinds
+from tests.support.hosts import in_memory
+from tests.support.runs import events, flow, kinds, once, produced_kinds
 
 
 class Child(Workflow):
@@ -62,7 +62,7 @@ def test_result(env):
 
 
 def test_id_from_the_parents(env):
-    """Page 1.10: deterministic."""
+    """Deterministic."""
     h = parent(env, args={"value": 1})
     assert events(h, "ChildStarted")[0]["id"] == "p:1"
     assert env.handle("p:1").result() == 1
@@ -71,7 +71,7 @@ def test_id_from_the_parents(env):
 
 
 def test_blocks_until_the_child_is_done(env):
-    """TX-216 D-18: status, what it waits for, the parent as the child sees it."""
+    """TX-216: status, what it waits for, the parent as the child sees it."""
     h = parent(env, args={"wait": "go"}, id="c")
     assert h.status == "running"
     assert h.describe()["waiting_for"] == ["child Child c"]
@@ -109,7 +109,7 @@ def test_uncaught_failure_fails_the_parent(env):
 
 
 def test_refused_start_fails_the_call(env):
-    """The id is unique among open runs (D-33)."""
+    """The id is unique among open runs."""
     env.start(Child, {"wait": "go"}, id="c")
     found = parent(env, args={"value": 1}, id="c").result()
     assert found["type"] == "AlreadyRunning"
@@ -140,7 +140,7 @@ def test_children_side_by_side(env):
 
 
 def test_unique_children(env):
-    """Page 1.10: with ``unique``, ``value=``."""
+    """With ``unique``, ``value=``."""
 
     class Order(Workflow):
         unique = Unique(key="order")
@@ -179,7 +179,7 @@ def test_unique_children(env):
     ],
 )
 def test_refused_at_the_call(env, call, error):
-    """Page 1.2: before it is awaited."""
+    """Before it is awaited."""
 
     async def run(self, args):
         call()
@@ -237,7 +237,7 @@ def test_blocked_child_can_be_terminated_by_its_parent(env):
 
 @pytest.mark.parametrize("policy", ["terminate", "request_cancel", "abandon"])
 def test_child_that_lost_a_race_is_asked_to_cancel(env, policy):
-    """D-29: unless it is to be abandoned."""
+    """Unless it is to be abandoned."""
 
     async def run(self, args):
         won = await api.race(api.child(Child, {"wait": "go"}, id="c", parent_close=policy), api.sleep(5))
@@ -328,7 +328,7 @@ def test_result_for_an_earlier_run_of_the_parent_is_dropped(env):
 
 
 def test_signal_external(env):
-    """ST-090, page 1.10: returns when it is in the inbox."""
+    """ST-090: returns when it is in the inbox."""
     env.start(Child, {"wait": "go"}, id="c")
     h = env.start(once(lambda: api.signal_external("c", "go", {"a": 1})), id="p")
     assert h.result() is None
@@ -349,7 +349,7 @@ def test_cancel_external(env):
 @pytest.mark.parametrize("call", [lambda i: api.signal_external(i, "go"), lambda i: api.cancel_external(i)])
 @pytest.mark.parametrize(("target", "error"), [("nobody", "WorkflowNotFound"), ("closed", "WorkflowClosed")])
 def test_no_open_run(env, call, target, error):
-    """Page 1.10: raised at the await, ExternalFailed in the history."""
+    """Raised at the await, ExternalFailed in the history."""
     env.start(Child, {"value": 1}, id="closed")
 
     async def run(self, args):
@@ -388,7 +388,7 @@ def test_many_at_once_keep_their_order(env):
 
 
 def test_in_handlers(env):
-    """D-28: allowed everywhere."""
+    """Allowed everywhere."""
 
     async def start(_, state):
         return Stop(await api.child(Child, {"value": "in a handler"}))

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from temporalex_django import Async, NoReply, Ok, Reply, Stop, api, errors
-from tests.unit.support import flow, kinds, once, produced, produced_kinds, work
+from tests.support.runs import flow, kinds, once, produced, produced_kinds, work
 
 DONE = {"done": lambda _, state: Stop(state)}
 
@@ -41,7 +41,7 @@ def test_blocks_until_a_handler_makes_it_true(env):
 
 
 def test_over_the_phase_state_in_an_async_handler(env):
-    """D-30 ST-021 ST-025."""
+    """ST-021 ST-025."""
 
     def begin(args, state):
         async def background():
@@ -65,13 +65,13 @@ def flow_of_phase(state, **options):
 
 
 def test_with_the_phase_state_elsewhere_is_refused(env):
-    """D-30: in async handlers only."""
+    """In async handlers only."""
     with pytest.raises(errors.WorkflowFailed, match="NestingError"):
         env.start(once(lambda: api.wait_condition(lambda s: True))).result()
 
 
 def test_in_a_sync_handler(env):
-    """ST-021 D-04: over what other units change."""
+    """ST-021: over what other units change."""
     ready = []
 
     def begin(args, state):
@@ -99,7 +99,7 @@ def test_in_a_sync_handler(env):
 
 
 def test_predicates_compose_and_see_no_half_applied_change(env):
-    """ST-074 D-30."""
+    """ST-074."""
     seen = []
 
     def bad(args, state):
@@ -179,7 +179,7 @@ def test_async_predicate_is_refused(env):
 
 
 def test_predicate_cannot_change_the_phase_state(env):
-    """D-20 ST-020."""
+    """ST-020."""
 
     def begin(args, state):
         async def background():
@@ -230,7 +230,7 @@ def lock_flow(seen, *, between=None):
 
 
 def test_a_waiter_goes_on_only_while_its_condition_holds_and_in_the_order_of_the_waits(env):
-    """ST-019 page 1.11 "Conditions": what the first one makes false is false for the next."""
+    """ST-019: what the first one makes false is false for the next."""
     seen = []
     h = env.start(lock_flow(seen, between=work))
     env.hold(work)

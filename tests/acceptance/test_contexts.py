@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from temporalex_django import Async, Err, NoReply, Ok, Reply, Stop, Workflow, api, query, update
-from tests.unit.support import flow, once, work
+from tests.support.runs import flow, once, work
 
 VAR: ContextVar[str] = ContextVar("var", default="unset")
 DONE = {"done": lambda _, state: Stop(state)}
@@ -34,7 +34,7 @@ WHOLE = "0.3333333333333333333333333333"
 
 
 def test_a_run_begins_in_an_empty_context(env):
-    """Page 1.11 "Contexts"."""
+    """Of each unit, whatever sets it."""
 
     async def run(self, args):
         before = VAR.get(), third()
@@ -47,7 +47,7 @@ def test_a_run_begins_in_an_empty_context(env):
 
 
 def test_branches_begin_with_a_copy_of_their_parents_and_keep_to_themselves(env):
-    """Page 1.11: around an await, in any order of their steps."""
+    """Around an await, in any order of their steps."""
 
     async def branch(number):
         seen = [VAR.get(), third()]
@@ -77,7 +77,7 @@ def test_branches_begin_with_a_copy_of_their_parents_and_keep_to_themselves(env)
 
 
 def test_runs_keep_to_themselves(env):
-    """Page 1.11: two runs in one worker, inside each other's `localcontext`."""
+    """Two runs in one worker, inside each other's `localcontext`."""
 
     async def run(self, args):
         with decimal.localcontext() as context:
@@ -97,7 +97,7 @@ def test_runs_keep_to_themselves(env):
 @pytest.mark.parametrize("kind", ["plain", "sync", "async"])
 @pytest.mark.parametrize("message", ["signal", "update"])
 def test_handlers_are_units(env, kind, message):
-    """Page 1.11: a handler sees what `run` has set, and what it sets itself goes nowhere."""
+    """A handler sees what `run` has set, and what it sets itself goes nowhere."""
 
     def answer(state):
         return Reply(None, state) if message == "update" else NoReply(state)
@@ -145,7 +145,7 @@ def test_handlers_are_units(env, kind, message):
 
 
 def test_what_only_looks_leaves_nothing_behind(env):
-    """Page 1.11: validators do not run on replay, predicates at other moments: neither can set anything for others."""
+    """Validators do not run on replay, predicates at other moments: neither can set anything for others."""
     judged, tested, ready = [], [], []
 
     def add(number, state):
@@ -194,7 +194,7 @@ def test_what_only_looks_leaves_nothing_behind(env):
 
 
 def test_update_state_is_a_part_of_its_unit(env):
-    """TX-110 page 1.11: also when it comes after the sync handler that is in progress."""
+    """TX-110: also when it comes after the sync handler that is in progress."""
 
     async def slow(_, state):
         await api.sleep(5)
@@ -219,6 +219,7 @@ def test_update_state_is_a_part_of_its_unit(env):
 def test_a_query_gives_the_same_answer_whoever_asks(env):
     class Asked(Workflow):
         @query("third")
+        @staticmethod
         def third(state):
             seen = [VAR.get(), third()]
             VAR.set("of a query")

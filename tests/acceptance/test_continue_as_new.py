@@ -1,4 +1,4 @@
-"""What goes on to the next run, and what the gap between two runs does to messages (page 1.11 "Continue-as-new")."""
+"""What goes on to the next run, and what the gap between two runs does to messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from temporalex_django import ContinueAsNew, NoReply, Ok, Reply, Stop, api, errors, update
-from tests.unit.support import events, flow, kinds, work
+from tests.support.runs import events, flow, kinds, work
 
 DONE = {"done": lambda _, state: Stop(state)}
 
@@ -65,7 +65,7 @@ def test_a_cancel_that_no_unit_has_seen_goes_on(env, first, together):
 
 
 def test_through_runs_that_never_wait(env):
-    """D-22: the request and what is buffered, through runs that do not come to a wait."""
+    """The request and what is buffered, through runs that do not come to a wait."""
 
     async def run(self, args):
         if args is None:
@@ -153,7 +153,7 @@ async def work_then_phase():
 
 
 def test_an_update_in_the_gap_waits_for_the_first_phase_of_the_next_run(env):
-    """D-07: with what ends the first run, behind it, and while the second run is on its way to a phase."""
+    """With what ends the first run, behind it, and while the second run is on its way to a phase."""
     env.hold(work)
     h = env.start(rounds(work, work_then_phase))
     with env.batch():
@@ -168,7 +168,7 @@ def test_an_update_in_the_gap_waits_for_the_first_phase_of_the_next_run(env):
 
 
 def test_in_the_order_in_which_they_came_among_signals(env):
-    """D-24: signals that go on are in front of an update that came behind them, and behind one that came before."""
+    """Signals that go on are in front of an update that came behind them, and behind one that came before."""
     env.hold(work)
     h = env.start(rounds(work, work_then_phase))
     h.signal("kept", 1)
@@ -239,7 +239,7 @@ def test_a_phase_that_does_not_know_it_refuses_it(env):
 
 
 def test_behind_the_first_phase_and_before_the_end_of_a_run_it_is_refused_as_ever(env):
-    """TX-066 TX-093 D-07: a linear section before `ContinueAsNew`, and one behind a phase of the next run."""
+    """TX-066 TX-093: a linear section before `ContinueAsNew`, and one behind a phase of the next run."""
 
     async def then():
         await phase()()
@@ -258,7 +258,7 @@ def test_behind_the_first_phase_and_before_the_end_of_a_run_it_is_refused_as_eve
 
 
 def test_what_is_refused_because_a_phase_has_left_stays_refused(env):
-    """TX-077 D-07: behind a busy handler whose phase stops and whose run continues as new in the same activation."""
+    """TX-077: behind a busy handler whose phase stops and whose run continues as new in the same activation."""
 
     async def slow(_, state):
         await work()
@@ -280,7 +280,7 @@ def test_what_is_refused_because_a_phase_has_left_stays_refused(env):
 
 
 def test_it_is_judged_by_the_state_of_that_phase(env):
-    """D-07: the validator sees what its handler will get."""
+    """The validator sees what its handler will get."""
 
     async def then():
         await work()
@@ -312,7 +312,7 @@ def test_terminated_in_the_gap_it_is_answered(env):
 
 @pytest.mark.hosts("memory", "memory-evicted")
 def test_a_host_that_must_answer_at_once_refuses_it(env):
-    """Page 1.11: it has nowhere to let it wait."""
+    """It has nowhere to let it wait."""
     env.engine._limits = {"admit_updates": True}
     env.hold(work)
     h = env.start(rounds(work, work_then_phase))
@@ -324,7 +324,7 @@ def test_a_host_that_must_answer_at_once_refuses_it(env):
 
 
 def test_what_is_left_at_an_end_is_named_in_it(env):
-    """D-22: signals that came along and that nobody wanted."""
+    """Signals that came along and that nobody wanted."""
     env.hold(work)
     h = env.start(rounds(work, lambda: work()))
     h.signal("kept", 1)

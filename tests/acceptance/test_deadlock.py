@@ -9,7 +9,7 @@ import pytest
 
 from temporalex_django import Ok, api, errors
 from temporalex_django.testing import WorkflowEnvironment
-from tests.unit.support import flow, kinds, once, work
+from tests.support.runs import flow, kinds, once, work
 
 LIMIT = 0.2
 
@@ -53,7 +53,7 @@ def test_a_loop_is_interrupted_and_the_activation_leaves_nothing(watched):
 
 @pytest.mark.parametrize("catches", [Exception, BaseException])
 def test_the_loop_cannot_catch_it(watched, catches, caplog):
-    """ST-082 ST-081: not as an exception; swallowed as anything at all it counts all the same, and the stack is logged."""
+    """ST-082 ST-081: not as an exception; swallowed it counts all the same, and the stack is logged."""
 
     async def run(self, args):
         await api.wait_for_signal("go")
@@ -87,7 +87,7 @@ def test_the_run_heals_with_the_code(watched):
 
 
 def test_an_interruption_leaves_nothing_behind(watched):
-    """ST-080 ST-082: code that swallows it and loops on is stopped too, and the next run of the process is not disturbed."""
+    """ST-080 ST-082: code that swallows it and loops on is stopped too; the next run is not disturbed."""
 
     async def run(self, args):
         await api.wait_for_signal("go")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 
 import pytest
 from asgiref.sync import async_to_sync
 
-from temporalex_django import Ok, Reply, RetryPolicy, Stop, WorkflowHandle, activity, activity_context, api, errors
-from temporalex_django.testing.handles import EnvironmentHandle
-from tests.hosts import DATABASE
-from tests.unit.support import flow, once, work
+from temporalex_django import Ok, Reply, RetryPolicy, Stop, activity, activity_context, api, errors
+from tests.support.hosts import DATABASE
+from tests.support.runs import flow, once, work
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -33,7 +31,7 @@ def booked():
 @pytest.mark.hosts(*DATABASE)
 @pytest.mark.parametrize("point", ["before_activity", "after_activity"])
 def test_what_an_atomic_activity_wrote_goes_with_its_worker(env, point):
-    """Page 3.8: nothing happened; it runs again, as the same attempt."""
+    """Nothing happened; it runs again, as the same attempt."""
     env.crash_at(point, times=2)
     h = env.start(once(lambda: book("a room")))
     assert (env.crashes, h.result(), booked()) == ([point] * 2, 1, ["a room in attempt 1"])
@@ -41,7 +39,6 @@ def test_what_an_atomic_activity_wrote_goes_with_its_worker(env, point):
 
 @pytest.mark.hosts(*DATABASE)
 def test_an_atomic_activity_that_may_run_once_runs_again_when_nothing_happened(env):
-    """Page 3.8."""
     env.crash_at("after_activity")
     h = env.start(once(lambda: book.options(retry=ONCE)("a room")))
     assert (h.result(), booked()) == (1, ["a room in attempt 1"])
@@ -99,25 +96,6 @@ def test_the_end_of_a_run_answers_updates_behind_a_busy_handler(env, how):
         under_way.result()
     with pytest.raises(errors.UpdateRejected):
         waiting.result()
-
-
-def shape(method):
-    """Names and kinds of the parameters, whether they have defaults, and the defaults; a timeout's own is not compared."""
-    if isinstance(method, property):
-        return "property"
-    parameters = inspect.signature(method).parameters.values()
-    seen = [(p.name, p.kind, p.default is p.empty, None if p.name == "timeout" else p.default) for p in parameters]
-    return inspect.iscoroutinefunction(method), seen
-
-
-def public(cls):
-    return {name: value for name, value in vars(cls).items() if not name.startswith("_") and not isinstance(value, str)}
-
-
-@pytest.mark.parametrize("name", sorted(public(WorkflowHandle)))
-def test_a_handle_of_an_environment_has_all_that_a_handle_has(name):
-    """Methods, their async twins, and what they take."""
-    assert shape(public(EnvironmentHandle)[name]) == shape(public(WorkflowHandle)[name])
 
 
 def test_the_async_twins(env):

@@ -12,7 +12,7 @@ from example_project.shop.activities import PaymentRefused
 from example_project.shop.orders import OrderProcess
 from temporalex_django import Done, Event, errors
 from temporalex_django.testing.environment import Environment
-from tests.people import Somebody
+from tests.support.people import Somebody
 
 BREAD = {"product_id": "1134483", "quantity": 2, "amount": "3.98"}
 WINE = {"product_id": "1000236", "quantity": 3, "amount": "36.02"}
@@ -122,7 +122,7 @@ def test_the_carrier_is_asked_when_it_says_nothing_and_the_invoice_goes_out_all_
 
 
 def test_an_order_that_costs_nothing_is_not_charged(env: Environment, world: World) -> None:
-    """D-16: the join does not wait for a branch that was not taken."""
+    """The join does not wait for a branch that was not taken."""
     handle = start(env, COUPON)
 
     assert world.calls == ["ReserveStock", "ShipOrder"]

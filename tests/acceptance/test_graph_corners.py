@@ -23,12 +23,12 @@ from temporalex_django import (
     errors,
     transit,
 )
-from temporalex_django.graph.projection import project
+from temporalex_django.graph.durable.projection import project
 from tests.acceptance.graphs import graph, steps
 
 
 def test_a_history_that_does_not_fit_the_graph_is_no_instance(env):
-    """D-10 D-21: an edited class is told from the old one, whoever reads; nothing is made up."""
+    """An edited class is told from the old one, whoever reads; nothing is made up."""
     first, second, third = steps("First", "Second", "Third").values()
     hook = WaitForEvent("go")
     old = graph(first, {(first, "ok"): second, (second, "ok"): hook, (hook, "go"): Done}, name="Edited")
@@ -78,7 +78,7 @@ class Shade(enum.StrEnum):
 
 
 def test_events_may_be_members_of_an_enum_of_strings(env):
-    """D-25: strings, or one Enum a step."""
+    """Strings, or one Enum a step."""
 
     class Paint(Step):
         events = (Colour.RED, Colour.BLUE)
@@ -122,7 +122,7 @@ def test_a_reason_may_be_nothing(env, reason):
 @pytest.mark.parametrize("reason", ["declined", ValueError("declined")])
 @pytest.mark.parametrize("atomic", [False, True])
 def test_err_is_a_failed_attempt(env, policy, reason, atomic):
-    """HE-080 HE-087 page 1.11 "Graph steps": tried again by the step's policy as an exception is; the last one is the run's reason."""
+    """HE-080 HE-087: tried again by the step's policy as an exception is; the last one is the run's reason."""
     attempts = []
 
     class Declines(Step):
@@ -177,14 +177,14 @@ def test_a_reason_that_cannot_be_stored_fails_at_once(env):
 
 
 def test_a_wait_without_time_is_over_at_once(env):
-    """D-13 HE-091."""
+    """HE-091."""
     hook = WaitForEvent("go", timeout=0)
     h = env.start(graph(hook, {(hook, "go"): Done, (hook, "timeout"): Done}), {}, value="1")
     assert [entry.event for entry in h.instance().execution_history] == ["timeout", "done"]
 
 
 def test_the_parent_of_a_failed_graph_hears_the_step(env):
-    """Page 1.10: of a failed graph the step."""
+    """Of a failed graph the step."""
 
     class Breaks(Step):
         events = ("ok",)
@@ -218,7 +218,6 @@ def test_an_instance_can_be_copied(env):
 
 
 def test_a_step_that_is_no_step_is_refused(env):
-    """D-19."""
     hook = WaitForEvent("go")
     h = env.start(graph(hook, {(hook, "go"): Done}), {}, value="1")
     with pytest.raises(errors.ResumeRefused, match="5 is neither a step nor the key of one"):

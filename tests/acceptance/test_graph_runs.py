@@ -34,8 +34,8 @@ from tests.acceptance.graphs import (
     steps,
     webhook,
 )
-from tests.people import Somebody
-from tests.unit.support import events, kinds
+from tests.support.people import Somebody
+from tests.support.runs import events, kinds
 
 
 class Settings(msgspec.Struct):
@@ -43,7 +43,7 @@ class Settings(msgspec.Struct):
 
 
 def test_an_order_from_start_to_delivery(env):
-    """HE-022 HE-028 HE-031 HE-032 HE-034 HE-044 HE-046 HE-077 HE-078 HE-096 HE-099 HE-142 D-21."""
+    """HE-022 HE-028 HE-031 HE-032 HE-034 HE-044 HE-046 HE-077 HE-078 HE-096 HE-099 HE-142."""
     h = env.start(OrderGraph, {"total": 12}, value="42")
     assert (h.id, h.status) == ("orderid::42", "waiting")
     assert h.describe()["waiting_for"] == ["step wait_for_event: delivered or timeout"]
@@ -63,7 +63,7 @@ def test_an_order_from_start_to_delivery(env):
 
 
 def test_context_and_execution_history_are_read_from_the_history(env):
-    """HE-007 HE-013 HE-015 HE-018 HE-019 HE-097 HE-125 D-21."""
+    """HE-007 HE-013 HE-015 HE-018 HE-019 HE-097 HE-125."""
     h = env.start(OrderGraph, {"total": 12}, value="1")
     instance = h.instance()
     assert (instance.id, instance.workflow, instance.version, instance.status) == (
@@ -102,7 +102,7 @@ def test_a_large_order_goes_through_review_and_who_decided_is_in_the_history(env
 
 
 def test_an_approval_that_nobody_gives_is_overdue(env):
-    """The event of its own that page 4 asks for; HE-095."""
+    """HE-095: it has an event of its own."""
     h = env.start(OrderGraph, {"total": 50}, value="1")
     env.advance(timedelta(hours=3, minutes=59))
     assert h.status == "waiting"
@@ -112,13 +112,13 @@ def test_an_approval_that_nobody_gives_is_overdue(env):
 
 
 def test_an_invalid_order_ends_at_once_and_nothing_else_runs(env):
-    """HE-035 HE-036 D-16: branches that were not taken hold nobody up."""
+    """HE-035 HE-036: branches that were not taken hold nobody up."""
     h = env.start(OrderGraph, {"total": 0}, value="1")
     assert h.result() == {"validate_order": {}, "done": {}}
 
 
 def test_exclusive_branches_meet_again(env):
-    """HE-035 D-16: the step behind both branches runs once, whichever was taken."""
+    """HE-035: the step behind both branches runs once, whichever was taken."""
     made = steps("A", "B", "C", "D")
 
     def execute(self, instance, config, context):
@@ -170,7 +170,7 @@ def test_a_waiting_step_does_not_freeze_its_siblings(env):
 
 
 def test_the_run_is_running_while_a_sibling_of_a_waiting_step_runs(env):
-    """HE-050 D-18."""
+    """HE-050."""
     made = steps("Start", "Waits", "Works", "Join", waiting=("Waits",))
     start, waits, works, join = made.values()
     cls = graph(start, {(start, "ok"): [waits, works], (waits, "ok"): join, (works, "ok"): join, (join, "ok"): Done})
@@ -201,7 +201,7 @@ def test_resuming_one_of_two_leaves_the_other_waiting(env):
 
 
 def test_an_event_for_several_steps_is_refused_until_the_step_is_named(env):
-    """HE-108 D-19: nothing changes."""
+    """HE-108: nothing changes."""
     cls, one, _, _ = two_waiting("go", "go")
     h = env.start(cls, {}, value="1")
     before = h.history()
@@ -226,7 +226,7 @@ def test_an_event_for_several_steps_is_refused_until_the_step_is_named(env):
     ],
 )
 def test_a_resume_that_matches_nothing_is_refused_and_changes_nothing(env, event, step, message):
-    """HE-104 HE-105 HE-108 D-19: undeclared events are refused, never made up."""
+    """HE-104 HE-105 HE-108: undeclared events are refused, never made up."""
     h = env.start(OrderGraph, {"total": 12}, value="1")
     before = h.history()
     with pytest.raises(errors.ResumeRefused, match=message):
@@ -254,7 +254,7 @@ def test_two_resumes_of_one_activation_are_judged_one_after_the_other(env):
 
 
 def test_wait_emits_timeout_after_its_duration(env):
-    """HE-090 HE-095 HE-116 D-17."""
+    """HE-090 HE-095 HE-116."""
     (start,) = steps("Start").values()
     wait = Wait(timedelta(days=30))
     cls = graph(start, {(start, "ok"): wait, (wait, "timeout"): Done})
@@ -268,7 +268,7 @@ def test_wait_emits_timeout_after_its_duration(env):
 
 
 def test_a_wait_of_nothing_takes_no_timer(env):
-    """HE-090 D-13."""
+    """HE-090."""
     wait = Wait(0)
     h = env.start(graph(wait, {(wait, "timeout"): Done}), {}, value="1")
     assert (h.status, kinds(h)) == ("completed", ["WorkflowCompleted"])
@@ -394,7 +394,7 @@ def test_the_most_specific_policy_wins(env):
 
 
 def test_cancel_is_immediate_and_what_comes_later_is_dropped(env):
-    """HE-053 HE-146 HE-153 D-18."""
+    """HE-053 HE-146 HE-153."""
     made = steps("Start", "Held")
     start, held = made.values()
     env.hold(held)
@@ -537,7 +537,7 @@ def test_a_context_that_grows_too_large_fails_the_step_that_makes_it_so(env):
 
 
 def test_the_published_state_is_small_and_names_steps(env):
-    """HE-102 D-21."""
+    """HE-102."""
     h = env.start(OrderGraph, {"total": 12}, value="1")
     assert h._row.published == {
         "status": "waiting",
@@ -604,7 +604,7 @@ def test_steps_may_be_called_like_methods_of_a_mapping(env):
 
 
 def test_everything_at_once_is_taken_in_order(env):
-    """HE-109 D-03: results first, then a cancel, then messages; what is left of a run that ended is dropped."""
+    """HE-109: results first, then a cancel, then messages; what is left of a run that ended is dropped."""
     start, fails, works, join = steps("Start", "Fails", "Works", "Join").values()
     hook = WaitForEvent("go", timeout=timedelta(minutes=1))
     cls = graph(
@@ -635,7 +635,7 @@ def test_everything_at_once_is_taken_in_order(env):
 
 
 def test_a_timer_and_a_resume_of_one_activation(env):
-    """D-08: the timer comes first, the resume finds the step ended and changes nothing."""
+    """The timer comes first, the resume finds the step ended and changes nothing."""
     h = env.start(OrderGraph, {"total": 12}, value="1")
     with env.batch():
         h.resume("delivered")
@@ -646,7 +646,7 @@ def test_a_timer_and_a_resume_of_one_activation(env):
 
 
 def test_a_resume_while_the_step_is_being_tried_is_refused(env):
-    """D-19: it does not wait, it works."""
+    """It does not wait, it works."""
 
     class Tries(Step):
         events = ("ok",)
@@ -692,7 +692,7 @@ def test_a_step_may_be_an_instance_with_parameters_of_its_own(env):
 
 
 def test_resumes_of_one_activation_end_their_steps_in_the_order_in_which_they_came(env):
-    """D-03 D-24: live, and for whoever reads the history."""
+    """Live, and for whoever reads the history."""
     cls, one, two, _ = two_waiting()
     h = env.start(cls, {}, value="1")
     with env.batch():

@@ -1,4 +1,4 @@
-"""The nesting matrix: every cell of it, D-04 and D-28."""
+"""The nesting matrix: every cell of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from temporalex_django import Async, Ok, Reply, Stop, api, errors
-from tests.hosts import in_memory
-from tests.unit.support import flow, once, work
+from tests.support.hosts import in_memory
+from tests.support.runs import flow, once, work
 
 PLACES = (
     *("run", "sync handler", "async handler", "branch", "branch in a sync handler", "branch in an async handler"),
@@ -210,21 +210,21 @@ def check(env, name, place):
 
 @pytest.mark.parametrize(("place", "name"), ROWS.values(), ids=ROWS)
 def test_row(env, name, place):
-    """The cells that have a row of their own (its id is the case's), D-04 D-28."""
+    """The cells that have a row of their own (its id is the case's)."""
     check(env, name, place)
 
 
 @in_memory
 @pytest.mark.parametrize(("place", "name"), sorted({*product(PLACES, USES)} - {*ROWS.values()}))
 def test_cell(env, name, place):
-    """TX-031 D-28: all others. The place is judged before anything reaches a host, so the two in memory will do."""
+    """TX-031: all others. The place is judged before anything reaches a host, so the two in memory will do."""
     check(env, name, place)
 
 
 @in_memory
 @pytest.mark.parametrize("place", PLACES)
 def test_forbidden_cells_are_refused_at_the_call_already(env, place):
-    """Page 1.10 "Places": checked when called."""
+    """Checked when called."""
 
     async def use():
         for name, call in (
@@ -263,7 +263,7 @@ def test_branch_may_not_return_async(env):
 
 
 def test_phase_that_was_called_in_run_cannot_be_awaited_in_a_branch(env):
-    """TX-169, page 1.10: checked again when awaited."""
+    """TX-169: checked again when awaited."""
 
     async def run(self, args):
         (outcome,) = await api.parallel([api.phase(0, timeout=1)])
@@ -305,7 +305,7 @@ def test_outside_a_workflow_every_primitive_says_so(name):
 @in_memory
 @pytest.mark.parametrize("name", sorted(set(PRIMITIVES) - {"now", "info", "cancel_requested"}))
 def test_predicates_may_only_read(env, name):
-    """ST-020, page 1.8."""
+    """ST-020."""
 
     async def run(self, args):
         try:
@@ -332,7 +332,7 @@ def test_primitives_inside_an_activity_are_outside_the_workflow(env):
 
 
 def test_handlers_may_be_lambdas_that_give_calls(env):
-    """Page 1.3: plain or async callables; a plain one may give an awaitable."""
+    """Plain or async callables; a plain one may give an awaitable."""
 
     async def answered(args):
         return Reply(await work(args), args)

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from temporalex_django import Err, Ok, activity, api, errors
-from tests.hosts import in_memory
-from tests.unit.support import broken, events, flow, kinds, once, other, produced, produced_kinds, work
+from tests.support.hosts import in_memory
+from tests.support.runs import broken, events, flow, kinds, once, other, produced, produced_kinds, work
 
 
 def test_results_come_in_input_order_whatever_ends_first(env):
@@ -27,7 +27,7 @@ def test_results_come_in_input_order_whatever_ends_first(env):
 
 
 def test_branches_may_be_functions_calls_or_coroutines(env):
-    """Page 1.2: zero-argument callables that return awaitables, or awaitables."""
+    """Zero-argument callables that return awaitables, or awaitables."""
 
     async def twice(n):
         return await work(n) * 2
@@ -72,7 +72,7 @@ def test_failed_activity_is_its_branchs_error(env):
 
 
 def test_forgotten_await_is_the_branchs_error(env):
-    """Page 1.10: NotAwaited in a branch."""
+    """NotAwaited in a branch."""
 
     async def forgets():
         work(1)
@@ -85,7 +85,7 @@ def test_forgotten_await_is_the_branchs_error(env):
 
 
 def test_ready_units_are_stepped_in_rounds_in_creation_order(env):
-    """TX-125 D-09: what is woken meanwhile joins the next round."""
+    """TX-125: what is woken meanwhile joins the next round."""
     log: list[str] = []
 
     async def branch(name, ready):
@@ -105,7 +105,7 @@ def test_ready_units_are_stepped_in_rounds_in_creation_order(env):
 
 
 def test_results_of_one_activation_wake_branches_in_creation_order(env):
-    """D-09 TX-184: not in the order of the results."""
+    """TX-184: not in the order of the results."""
 
     async def branch(n):
         await api.sleep(10 - n)
@@ -179,7 +179,6 @@ def test_closures_keep_their_own_item_with_partial(env):
 
 
 def test_limit_bounds_how_many_run_and_starts_them_in_input_order(env):
-    """Page 1.2 and 1.9."""
     env.hold(work)
     h = env.start(once(lambda: api.parallel([partial(work, n) for n in range(5)], limit=2)))
     assert [a["args"] for a in events(h, "ActivityScheduled")] == [[0], [1]]
@@ -263,7 +262,7 @@ def test_result_of_a_large_fan_out(env):
 
 
 def test_activity_itself_may_be_a_branch(env):
-    """Page 1.2: a zero-argument callable that returns an awaitable."""
+    """A zero-argument callable that returns an awaitable."""
 
     @activity
     def nothing():

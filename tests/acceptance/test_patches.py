@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import Ok, api, errors
-from tests.hosts import in_memory
-from tests.unit.support import events, flow, kinds, other, produced, work
+from tests.support.hosts import in_memory
+from tests.support.runs import events, flow, kinds, other, produced, work
 
 
 async def before(self, args):

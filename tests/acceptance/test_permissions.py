@@ -1,4 +1,7 @@
-"""``update(fn, permission=...)`` and ``signal(fn, permission=...)``: judged at dispatch, at first execution only, wherever a user is named."""
+"""``update(fn, permission=...)`` and ``signal(fn, permission=...)``.
+
+Judged at dispatch, at first execution only, wherever a user is named.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from temporalex_django import (
     update,
 )
 from temporalex_django.errors import ActionNotPermitted, UpdateRejected, WorkflowDefinitionError
-from tests.people import person
+from tests.support.people import person
 
 MAY = "auth.change_group"
 OTHER = "auth.view_group"

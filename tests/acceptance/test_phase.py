@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from temporalex_django import Async, Err, NoReply, Ok, Reply, Stop, TimedOut, api, errors, signal, update
-from tests.hosts import in_memory
-from tests.unit.support import events, flow, kinds, other, produced, produced_kinds, work
+from tests.support.hosts import in_memory
+from tests.support.runs import events, flow, kinds, other, produced, produced_kinds, work
 
 ADD = {"add": lambda n, total: NoReply(total + n)}
 DONE = {"done": lambda _, state: Stop(state)}
@@ -110,7 +110,7 @@ def test_signals_of_a_linear_section_are_drained_into_the_next_phase_in_order(en
     for name, n in [("b", 1), ("a", 2), ("zzz", 0), ("b", 3), ("done", None), ("a", 4)]:
         h.signal(name, n)
     assert kinds(h)[1:] == ["SignalReceived"] * 6 and h.describe()["waiting_for"] == [
-        "activity tests.unit.support.work"
+        "activity tests.support.runs.work"
     ]
     env.complete(work)
     assert h.result() == ["b1", "a2", "b3"]
@@ -134,7 +134,7 @@ def test_signal_without_handler_waits_for_a_later_phase_or_wait(env):
 
 
 def test_sync_handler_holds_back_the_next_message_until_it_is_done(env):
-    """TX-049 TX-050 D-05."""
+    """TX-049 TX-050."""
 
     async def slow(n, state):
         got = await work(n)
@@ -176,7 +176,7 @@ def test_phases_have_states_and_names_of_their_own(env):
 
 @pytest.mark.parametrize("bad", [None, 5, Reply(1, 2), Ok(1), Err(1), (1, 2), Async("no function", 1)], ids=repr)
 def test_signal_handler_with_a_bad_shape_is_logged_and_changes_nothing(env, bad, caplog):
-    """TX-063 D-06: and the phase goes on."""
+    """TX-063: and the phase goes on."""
     h = env.start(phased("kept", signal={"bad": lambda _, s: bad, **DONE}))
     with caplog.at_level(logging.ERROR):
         h.signal("bad")
@@ -187,7 +187,7 @@ def test_signal_handler_with_a_bad_shape_is_logged_and_changes_nothing(env, bad,
 
 @pytest.mark.parametrize("bad", [None, 5, NoReply(1), Ok(1), {"response": 1}, Async(None, 1)], ids=repr)
 def test_update_handler_with_a_bad_shape_fails_the_update(env, bad):
-    """TX-063 D-06: the message shows the value and the shapes."""
+    """TX-063: the message shows the value and the shapes."""
     h = env.start(phased("kept", update={"bad": lambda _, s: bad}, signal=DONE))
     with pytest.raises(errors.UpdateFailed) as caught:
         h.update("bad")
@@ -198,7 +198,7 @@ def test_update_handler_with_a_bad_shape_fails_the_update(env, bad):
 
 
 def test_signal_handler_that_raises_is_logged_once_and_changes_nothing(env, caplog):
-    """D-06 TX-078: not again when the run is rebuilt."""
+    """TX-078: not again when the run is rebuilt."""
 
     def bad(payload, state):
         state.append("half")
@@ -246,7 +246,7 @@ def test_payload_that_does_not_fit_is_logged_and_dropped(env, caplog):
 
 
 def test_handlers_cannot_reach_the_state_through_references(env):
-    """D-20: state in and state out are copies."""
+    """State in and state out are copies."""
     kept = []
 
     def keep(payload, state):
@@ -274,7 +274,7 @@ def test_handlers_cannot_reach_the_state_through_references(env):
     assert h.result() == ["keep"]
 
 
-# -- timeout ------------------------------------------------------------------------------------------------------------
+# -- timeout -----------------------------------------------------------------------------------------------------------
 
 
 def test_timeout_starts_a_timer_and_gives_the_tagged_state(env):
@@ -306,7 +306,7 @@ def test_phase_with_only_a_timeout(env):
 
 
 def test_tie_of_timeout_and_stop_signal_goes_to_the_timeout(env):
-    """D-08 D-03: resolutions first; the signal stays buffered."""
+    """Resolutions first; the signal stays buffered."""
 
     async def run(self, args):
         ended = await api.phase(0, timeout=60, signal=DONE)
@@ -322,7 +322,7 @@ def test_tie_of_timeout_and_stop_signal_goes_to_the_timeout(env):
 
 @pytest.mark.parametrize("answer", ["reply", "stop", "async"])
 def test_handler_that_runs_when_the_timer_fires_is_finished_and_counts(env, answer):
-    """TX-088 TX-090 D-08: whatever it returns, the result is the timeout form; an async value is still run."""
+    """TX-088 TX-090: whatever it returns, the result is the timeout form; an async value is still run."""
 
     async def slow(payload, state):
         await work()
@@ -372,7 +372,7 @@ def test_async_handlers_finish_before_the_timeout_returns(env):
     assert events(h, "WorkflowCompleted")[0]["never_consumed"] == ["begin"]
 
 
-# -- leaving ------------------------------------------------------------------------------------------------------------
+# -- leaving -----------------------------------------------------------------------------------------------------------
 
 
 def test_stop_drains_async_handlers_then_goes_on_in_the_same_activation(env):
@@ -407,7 +407,7 @@ def test_stop_drains_async_handlers_then_goes_on_in_the_same_activation(env):
 
 
 def test_late_fire_of_a_cancelled_phase_timer_is_dropped(env):
-    """D-08: stop first, the timer would have fired during the drain; the result is the bare state."""
+    """Stop first, the timer would have fired during the drain; the result is the bare state."""
 
     def begin(payload, state):
         async def background():
@@ -427,7 +427,7 @@ def test_late_fire_of_a_cancelled_phase_timer_is_dropped(env):
 
 
 def test_buffered_signals_after_a_stop_go_to_whoever_waits(env):
-    """D-05: after a stop everything is buffered again, also what the phase handles."""
+    """After a stop everything is buffered again, also what the phase handles."""
 
     def begin(payload, state):
         async def background():
@@ -447,7 +447,7 @@ def test_buffered_signals_after_a_stop_go_to_whoever_waits(env):
 
 
 def test_wait_inside_a_busy_handler_may_take_a_handled_signal(env):
-    """D-05: nothing is dispatched meanwhile, so it may pop the buffer."""
+    """Nothing is dispatched meanwhile, so it may pop the buffer."""
 
     async def pair(payload, state):
         return NoReply([*state, payload, await api.wait_for_signal("pair")])
@@ -460,7 +460,7 @@ def test_wait_inside_a_busy_handler_may_take_a_handled_signal(env):
 
 
 def test_handler_wins_over_a_waiter_of_an_async_unit(env):
-    """D-05: while the phase is idle."""
+    """While the phase is idle."""
 
     def begin(payload, state):
         async def background():
@@ -478,7 +478,7 @@ def test_handler_wins_over_a_waiter_of_an_async_unit(env):
 
 
 def test_call_that_a_handler_does_not_await_fails_the_handler(env, caplog):
-    """Page 1.2: in a plain handler too; its state is not taken."""
+    """In a plain handler too; its state is not taken."""
 
     def forgets(payload, state):
         work(1)

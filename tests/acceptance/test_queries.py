@@ -5,40 +5,48 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import Ok, Stop, Workflow, api, errors, query
-from tests.unit.support import flow, kinds, once, work
+from tests.support.runs import flow, kinds, once, work
 
 
 class Queried(Workflow):
     @query("state")
+    @staticmethod
     def state(state):
         return state
 
     @query("pick")
+    @staticmethod
     def pick(state, args):
         return [state, args]
 
     @query("spoil")
+    @staticmethod
     def spoil(state):
         state["items"].append("spoiled")
         return state
 
     @query("bad")
+    @staticmethod
     def bad(state):
         raise ValueError("no answer")
 
     @query("random")
+    @staticmethod
     def random(state):
         return api.random()
 
     @query("publish")
+    @staticmethod
     def publish(state):
         api.publish_state(1)
 
     @query("call")
+    @staticmethod
     def call(state):
         return work(1)
 
     @query("now")
+    @staticmethod
     def now(state):
         return api.now()
 
@@ -66,7 +74,7 @@ def test_queries_are_answered_in_every_situation(env):
 
 
 def test_query_cannot_change_what_the_next_one_sees(env):
-    """TX-134 D-20."""
+    """TX-134."""
     h = env.start(Queried)
     h.signal("publish")
     assert h.query("spoil") == {"items": [1, "spoiled"]}
@@ -83,7 +91,7 @@ def test_primitives_in_a_query_and_errors_reach_the_asker_only(env, name):
 
 
 def test_unknown_query_names_what_is_known(env):
-    """TX-138 D-12 TX-012."""
+    """TX-138 TX-012."""
     h = env.start(Queried)
     with pytest.raises(errors.UnknownQuery, match="pick"):
         h.query("nothing")
@@ -93,11 +101,25 @@ def test_unknown_query_names_what_is_known(env):
     assert without.result() == 1
 
 
-def test_handle_query_wins_over_query_functions(env):
-    """Page 1.1 and 1.10."""
+def test_a_query_may_be_a_plain_function_of_the_class(env):
+    """TX-132: it works without ``@staticmethod``, too; only linters object."""
 
+    class Plain(Workflow):
+        @query("state")
+        def state(state):  # noqa: N805 - that is the point
+            return state
+
+        async def run(self, args):
+            api.publish_state(args)
+            return Ok()
+
+    assert env.start(Plain, 7).query("state") == 7
+
+
+def test_handle_query_wins_over_query_functions(env):
     class Both(Workflow):
         @query("state")
+        @staticmethod
         def state(state):
             return "function"
 
@@ -118,7 +140,7 @@ def test_handle_query_wins_over_query_functions(env):
 
 
 def test_published_state_of_the_run_before_fills_the_gap(env):
-    """D-22: reset in the new run; what was published stays readable after the close."""
+    """Reset in the new run; what was published stays readable after the close."""
     from temporalex_django import ContinueAsNew
 
     async def run(self, args):
@@ -136,6 +158,6 @@ def test_published_state_of_the_run_before_fills_the_gap(env):
 
 
 def test_reserved_query_name_is_refused():
-    """D-12: built-in names start with two underscores."""
+    """Built-in names start with two underscores."""
     with pytest.raises(errors.WorkflowDefinitionError):
         query("__mine")

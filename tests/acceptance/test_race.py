@@ -1,4 +1,4 @@
-"""``race``: the first to finish wins, the others are cancelled (D-29, ST-067)."""
+"""``race``: the first to finish wins, the others are cancelled (ST-067)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from temporalex_django import Async, Ok, Reply, Stop, api, errors
-from tests.hosts import in_memory
-from tests.unit.support import broken, flow, kinds, once, other, work
+from tests.support.hosts import in_memory
+from tests.support.runs import broken, flow, kinds, once, other, work
 
 
 async def named(name, seconds):
@@ -17,7 +17,7 @@ async def named(name, seconds):
 
 
 def test_first_to_finish_wins_and_the_others_are_cancelled(env):
-    """ST-067 D-29: index and value; the timer of the loser is cancelled."""
+    """ST-067: index and value; the timer of the loser is cancelled."""
     env.hold(work)
     h = env.start(once(lambda: api.race(work(1), api.sleep(60), api.wait_for_signal("go"))))
     assert h.describe()["waiting_for"][0] == "race of 3"
@@ -37,7 +37,7 @@ def test_a_timeout_by_race(env):
 
 @pytest.mark.parametrize("order", [(5, 5, 5), (7, 5, 5)])
 def test_tie_goes_to_the_lowest_index(env, order):
-    """D-29: what ended in the same activation ended at the same time."""
+    """What ended in the same activation ended at the same time."""
     h = env.start(once(lambda: api.race(*[partial(named, i, s) for i, s in enumerate(order)])))
     env.advance(10)
     lowest = order.index(min(order))
@@ -45,7 +45,7 @@ def test_tie_goes_to_the_lowest_index(env, order):
 
 
 def test_tie_does_not_depend_on_how_many_rounds_a_branch_needs(env):
-    """D-29: decided when every unit is blocked."""
+    """Decided when every unit is blocked."""
 
     async def slow():
         await api.parallel([lambda: 1])
@@ -56,7 +56,6 @@ def test_tie_does_not_depend_on_how_many_rounds_a_branch_needs(env):
 
 
 def test_branch_that_raises_first_raises_in_the_caller_after_the_others_ended(env):
-    """D-29."""
     seen = []
 
     async def loser():
@@ -80,7 +79,7 @@ def test_branch_that_raises_first_raises_in_the_caller_after_the_others_ended(en
 
 
 def test_returns_after_the_losers_have_ended(env):
-    """D-29: a loser may clean up; it is cancelled once and what it returns is nobody's."""
+    """A loser may clean up; it is cancelled once and what it returns is nobody's."""
 
     async def loser():
         try:
@@ -100,7 +99,7 @@ def test_returns_after_the_losers_have_ended(env):
 
 
 def test_error_of_a_loser_is_logged_once_and_goes_to_nobody(env, caplog):
-    """D-29, page 1.10 "Errors"."""
+    """Whatever it raises, after the others have ended."""
 
     async def loser():
         try:
@@ -117,7 +116,7 @@ def test_error_of_a_loser_is_logged_once_and_goes_to_nobody(env, caplog):
 
 @pytest.mark.parametrize("depth", [1, 3, 20])
 def test_cancelling_a_loser_reaches_all_that_it_started_each_once(env, depth):
-    """D-29 page 1.9: races and parallels inside a loser, at any depth."""
+    """Races and parallels inside a loser, at any depth."""
     reached = []
 
     async def leaf(name):
@@ -152,7 +151,7 @@ def test_cancelling_a_loser_reaches_all_that_it_started_each_once(env, depth):
 
 
 def test_cancel_of_the_run_reaches_the_branches_and_then_the_caller(env):
-    """ST-085 page 1.9."""
+    """ST-085."""
     env.hold(work)
     h = env.start(once(lambda: api.race(work(1), api.sleep(60))))
     h.cancel()
@@ -161,7 +160,7 @@ def test_cancel_of_the_run_reaches_the_branches_and_then_the_caller(env):
 
 
 def test_cancel_while_losers_clean_up_does_not_reach_them_twice(env):
-    """Page 1.9: Cancelled reaches each unit once."""
+    """Cancelled reaches each unit once."""
     reached = []
 
     async def loser():
@@ -183,7 +182,7 @@ def test_cancel_while_losers_clean_up_does_not_reach_them_twice(env):
 
 
 def test_shielded_loser_ends_its_block_first(env):
-    """D-29 ST-089."""
+    """ST-089."""
 
     async def loser():
         async with api.shield():
@@ -213,8 +212,6 @@ def test_loser_gives_back_the_signal_it_waited_for(env):
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_in_handlers(env, kind):
-    """D-28."""
-
     async def body():
         return await api.race(work("won"), api.sleep(60))
 
@@ -229,7 +226,7 @@ def test_in_handlers(env, kind):
 
 
 def test_takes_what_parallel_takes(env):
-    """Page 1.10 "Places": functions, awaitables, coroutines."""
+    """Functions, awaitables, coroutines."""
 
     async def never():
         await api.sleep(60)
@@ -252,7 +249,7 @@ def test_what_cannot_be_a_branch(env, branches, message):
 
 
 def test_never_awaited(env):
-    """Page 1.2: reported when the unit ends."""
+    """Reported when the unit ends."""
 
     async def run(self, args):
         api.race(work(1))

@@ -16,7 +16,7 @@ import pytest
 
 from temporalex_django import Async, NoReply, Ok, Reply, Stop, Workflow, api, errors
 from temporalex_django.testing import WorkflowEnvironment
-from tests.unit.support import broken, events, flow, kinds, once, other, plain_commands, plain_history, produced, work
+from tests.support.runs import broken, events, flow, kinds, once, other, plain_commands, plain_history, produced, work
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,11 +50,11 @@ def changed(first=work, timer=True, second=work, end=None, extra=False):
         (
             changed(first=other),
             1,
-            "ActivityScheduled, seq 1, activity tests.unit.support.work",
-            "activity tests.unit.support.other",
+            "ActivityScheduled, seq 1, activity tests.support.runs.work",
+            "activity tests.support.runs.other",
         ),
-        (changed(timer=False), 2, "TimerStarted, seq 2", "ActivityScheduled, seq 2, activity tests.unit.support.other"),
-        (changed(second=other), 3, "activity tests.unit.support.work", "activity tests.unit.support.other"),
+        (changed(timer=False), 2, "TimerStarted, seq 2", "ActivityScheduled, seq 2, activity tests.support.runs.other"),
+        (changed(second=other), 3, "activity tests.support.runs.work", "activity tests.support.runs.other"),
         (changed(second=None), 3, "ActivityScheduled, seq 3", "WorkflowCompleted"),
         (changed(extra=True), None, "WorkflowCompleted", "ActivityScheduled, seq 4"),
         (changed(end=ValueError), None, "WorkflowCompleted", "WorkflowFailed"),
@@ -75,7 +75,7 @@ def test_other_code_is_told_what_was_recorded_and_what_it_produced(env, run, seq
 
 
 def test_arguments_durations_and_results_are_not_compared(env):
-    """Page 1.8: by kind, number and name."""
+    """By kind, number and name."""
     h = env.start(flow(two_steps))
     env.advance(10)
 
@@ -104,7 +104,7 @@ def test_replay_runs_no_activity_and_produces_nothing(env):
 
 
 def test_live_run_that_no_longer_fits_is_blocked_and_heals(env):
-    """TX-185 D-10, page 1.9: nothing written, the call does not raise, a later advance heals."""
+    """TX-185: nothing written, the call does not raise, a later advance heals."""
     h = env.start(flow(two_steps))
     before = h.history()
     flow(changed(first=other))
@@ -126,7 +126,7 @@ def test_live_run_that_no_longer_fits_is_blocked_and_heals(env):
 
 
 def test_messages_of_a_blocked_run_wait(env):
-    """D-10: and are delivered in order when it heals."""
+    """And are delivered in order when it heals."""
 
     async def good(self, args):
         await work(1)
@@ -158,7 +158,7 @@ def test_other_runs_are_not_harmed_by_a_blocked_one(env):
 
 
 def test_two_classes_of_one_name_each_run_their_own_code(env):
-    """Page 1.10 "Names": resolved through the class that was started; one that is defined later replaces it."""
+    """Resolved through the class that was started; one that is defined later replaces it."""
     old, new = flow(two_steps), flow(changed(first=other))
     runs = env.start(old), env.start(new)
     env.advance(10)
@@ -167,7 +167,7 @@ def test_two_classes_of_one_name_each_run_their_own_code(env):
 
 
 def test_recursion_error_fails_the_activation_not_the_run(env):
-    """Page 11: RecursionError blocks; healing goes on."""
+    """A RecursionError blocks; healing goes on."""
 
     def deep(n):
         return deep(n + 1)
@@ -294,7 +294,7 @@ def test_cached_and_evicted_environments_write_the_same_history():
 
 
 def test_terminated_and_open_histories_replay(env):
-    """Page 1.10: replay accepts every history; closing events without a command are not compared."""
+    """Replay accepts every history; closing events without a command are not compared."""
     h = env.start(flow(two_steps))
     env.replay(h)
     h.terminate("enough")
@@ -325,12 +325,12 @@ def test_rejected_update_does_not_move_a_run_that_waits_for_the_time(env):
 
 
 def test_events_of_the_first_activation(env):
-    """Page 1.10 "History": order, numbers, stamps."""
+    """Order, numbers, stamps."""
     with env.batch():
         h = env.start(flow(two_steps), {"a": 1}, id="first")
         h.signal("early", 1)
     history = h.history()
-    assert [(e.seq, e.activation, e.kind) for e in history[:4]] == [
+    assert [(e.number, e.activation, e.kind) for e in history[:4]] == [
         (1, 1, "WorkflowStarted"), (2, 1, "ActivationStarted"), (3, 1, "SignalReceived"), (4, 1, "ActivityScheduled"),
     ]  # fmt: skip
     assert history[0].attributes["args"] == {"a": 1}
@@ -340,7 +340,7 @@ def test_events_of_the_first_activation(env):
 
 
 def test_one_activation_of_resolution_cancel_and_messages_keeps_their_order(env):
-    """D-03, page 1.10 "Order": resolutions, cancel request, then messages, whatever the order of sending."""
+    """Resolutions, cancel request, then messages, whatever the order of sending."""
 
     async def run(self, args):
         await api.parallel([lambda: api.sleep(10), lambda: api.wait_for_signal("never")])
@@ -362,7 +362,7 @@ def test_one_activation_of_resolution_cancel_and_messages_keeps_their_order(env)
 
 
 def test_messages_left_at_continue_as_new_travel_on_in_order(env):
-    """Page 1.10, D-22: buffered signals, what came in the same activation, updates too."""
+    """Buffered signals, what came in the same activation, updates too."""
     from temporalex_django import ContinueAsNew
 
     async def run(self, args):
@@ -391,7 +391,7 @@ import json
 from functools import partial
 from temporalex_django import Ok, Reply, Stop, api
 from temporalex_django.testing import WorkflowEnvironment
-from tests.unit.support import flow, plain_commands, plain_history, work
+from tests.support.runs import flow, plain_commands, plain_history, work
 
 async def run(self, args):
     api.publish_state({"set": {"a", "b", "c", "d"}, "keys": {k: 1 for k in {"x", "y", "z"}}})
@@ -426,7 +426,7 @@ def test_commands_do_not_depend_on_the_hash_seed():
 
 
 def test_core_needs_no_django():
-    """Page 1: the environment loads without Django being installed or configured."""
+    """The environment loads without Django being installed or configured."""
     code = "import sys; sys.modules['django'] = None; import temporalex_django.testing as t; t.WorkflowEnvironment(); print('fine')"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -513,7 +513,10 @@ def test_activity_failures_replay(env):
 
 
 def test_a_run_that_is_dropped_anywhere_disturbs_no_other() -> None:
-    """ST-096: the collector may drop a suspended run in the middle of an activation of another (on 3.11 in any allocation)."""
+    """ST-096: the collector may drop a suspended run in the middle of another's activation.
+
+    On 3.11 in any allocation.
+    """
 
     class Sleeps(Workflow):
         async def run(self, args: Any) -> Any:

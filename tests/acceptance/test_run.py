@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from temporalex_django import Async, ContinueAsNew, Err, Ok, Stop, Workflow, activity, api, errors
-from tests.hosts import in_memory
-from tests.unit.support import broken, events, flow, kinds, once, other, produced, produced_kinds, work
+from tests.support.hosts import in_memory
+from tests.support.runs import broken, events, flow, kinds, once, other, produced, produced_kinds, work
 
 
 def test_run_gets_the_input_as_json_gives_it_back(env):
@@ -43,7 +43,7 @@ class Struct(msgspec.Struct):
     ("annotation", "args", "expected"), [(Order, {"sku": "a"}, 1), (Struct, {"order": {"sku": "a", "quantity": 3}}, 3)]
 )
 def test_annotated_input_is_decoded(env, annotation, args, expected):
-    """TX-002, page 1.1: dataclass and Struct."""
+    """TX-002: dataclass and Struct."""
 
     async def run(self, args):
         assert type(args) is annotation
@@ -188,7 +188,7 @@ def test_message_that_no_database_could_keep_is_made_storable(env):
 
 
 def test_unencodable_result_fails_the_run_with_the_path(env):
-    """Page 1.10: an unencodable result fails the run."""
+    """An unencodable result fails the run."""
 
     async def run(self, args):
         return Ok({"a": [1, object()]})
@@ -199,7 +199,7 @@ def test_unencodable_result_fails_the_run_with_the_path(env):
 
 
 def test_unencodable_argument_raises_at_the_call(env):
-    """Page 1.10: PayloadError at the call, with the path; nothing is scheduled."""
+    """PayloadError at the call, with the path; nothing is scheduled."""
 
     async def run(self, args):
         try:
@@ -240,7 +240,7 @@ def test_commands_of_a_sequence_appear_in_program_order(env):
         "ActivityScheduled", "ActivityCompleted", "TimerStarted", "TimerFired", "ActivityScheduled", "ActivityCompleted",
         "WorkflowCompleted",
     ]  # fmt: skip
-    assert produced(env)[0].attributes["activity"] == "tests.unit.support.work"
+    assert produced(env)[0].attributes["activity"] == "tests.support.runs.work"
 
 
 def test_activity_blocks_its_unit_until_it_completes(env):
@@ -261,7 +261,7 @@ def test_result_of_an_activity_is_not_wrapped(env):
 
 
 def test_result_is_decoded_to_the_annotation(env):
-    """Page 1.10: annotations of activities drive decoding, of arguments and results."""
+    """Annotations of activities drive decoding, of arguments and results."""
 
     @activity
     def price(order: Order) -> Order:
@@ -277,7 +277,7 @@ def test_result_is_decoded_to_the_annotation(env):
 
 
 def test_failing_activity_raises_activity_failure(env):
-    """TX-015 D-02."""
+    """TX-015."""
 
     @activity(retry=None)
     def charge(value):
@@ -318,7 +318,7 @@ def test_sleep_starts_a_timer_and_resumes_when_it_fires(env):
 
 
 def test_timers_fire_at_their_own_time_however_far_the_clock_jumps(env):
-    """TX-017 page 1.10 "Clock": what a firing starts is timed from that instant."""
+    """TX-017: what a firing starts is timed from that instant."""
 
     async def run(self, args):
         for _ in range(3):
@@ -331,7 +331,7 @@ def test_timers_fire_at_their_own_time_however_far_the_clock_jumps(env):
 
 
 def test_zero_sleep_takes_no_number_and_negative_is_an_error(env):
-    """TX-223 ST-061 D-13."""
+    """TX-223 ST-061."""
 
     async def run(self, args):
         await api.sleep(0)
@@ -536,19 +536,19 @@ def test_variables_phase_state_and_published_state_are_independent(env):
 
 
 def test_call_that_nobody_awaits_fails_its_unit(env):
-    """Page 1.2 and 1.10: NotAwaited names the call and says await."""
+    """``NotAwaited`` names the call and says await."""
 
     async def run(self, args):
         work(1)
         api.sleep(1)
         return Ok()
 
-    with pytest.raises(errors.WorkflowFailed, match=r"NotAwaited.*tests\.unit\.support\.work, sleep.*await"):
+    with pytest.raises(errors.WorkflowFailed, match=r"NotAwaited.*tests\.support\.runs\.work, sleep.*await"):
         env.start(flow(run)).result()
 
 
 def test_call_that_is_awaited_twice_is_an_error(env):
-    """Page 1.2: a call is one act."""
+    """A call is one act."""
 
     async def run(self, args):
         call = work(1)
@@ -583,7 +583,7 @@ def test_failing_activity_by_policy_without_limit_waits_for_the_clock(env):
 
 
 def test_mutating_what_the_environment_gave_changes_nothing(env):
-    """D-20: results and histories are copies."""
+    """Results and histories are copies."""
     h = env.start(once(lambda: work({"a": [1]})))
     h.result()["a"].append(2)
     h.history()[0].attributes["args"] = "changed"
@@ -592,7 +592,7 @@ def test_mutating_what_the_environment_gave_changes_nothing(env):
 
 
 def test_run_does_not_see_what_the_starter_does_to_the_arguments_later(env):
-    """D-20: arguments, payloads and results are copies."""
+    """Arguments, payloads and results are copies."""
     given: dict[str, Any] = {"items": [1]}
     kept: list[Any] = []
 
@@ -620,7 +620,7 @@ def test_run_does_not_see_what_the_starter_does_to_the_arguments_later(env):
 
 @pytest.mark.parametrize("how", ["terminate", "timeout"])
 def test_a_run_that_is_closed_before_its_first_turn_has_a_beginning(env, how):
-    """Page 1.10: WorkflowStarted is seq 1, whatever comes after it."""
+    """WorkflowStarted is seq 1, whatever comes after it."""
 
     async def run(self, args):
         return Ok(await api.wait_for_signal("x"))
@@ -632,7 +632,7 @@ def test_a_run_that_is_closed_before_its_first_turn_has_a_beginning(env, how):
             h.terminate("why")
         else:
             env.advance(10)
-    assert [(e.seq, e.activation, e.kind) for e in h.history()] == [
+    assert [(e.number, e.activation, e.kind) for e in h.history()] == [
         (1, 1, "WorkflowStarted"),
         (2, 1, "WorkflowTerminated" if how == "terminate" else "WorkflowTimedOut"),
     ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from temporalex_django import Async, NoReply, Ok, Stop, api, errors
-from tests.unit.support import broken, events, flow, kinds, once, other, work
+from tests.support.runs import broken, events, flow, kinds, once, other, work
 
 # -- shield
 
 
 def test_cancel_inside_is_raised_at_the_first_wait_after_the_block(env):
-    """ST-089 page 1.10."""
+    """ST-089."""
 
     async def run(self, args):
         async with api.shield():
@@ -33,7 +33,7 @@ def test_cancel_inside_is_raised_at_the_first_wait_after_the_block(env):
 
 
 def test_without_a_wait_after_the_block_it_is_never_raised(env):
-    """Page 1.10: the first *wait*."""
+    """The first *wait*."""
 
     async def run(self, args):
         async with api.shield():
@@ -80,7 +80,7 @@ def test_nested_shields_count(env):
 
 @pytest.mark.parametrize("how", ["parallel", "race"])
 def test_branches_started_inside_inherit_it(env, how):
-    """The brief of page 1.2: cancellation."""
+    """Cancellation in a few lines."""
 
     async def branch():
         await api.sleep(5)
@@ -102,7 +102,7 @@ def test_branches_started_inside_inherit_it(env, how):
 
 
 def test_race_inside_still_cancels_its_losers(env):
-    """D-29: a shield keeps out what comes from outside of it."""
+    """A shield keeps out what comes from outside of it."""
 
     async def run(self, args):
         async with api.shield():
@@ -154,8 +154,6 @@ def test_one_branch_shielded_the_others_not(env):
 
 
 def test_cancel_before_the_block_that_found_no_wait_comes_after_it(env):
-    """Page 1.9."""
-
     async def run(self, args):
         async with api.shield():
             await api.sleep(5)
@@ -171,7 +169,7 @@ def test_cancel_before_the_block_that_found_no_wait_comes_after_it(env):
 
 @pytest.mark.parametrize("name", ["shield", "saga"])
 def test_call_without_a_block_is_reported(env, name):
-    """Page 1.2: as a forgotten await is."""
+    """As a forgotten await is."""
 
     async def run(self, args):
         getattr(api, name)()
@@ -198,7 +196,7 @@ def test_one_object_is_one_block(env, name):
 
 
 def test_wait_cancelled_returns(env):
-    """ST-032 ST-087, page 1.10: it returns, and the unit has been told by that."""
+    """ST-032 ST-087: it returns, and the unit has been told by that."""
 
     async def run(self, args):
         before = api.cancel_requested()
@@ -227,8 +225,6 @@ async def told():
 
 
 def test_wait_cancelled_inside_a_shield_leaves_the_cancel_for_after_it(env):
-    """Page 1.10."""
-
     async def run(self, args):
         async with api.shield():
             await api.wait_cancelled()
@@ -248,7 +244,6 @@ def test_wait_cancelled_that_lost_a_race_is_cancelled_like_anything_else(env):
 
 
 def test_watcher_in_an_async_handler(env):
-    """D-28."""
     seen = []
 
     async def watch():
@@ -299,7 +294,7 @@ def test_nothing_is_undone_when_the_block_ends_well(env):
 
 
 def test_on_cancel_too_and_shielded(env):
-    """Page 1.10 "Places": a second wait in a compensation is not interrupted."""
+    """A second wait in a compensation is not interrupted."""
 
     async def slowly(name):
         await api.sleep(5)
@@ -320,7 +315,7 @@ def test_on_cancel_too_and_shielded(env):
 
 
 def test_cancel_while_compensating_waits(env):
-    """Page 1.10: shielded."""
+    """Shielded."""
 
     async def run(self, args):
         async with api.saga() as saga:
@@ -362,7 +357,7 @@ def test_error_of_a_compensation_is_logged_and_does_not_stop_the_others(env, cap
 
 
 def test_loser_of_a_race_compensates_before_the_race_ends(env):
-    """D-29 ST-094."""
+    """ST-094."""
     h = env.start(once(lambda: api.race(lambda: book(None, "loser"), api.wait_for_signal("go"))))
     h.signal("go", 1)
     assert h.result() == [1, 1]

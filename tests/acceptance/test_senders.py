@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from temporalex_django import Async, ContinueAsNew, NoReply, Ok, Reply, Stop, Workflow, api, errors, update
-from tests.people import Somebody
+from tests.support.people import Somebody
 
 ANN = Somebody("ann")
 

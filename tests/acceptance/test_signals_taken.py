@@ -1,4 +1,4 @@
-"""Which signals a race, or a wait that is given up, takes: what it returns, and nothing else (page 1.11 "Buffered signals")."""
+"""Which signals a race, or a wait that is given up, takes: what it returns, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from temporalex_django import NoReply, Ok, Stop, api, errors
-from tests.unit.support import events, flow, work
+from tests.support.runs import events, flow, work
 
 
 async def received(name):
@@ -37,7 +37,7 @@ def _keep(name, payload, state):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_loser_of_a_race_leaves_its_signal_where_it_was(env, way):
-    """ST-067: buffered before the race, which takes one of them; the other one is in its place among those of its name."""
+    """ST-067: buffered before the race, which takes one of them; the other one keeps its place."""
 
     async def run(self, args):
         await work()
@@ -86,7 +86,7 @@ def test_a_wait_under_a_timeout(env, first):
 
 
 def test_a_tie_that_the_timer_wins(env):
-    """D-29: the signal was there before the race, the sleep of no length has the lower index."""
+    """The signal was there before the race, the sleep of no length has the lower index."""
 
     async def run(self, args):
         await work()

@@ -1,4 +1,7 @@
-"""What the README promises a newcomer: its commands and files, to the letter, in a clean environment with the built wheel."""
+"""What the README promises a newcomer.
+
+Its commands and files, to the letter, in a clean environment with the built wheel.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from temporalex_django import ContinueAsNew, Ok, Workflow, api, errors
-from tests.unit.support import events, flow, kinds, once, work
+from tests.support.runs import events, flow, kinds, once, work
 
 
 async def wait(self, args):
@@ -16,7 +16,7 @@ async def wait(self, args):
 
 @pytest.mark.parametrize("name", ["execution_timeout", "run_timeout"])
 def test_run_times_out(env, name):
-    """Page 1.9: WorkflowTimedOut; none of its code runs any more."""
+    """WorkflowTimedOut; none of its code runs any more."""
     ran = []
 
     async def run(self, args):
@@ -141,7 +141,6 @@ def test_waiting_update_is_answered(env):
 
 
 def test_starts_and_signals_in_one_activation(env):
-    """Page 1.9."""
     h = env.signal_with_start(flow(wait), "go", {"a": 1}, None, id="s")
     assert h.result() == {"a": 1}
     assert h.history()[-1].activation == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from temporalex_django import Async, Err, NoReply, Ok, Reply, Stop, api, errors, update
-from tests.unit.support import events, flow, kinds, other, produced, produced_kinds, work
+from tests.support.runs import events, flow, kinds, other, produced, produced_kinds, work
 
 DONE = {"done": lambda _, state: Stop(state)}
 ADD = {"add": lambda n, total: Reply(total + n, total + n)}
@@ -84,7 +84,7 @@ def test_unhandled_update_is_rejected_the_same_way(env):
 
 
 def test_update_that_shares_the_activation_that_opens_its_phase_is_accepted(env):
-    """D-07: judged after the resolutions."""
+    """Judged after the resolutions."""
 
     async def run(self, args):
         await api.sleep(10)
@@ -99,7 +99,7 @@ def test_update_that_shares_the_activation_that_opens_its_phase_is_accepted(env)
 
 
 def test_update_that_comes_with_the_start_is_judged_after_the_first_run(env):
-    """D-07 ST-039."""
+    """ST-039."""
     with env.batch():
         h = env.start(phased(0, update=ADD))
         u = h.update_async("add", 4)
@@ -162,8 +162,6 @@ def test_rejection_reaches_the_caller_and_leaves_nothing(env, validator, message
 
 
 def test_validator_cannot_change_state_or_arguments(env):
-    """D-20."""
-
     def spoil(args, state):
         args.append("spoiled")
         state.append("spoiled")
@@ -190,7 +188,7 @@ def test_validators_do_not_run_on_replay(env):
 
 
 def test_busy_handler_keeps_updates_waiting_and_they_are_judged_in_order(env):
-    """TX-076 TX-077 D-07: pending, not in the history; the validator sees the state that the handler will get."""
+    """TX-076 TX-077: pending, not in the history; the validator sees the state that the handler will get."""
     seen = []
 
     async def slow(n, state):
@@ -213,7 +211,7 @@ def test_busy_handler_keeps_updates_waiting_and_they_are_judged_in_order(env):
 
 
 def test_signals_and_updates_keep_one_order_behind_a_busy_handler(env):
-    """TX-181 D-07 D-24 ST-046: `after` counts the signals received before."""
+    """TX-181 ST-046: `after` counts the signals received before."""
 
     async def slow(n, state):
         await work(n)
@@ -242,7 +240,7 @@ def test_signals_and_updates_keep_one_order_behind_a_busy_handler(env):
 
 
 def test_updates_behind_a_busy_handler_are_rejected_when_its_phase_stops(env):
-    """D-07, page 1.10: later ones of the same activation are judged by what is open then."""
+    """Later ones of the same activation are judged by what is open then."""
 
     async def stopping(_, state):
         await work()
@@ -265,7 +263,7 @@ def test_updates_behind_a_busy_handler_are_rejected_when_its_phase_stops(env):
 
 
 def test_update_handler_that_raises_fails_the_update_only(env):
-    """TX-078 D-06."""
+    """TX-078."""
 
     def bad(args, state):
         state.append("half")
@@ -290,7 +288,7 @@ def test_response_that_cannot_be_encoded_fails_the_update_and_keeps_the_state(en
 
 
 def test_same_id_runs_once_and_gives_the_first_outcome(env):
-    """TX-079 page 1.9."""
+    """TX-079."""
     h = env.start(phased(0, update=ADD))
     assert h.update("add", 5, id="key") == 5
     assert h.update("add", 7, id="key") == 5
@@ -311,7 +309,7 @@ def test_the_id_of_an_update_is_no_other_updates(env):
 
 
 def test_id_of_a_rejected_update_stays_free(env):
-    """Page 1.9: only an accepted one occupies it."""
+    """Only an accepted one occupies it."""
     h = env.start(phased(0, update=ADD))
     with pytest.raises(errors.UpdateRejected):
         h.update("nobody", 1, id="key")
@@ -332,7 +330,7 @@ def test_same_id_after_a_failure_gives_the_same_failure(env):
 
 
 def test_messages_to_a_closed_run_are_refused(env):
-    """TX-080, page 1.9: WorkflowClosed is an UpdateRejected."""
+    """TX-080: WorkflowClosed is an UpdateRejected."""
     h = env.start(phased(0, update=ADD, signal=DONE))
     h.update("add", 1, id="first")
     h.signal("done")
@@ -423,7 +421,7 @@ def test_stop_of_an_update_answers_before_the_run_completes(env):
 
 
 def test_update_is_not_judged_by_a_refused_one_before_it(env):
-    """D-07: in a batch, each by the state of its turn."""
+    """In a batch, each by the state of its turn."""
     h = env.start(phased(0, update={"end": lambda a, s: Stop(s, "bye"), **ADD}))
     with env.batch():
         no, yes, end, late = (h.update_async(n, 1) for n in ("nobody", "add", "end", "add"))

@@ -1,7 +1,7 @@
 """Workflows and activities that end the process that runs them, or hang it, as long as a file is there.
 
-No workflow may do such things; that C code calls C code (``map`` a function that is not written in Python) hides it from the
-determinism guard, also from that of Python 3.11.
+No workflow may do such things; that C code calls C code (``map`` a function that is not written in Python) hides it
+from the determinism guard, also from that of Python 3.11.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class DeadlyToAsk(Workflow):
     """Ends whoever asks it or updates it while the file is there."""
 
     @query("ask")
+    @staticmethod
     def ask(state: str) -> str:
         segfault_if(state)
         return "harmless"

@@ -22,7 +22,9 @@ def compute(rounds: int) -> None:
 
 
 class Ticking(Workflow):
-    """Each signal takes ``spins`` rounds of computing; the result is how many came, and how many of them in their place.
+    """Each signal takes ``spins`` rounds of computing.
+
+    The result is how many came, and how many of them in their place.
 
     ``late``: its phase opens at the signal ``go``.
     """
@@ -44,7 +46,10 @@ class Ticking(Workflow):
 
 
 class Counting(Workflow):
-    """Takes so many signals ``tick`` one by one after ``go``, each with ``spins`` rounds of computing; the result is what they said."""
+    """Takes so many signals ``tick`` one by one after ``go``, each with ``spins`` rounds of computing.
+
+    The result is what they said.
+    """
 
     async def run(self, args: dict[str, int]) -> Ok[Any]:
         await api.wait_for_signal("go")

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "docs" / "images"

@@ -10,13 +10,13 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 
+from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_start
-from temporalex_django.workers.pump import run_until_idle
-from tests.processes import running, worker
-from tests.proxy import environment, proxied
-from tests.waiting import wait_for
+from temporalex_django.workers.loop import run_until_idle
+from tests.support.processes import running, worker
+from tests.support.proxy import environment, proxied
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 SKEWED = Path(__file__).parent / "skewed"
@@ -104,11 +104,11 @@ def test_a_statement_of_a_turn_that_is_cancelled_is_tried_again(monkeypatch: Any
     started = start("Doubling", {"n": 4})
     write, slow = DjangoStorage.write, iter([True, True])
 
-    def cancelled(self: DjangoStorage, writes: Any) -> None:
+    def cancelled(self: DjangoStorage, writes: Any, **more: Any) -> None:
         if writes and next(slow, False):
             with connection.cursor() as cursor:
                 cursor.execute("set local statement_timeout = '10ms'; select pg_sleep(20)")
-        write(self, writes)
+        write(self, writes, **more)
 
     monkeypatch.setattr(DjangoStorage, "write", cancelled)
     run_until_idle()

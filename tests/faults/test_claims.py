@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.capacity import UNMEASURED, Capacity
 from temporalex_django.models import ActivityTask, Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_start
-from temporalex_django.runtime.room import Room
-from temporalex_django.workers.pump import Pump
-from tests.processes import worker
-from tests.proxy import environment, proxied
-from tests.waiting import wait_for
+from temporalex_django.workers.loop import WorkerLoop
+from tests.support.processes import worker
+from tests.support.proxy import environment, proxied
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -73,52 +73,62 @@ def test_what_is_taken_ahead_and_not_begun_is_given_back_uncounted(tmp_path: Pat
     hold = tmp_path / "hold"
     hold.touch()
     started = start("Mixed", {"long": 3, "hold": str(hold)})
-    pump = Pump()
-    pump.pool._threads = 1
-    pump.row.register(pump.storage)
+    loop = WorkerLoop()
+    loop.pool._threads = 1
+    loop.row.register(loop.storage)
     try:
-        pump.round()
-        waiting = pump.storage.claim_tasks(room=Room(threads=3), queues=["default"], owner=pump.row.epoch)
-        pump.pool.submit(waiting)
-        assert ActivityTask.objects.filter(owner=pump.row.epoch, attempt=1, started_at=None).count() == 3
-        back = wait_for(pump.pool.overdue)
-        pump.storage.give_back(back)
+        loop.poll()
+        waiting = loop.storage.claim_tasks(capacity=Capacity(threads=3), queues=["default"], owner=loop.row.epoch)
+        loop.pool.submit(waiting)
+        assert ActivityTask.objects.filter(owner=loop.row.epoch, attempt=1, started_at=None).count() == 3
+        back = wait_for(loop.pool.overdue)
+        loop.storage.give_back(back)
         assert ActivityTask.objects.filter(owner=None, attempt=0).count() == 2
-        (begun,) = pump.pool.begun()
-        pump.storage.begin_tasks([begun])
-        assert ActivityTask.objects.get(owner=pump.row.epoch).started_at == begun.started_at
+        (begun,) = loop.pool.begun()
+        loop.storage.begin_tasks([begun])
+        assert ActivityTask.objects.get(owner=loop.row.epoch).started_at == begun.started_at
     finally:
         hold.unlink()
-        pump._leave(None, hurried=False)
+        loop._leave(None, hurried=False)
     assert not closed(started)
 
 
 def test_room_is_for_what_can_begin_and_for_what_was_measured() -> None:
-    room = Room(threads=1, tasks=1, ahead={"quick": 2}, asyncs={"waits"})
-    taken = [name for name in ("slow", "slow", "waits", "waits", "quick", "quick", "quick") if room.takes(name)]
+    capacity = Capacity(threads=1, tasks=1, ahead={"quick": 2}, asyncs={"waits"})
+    taken = [name for name in ("slow", "slow", "waits", "waits", "quick", "quick", "quick") if capacity.takes(name)]
     assert taken == ["slow", "waits", "quick", "quick"]
-    assert not room
-    assert not Room(tasks=5)  # nothing is async: nothing could use them
+    assert not capacity
+    assert not Capacity(tasks=5)  # nothing is async: nothing could use them
+    capacity = Capacity(ahead={"quick": 2, UNMEASURED: 2}, together=3, asyncs={"waits"}, measured={"quick", "slow"})
+    taken = [name for name in ("slow", "waits", "new", "quick", "other", "new", "quick") if capacity.takes(name)]
+    assert taken == ["new", "quick", "other"]
+    assert not capacity
 
 
 @pytest.mark.parametrize("asyncs", [set(), {"tests.app.durable.double"}], ids=["no async ones", "async ones"])
 def test_a_claim_takes_what_there_is_room_for(asyncs: set[str]) -> None:
     for n in range(4):
         start("Doubling", {"n": n}, workflow_id=f"d-{n}")
-    pump = Pump(inline=True)
-    pump.engine.turn(limit=10, queues=["default"])
-    pump._leave(None, hurried=True)
+    loop = WorkerLoop(inline=True)
+    loop.engine.turn(limit=10, queues=["default"])
+    loop._leave(None, hurried=True)
     (name,) = set(ActivityTask.objects.values_list("activity", flat=True))
     named = {name} if asyncs else set()
     storage = DjangoStorage()
 
-    def claimed(**room: Any) -> int:
-        return len(storage.claim_tasks(room=Room(asyncs=named, **room), queues=["default"], owner=1))
+    def claimed(**capacity: Any) -> int:
+        return len(storage.claim_tasks(capacity=Capacity(asyncs=named, **capacity), queues=["default"], owner=1))
 
     assert claimed(**({"threads": 3} if asyncs else {"tasks": 3})) == 0
     assert claimed(ahead={"other": 5}) == 0
     assert claimed(**({"tasks": 1} if asyncs else {"threads": 1})) == 1
-    assert claimed(ahead={name: 2}) == 2
+    assert claimed(ahead={UNMEASURED: 5}, measured={name}) == 0
+    if asyncs:
+        assert claimed(ahead={UNMEASURED: 5}) == 0
+        assert claimed(ahead={name: 1}) == 1
+    else:
+        assert claimed(ahead={UNMEASURED: 1}, measured={"other"}) == 1
+    assert claimed(ahead={name: 1}) == 1
     assert claimed(threads=5, tasks=5, ahead={name: 2}) == 1
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, Instance
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
-from tests.processes import running, worker
-from tests.waiting import wait_for
+from tests.support.processes import running, worker
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 

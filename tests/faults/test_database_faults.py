@@ -1,4 +1,7 @@
-"""The database goes away, sessions freeze, rows are locked crosswise. Every process here is one that the test started."""
+"""The database goes away, sessions freeze, rows are locked crosswise.
+
+Every process here is one that the test started.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
 
+from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_start
-from tests.processes import worker
-from tests.waiting import wait_for
+from tests.support.processes import worker
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -35,7 +38,7 @@ def closed(started: Started) -> bool:
 
 
 def end_other_sessions() -> int:
-    """What a restart of the server does to everybody else: every session of this database ends, whatever it was doing."""
+    """What a restart of the server does to others: every session of this database ends, whatever it was doing."""
     with connection.cursor() as cursor:
         cursor.execute(
             "select count(pg_terminate_backend(pid)) from pg_stat_activity"

@@ -1,4 +1,7 @@
-"""Callers that lock a business row before ``update()``, and the atomic activity of the same run that needs it: both go on."""
+"""Callers that lock a business row before ``update()``, and the atomic activity of the same run that needs it.
+
+Both go on.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from django.contrib.auth import get_user_model
 from django.db import DatabaseError, connections, transaction
 
 from temporalex_django import WorkflowHandle
+from temporalex_django.db.starts import NewStart, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import UpdateTimeout
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, insert_message, insert_start
-from tests.processes import worker
-from tests.waiting import wait_for
+from tests.support.processes import worker
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
@@ -64,3 +67,4 @@ def test_atomic_activities_are_not_starved_by_callers_that_have_their_row(
             over.set()
             for caller in callers:
                 caller.join()
+    assert done()

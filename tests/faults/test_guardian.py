@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from temporalex_django.liveness.crash_markers import Marked, left_in
+from temporalex_django.liveness.process_identity import identity_of, state_of
 from temporalex_django.models import Chain, Instance, Worker
-from temporalex_django.runtime.places import place_of, state_of
-from temporalex_django.runtime.slots import Marked, left_in
 from tests.faults.test_crash_marks import closed, instance, start, supervised
-from tests.processes import running, worker
-from tests.waiting import wait_for
+from tests.support.processes import running, worker
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -50,12 +50,19 @@ def test_a_run_that_nothing_can_interrupt_is_blocked_and_the_others_go_on(
     assert "ended by its guardian, because for 1 s nothing could interrupt it" in blocked["error"]
 
 
-def test_the_guardian_dies_and_so_does_the_worker(subprocess_env: dict[str, str], tmp_path: Path) -> None:
-    with worker(subprocess_env, tmp_path) as process:
+@pytest.mark.parametrize("in_c", [False, True], ids=["at rest", "in code that nothing can interrupt"])
+def test_the_guardian_dies_and_so_does_the_worker(subprocess_env: dict[str, str], tmp_path: Path, in_c: bool) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    with worker(env_with(subprocess_env, HARD_DEADLOCK_TIMEOUT=600.0), tmp_path) as process:
         child = process.child
+        if in_c:
+            start("HopelessActivity", {"path": str(log)})
+            wait_for(log.read_text)
         os.kill(process.pid, signal.SIGKILL)
         process.popen.wait(20)
-        wait_for(lambda: not place_of(child), what="the worker to end with its guardian")
+        wait_for(lambda: not identity_of(child), what="the worker to end with its guardian")
+        assert process.popen.returncode == -signal.SIGKILL
 
 
 def test_the_guardian_is_stopped_and_so_is_the_worker_until_it_goes_on(
@@ -98,9 +105,9 @@ def test_a_worker_that_was_stopped_in_a_turn_blames_nobody(subprocess_env: dict[
     busy.touch()
     with worker(env, tmp_path) as process:
         child = process.child
-        slot = Worker.objects.get().slot
+        marker = Worker.objects.get().crash_marker
         run = start("BusyWhile", {"path": str(busy)})
-        wait_for(lambda: (left := left_in(slot)) is not None and Marked("chain", run.chain_id) in left.marks)
+        wait_for(lambda: (left := left_in(marker)) is not None and Marked("chain", run.chain_id) in left.marks)
         os.kill(child, signal.SIGSTOP)
         wait_for(lambda: state_of(child) == "T")
         busy.unlink()

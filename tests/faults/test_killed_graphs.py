@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.core.replaying import replay
+from temporalex_django.core.history.replay import replay
 from tests.app.graphs import Order
-from tests.processes import worker
-from tests.waiting import wait_for
+from tests.support.processes import worker
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 

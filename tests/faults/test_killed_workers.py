@@ -10,12 +10,12 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
 
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
-from tests.campaign import scaled
-from tests.processes import running, worker
-from tests.waiting import wait_for
+from tests.support.campaign import scaled
+from tests.support.processes import running, worker
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -189,7 +189,9 @@ def test_two_workers_share_the_work(subprocess_env: dict[str, str], tmp_path: Pa
         runs = [start("Tally", workflow_id=f"t{i}") for i in range(20)]
         for s in runs:
             for n in range(5):
-                insert_message(s.chain_id, kind="update", name="add", body=n, dedupe=str(n), storage=DjangoStorage())
+                insert_message(
+                    s.chain_id, kind="update", name="add", body=n, request_id=str(n), storage=DjangoStorage()
+                )
             insert_message(s.chain_id, kind="signal", name="stop", body=None, storage=DjangoStorage())
         wait_for(lambda: not Instance.objects.open().exists())
 

@@ -1,4 +1,7 @@
-"""A worker is killed in the middle of a long inbox: what was consumed is kept, the next worker rebuilds the run and goes on."""
+"""A worker is killed in the middle of a long inbox.
+
+What was consumed is kept, the next worker rebuilds the run and goes on.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from pathlib import Path
 import pytest
 from django.db import transaction
 
+from temporalex_django.db.starts import NewStart, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, Instance, Message
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, insert_message, insert_start
 from tests.app.turns import spins
-from tests.campaign import scaled
-from tests.processes import worker
-from tests.waiting import wait_for
+from tests.support.campaign import scaled
+from tests.support.processes import worker
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

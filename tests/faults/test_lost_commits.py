@@ -13,8 +13,8 @@ from django.db import OperationalError, connection, connections, transaction
 from temporalex_django import errors
 from temporalex_django.actions import inline
 from temporalex_django.models import Message
-from tests.integration.client_flows import Basket, drain
-from tests.proxy import Proxy, proxied, through
+from tests.support.client_flows import Basket, drain
+from tests.support.proxy import Proxy, proxied, through
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 

@@ -1,4 +1,7 @@
-"""Behind PgBouncer in transaction mode: web requests and workers share sessions of the server, and nobody changes them for the others."""
+"""Behind PgBouncer in transaction mode.
+
+Web requests and workers share sessions of the server, and nobody changes them for the others.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,17 @@ from django.db import connection, connections, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
+from temporalex_django.db.connections import worker_session
+from temporalex_django.db.paging import in_pages
+from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import AlreadyRunning, UpdateTimeout
 from temporalex_django.models import Instance, Worker
-from temporalex_django.runtime.connections import worker_session
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_start
-from temporalex_django.runtime.pages import in_pages
-from tests import pgbouncer
 from tests.app.durable import Tally
 from tests.conftest import in_ci
-from tests.processes import worker
-from tests.waiting import wait_for
+from tests.support import pgbouncer
+from tests.support.processes import worker
+from tests.support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.postgres,

@@ -1,19 +1,23 @@
-"""Old and new code side by side: what one worker cannot take another one does, and all is well when the old ones have gone."""
+"""Old and new code side by side.
+
+What one worker cannot take another one does, and all is well when the old ones have gone.
+"""
 
 from __future__ import annotations
 
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db.models import F
 
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
-from tests.processes import worker
-from tests.waiting import wait_for
+from tests.support.processes import worker
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -25,6 +29,9 @@ class Rolling(Workflow):
         return Ok(await api.wait_for_signal("go"))
 """
 NEW = """
+import os
+import time
+
 from temporalex_django import Ok, Workflow, activity, api
 
 @activity
@@ -40,11 +47,21 @@ class Rolling(Workflow):
 class Fresh(Workflow):
     async def run(self, args):
         return Ok(await added(args))
+
+@activity
+def held(path):
+    deadline = time.monotonic() + 60
+    while os.path.exists(path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+class Held(Workflow):
+    async def run(self, args):
+        return Ok(await held(args))
 """
 
 
-def start(workflow: str, number: int) -> Started:
-    new = NewStart(workflow=workflow, workflow_id=f"{workflow}-{number}", args=number)
+def start(workflow: str, number: int, args: Any = None) -> Started:
+    new = NewStart(workflow=workflow, workflow_id=f"{workflow}-{number}", args=number if args is None else args)
     return insert_start(new, storage=DjangoStorage())
 
 
@@ -76,7 +93,7 @@ def test_runs_of_new_code_that_old_workers_took_heal_when_those_have_gone(
         wait_for(lambda: Instance.objects.filter(blocked__code="nondeterminism").count() == 6)
         with worker(new, tmp_path, name="newer"):
             # as after many tries: the next one is far away
-            Chain.objects.filter(closed=False, attempt__gt=0).update(due_at=F("stamp") + timedelta(hours=1))
+            Chain.objects.filter(closed=False, failed_tries__gt=0).update(due_at=F("activated_at") + timedelta(hours=1))
             before.terminate()
             wait_for(lambda: closed(runs), seconds=15)
     assert {run.status for run in Instance.objects.all()} == {"completed"}
@@ -86,11 +103,18 @@ def test_classes_and_activities_that_old_workers_lack_are_left_to_new_ones(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
     old, new = deployed(tmp_path / "old", OLD, subprocess_env), deployed(tmp_path / "new", NEW, subprocess_env)
-    with worker(old, tmp_path, name="old"):
+    hold = tmp_path / "hold"
+    hold.touch()
+    with worker(old, tmp_path, name="old") as before:
         runs = [start("Fresh", number) for number in range(3)]
         wait_for(lambda: Instance.objects.filter(blocked__code="unknown_workflow").count() == 3)
         with worker(new, tmp_path, name="new"):
             runs += [start("Fresh", number) for number in range(3, 20)]
+            wait_for(lambda: closed(runs), seconds=20)
+            # more than the new one has threads for: the old one comes to them
+            runs += [start("Held", number, str(hold)) for number in range(20)]
+            before.says("rolling.workflows.held is not in this process: left to a worker that has it")
+            hold.unlink()
             wait_for(lambda: closed(runs), seconds=20)
     assert {run.status for run in Instance.objects.all()} == {"completed"}
     assert not ActivityTask.objects.exists()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.core import history_file
-from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, ENGINE_VERSION, INPUTS, KINDS, HistoryEvent
-from temporalex_django.core.replaying import replay
+from temporalex_django.core.history import json_file
+from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, ENGINE_VERSION, INPUTS, KINDS, HistoryEvent
+from temporalex_django.core.history.replay import replay
 from temporalex_django.errors import NondeterminismError
 from tests.histories import flows
 
@@ -18,7 +18,7 @@ FILES = sorted(Path(__file__).parent.glob("*.json"))
 
 
 def stored(path):
-    read = history_file.load(path.read_text(), source=path.name)
+    read = json_file.load(path.read_text(), source=path.name)
     return getattr(flows, read.workflow).definition, read.events
 
 
@@ -63,4 +63,4 @@ def test_all_are_of_the_engine_and_the_format_of_today():
         assert (data["temporalex_history"], data["events"][0]["attributes"]["engine"]) == (1, ENGINE_VERSION), path.name
         events = stored(path)[1]
         assert all(isinstance(event, HistoryEvent) for event in events)
-        assert history_file.dump(events) == path.read_text(), f"{path.name} was written by hand"
+        assert json_file.dump(events) == path.read_text(), f"{path.name} was written by hand"

@@ -1,4 +1,7 @@
-"""What a worker lacks (an activity, a step, a class, a key) is left to one that has it, and said; nothing fails for good."""
+"""What a worker lacks (an activity, a step, a class, a key) is left to one that has it, and said.
+
+Nothing fails for good.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from temporalex_django.actions.describe import describe
 from temporalex_django.actions.targets import find_chain
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.core.payloads import JsonCodec
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
 from temporalex_django.testing import WorkflowEnvironment
-from temporalex_django.workers.keeper import Keeper
-from temporalex_django.workers.pump import Pump
+from temporalex_django.workers.loop import WorkerLoop
+from temporalex_django.workers.maintenance import Maintenance
 from tests.app import durable, graphs
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,19 +47,19 @@ def _all_keys() -> Iterator[None]:
 
 
 @pytest.fixture
-def pump() -> Iterator[Pump]:
-    yield from _pump()
+def loop() -> Iterator[WorkerLoop]:
+    yield from _loop()
 
 
 @pytest.fixture
-def another() -> Iterator[Pump]:
-    yield from _pump()
+def another() -> Iterator[WorkerLoop]:
+    yield from _loop()
 
 
-def _pump() -> Iterator[Pump]:
-    made = Pump(inline=True)
+def _loop() -> Iterator[WorkerLoop]:
+    made = WorkerLoop(inline=True)
     yield made
-    made.slot.close()
+    made.marker.close()
 
 
 def start(name: str, args: Any = None, **options: Any) -> Started:
@@ -73,21 +76,21 @@ def waiting_for(started: Started) -> list[str]:
     return describe(find_chain(started.chain_id, storage=storage), storage=storage).waiting_for
 
 
-def turn(pump: Pump, times: int = 6) -> None:
+def turn(loop: WorkerLoop, times: int = 6) -> None:
     for _ in range(times):
-        pump.round()
+        loop.poll()
 
 
 def test_an_activity_that_is_not_here_is_left_and_nothing_spins(
-    pump: Pump, another: Pump, monkeypatch: pytest.MonkeyPatch
+    loop: WorkerLoop, another: WorkerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = start("Doubling", {"n": 4})
     with monkeypatch.context() as lacking:
         lacking.delitem(activity.registry, durable.double.name)
-        turn(pump)
+        turn(loop)
         task = ActivityTask.objects.get()
         assert (task.attempt, task.owner) == (0, None)
-        assert pump.storage.next_due(queues=["default"]) != 0.0
+        assert loop.storage.next_due(queues=["default"]) != 0.0
         assert f"a worker with the activity {durable.double.name}" in waiting_for(started)
     assert instance(started).is_open
 
@@ -95,33 +98,33 @@ def test_an_activity_that_is_not_here_is_left_and_nothing_spins(
     assert instance(started).closing_value == {"result": 8}
 
 
-def test_a_worker_lists_its_activities_and_is_not_waited_for(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_lists_its_activities_and_is_not_waited_for(loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     started = start("Doubling", {"n": 4})
-    pump.row.register(pump.storage)
+    loop.row.register(loop.storage)
     with monkeypatch.context() as lacking:
         lacking.delitem(activity.registry, durable.double.name)
-        turn(pump)
+        turn(loop)
     assert durable.double.name in Worker.objects.get().activity_names
     assert waiting_for(started) == [f"activity {durable.double.name}"]
 
 
-def test_an_activity_that_comes_with_a_later_import_is_taken(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_activity_that_comes_with_a_later_import_is_taken(loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The very worker that lacked it looks again when it has it."""
     started = start("Doubling", {"n": 4})
     with monkeypatch.context() as lacking:
         lacking.delitem(activity.registry, durable.double.name)
-        turn(pump)
-    turn(pump)
+        turn(loop)
+    turn(loop)
     assert instance(started).status == "completed"
 
 
 def test_an_atomic_activity_that_is_not_here_is_left(
-    pump: Pump, another: Pump, monkeypatch: pytest.MonkeyPatch
+    loop: WorkerLoop, another: WorkerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = start("Booking", {"name": "ann"})
     with monkeypatch.context() as lacking:
         lacking.delitem(activity.registry, durable.write_user.name)
-        turn(pump)
+        turn(loop)
         assert (instance(started).is_open, instance(started).blocked) == (True, None)
         assert f"a worker with the activity {durable.write_user.name}" in waiting_for(started)
     turn(another)
@@ -129,14 +132,14 @@ def test_an_atomic_activity_that_is_not_here_is_left(
 
 
 def test_a_step_that_is_not_in_the_graph_here_is_offered_again(
-    pump: Pump, another: Pump, monkeypatch: pytest.MonkeyPatch
+    loop: WorkerLoop, another: WorkerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = next(cls for cls in workflow.concrete() if cls.__module__ == graphs.__name__)
     started = start(flow.name, {})
-    pump.row.register(pump.storage)  # it knows the database's time from then on
+    loop.row.register(loop.storage)  # it knows the database's time from then on
     with monkeypatch.context() as lacking:
-        lacking.setattr("temporalex_django.graph.activities.StepActivity._step", _no_step)
-        turn(pump)
+        lacking.setattr("temporalex_django.graph.durable.activities.StepActivity._step", _no_step)
+        turn(loop)
         task = ActivityTask.objects.get()
         assert (task.attempt, task.owner) == (0, None)
         assert any(what.startswith("a worker with tests.app.graphs") for what in waiting_for(started))
@@ -149,14 +152,14 @@ def _no_step(self: Any, key: str, workflow: Any) -> Any:
     raise errors.ActivityNotFound(f"{workflow.__name__} has no step {key!r} in this process")
 
 
-def test_an_activity_whose_key_is_not_here_is_left_and_says_so(pump: Pump, another: Pump) -> None:
+def test_an_activity_whose_key_is_not_here_is_left_and_says_so(loop: WorkerLoop, another: WorkerLoop) -> None:
     with override_settings(TEMPORALEX={"PAYLOAD_CODEC": LOCKED}):
         started = start("Recording", {"path": "/dev/null", "hold": "/nowhere/secret"})
-        pump.pool._stopping = True  # the run is advanced, its activity not taken
-        turn(pump, 1)
-        pump.pool._stopping = False
+        loop.pool._stopping = True  # the run is advanced, its activity not taken
+        turn(loop, 1)
+        loop.pool._stopping = False
         keys.discard("k2")
-        turn(pump)
+        turn(loop)
         task = ActivityTask.objects.get()
         assert (task.attempt, task.owner, task.waits_for) == (0, None, "the key 'k2'")
         assert "a worker with the key 'k2'" in waiting_for(started)
@@ -166,50 +169,52 @@ def test_an_activity_whose_key_is_not_here_is_left_and_says_so(pump: Pump, anoth
     assert instance(started).status == "completed"
 
 
-def test_a_run_whose_key_is_not_here_is_left_then_blocked_visibly_and_heals(pump: Pump, another: Pump) -> None:
+def test_a_run_whose_key_is_not_here_is_left_then_blocked_visibly_and_heals(
+    loop: WorkerLoop, another: WorkerLoop
+) -> None:
     with override_settings(TEMPORALEX={"PAYLOAD_CODEC": LOCKED}):
         started, other = start("Doubling", {"n": 1, "note": "secret"}), start("Doubling", {"n": 2}, workflow_id="other")
         keys.discard("k2")
-        turn(pump)
+        turn(loop)
         assert instance(other).status == "completed"
         assert instance(started).blocked is None  # another worker may have it
-        pump.storage.decline([started.chain_id], seconds=0)
-        turn(pump)
+        loop.storage.defer([started.chain_id], seconds=0)
+        turn(loop)
         assert instance(started).blocked["code"] == "key_missing"  # type: ignore[index] # asserted by it
         assert "a worker with the key 'k2'" in waiting_for(started)
         keys.add("k2")
-        Chain.objects.update(due_at=Chain.objects.values_list("stamp", flat=True).exclude(stamp=None)[0])
+        Chain.objects.update(due_at=Chain.objects.values_list("activated_at", flat=True).exclude(activated_at=None)[0])
         turn(another)
     assert (instance(started).status, instance(started).blocked) == ("completed", None)
 
 
-def test_a_run_that_was_blocked_just_when_its_worker_came_heals_by_itself(pump: Pump) -> None:
+def test_a_run_that_was_blocked_just_when_its_worker_came_heals_by_itself(loop: WorkerLoop) -> None:
     """The worker that blocked it had looked before the other one was there; no worker starts after that."""
     started = start("Doubling", {"n": 1})
     cls = workflow.registry.pop("Doubling")
     try:
-        turn(pump, 1)
+        turn(loop, 1)
     finally:
         workflow.registry["Doubling"] = cls
     assert waiting_for(started) == ["a worker with the class Doubling (version 1)"]
-    Keeper(pump).tend()
-    turn(pump)
+    Maintenance(loop).tend()
+    turn(loop)
     assert instance(started).status == "completed"
 
 
-def test_what_old_code_blocked_goes_on_when_the_last_old_worker_leaves(pump: Pump, another: Pump) -> None:
+def test_what_old_code_blocked_goes_on_when_the_last_old_worker_leaves(loop: WorkerLoop, another: WorkerLoop) -> None:
     """Back-off has grown while old workers took it again and again: that no longer counts."""
     started = start("Tally")
-    pump.row.register(pump.storage)
+    loop.row.register(loop.storage)
     another.row.register(another.storage)
-    turn(pump, 1)
+    turn(loop, 1)
     blocked = {"code": "nondeterminism", "error": "NondeterminismError", "since": "2026-01-01T00:00:00Z", "attempt": 9}
     Instance.objects.update(blocked=blocked)
-    Chain.objects.update(attempt=9, due_at=pump.storage.now().replace(year=2100))
+    Chain.objects.update(failed_tries=9, due_at=loop.storage.now().replace(year=2100))
     insert_message(started.chain_id, kind="signal", name="stop", body=None, storage=DjangoStorage())
 
-    with pump.storage.transaction():
-        pump.row.remove(pump.storage)
+    with loop.storage.transaction():
+        loop.row.remove(loop.storage)
     turn(another)
     assert (instance(started).status, instance(started).blocked) == ("completed", None)
 

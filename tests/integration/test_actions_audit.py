@@ -14,20 +14,21 @@ from temporalex_django.actions.base import Action, Actor, storage
 from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.move import Move
 from temporalex_django.actions.query import Query
-from temporalex_django.actions.signal import Signal
+from temporalex_django.actions.registry import ACTIONS
+from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
-from temporalex_django.actions.targets import Target, find
+from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.terminate import Terminate
-from temporalex_django.actions.update import Update
+from temporalex_django.actions.update import SendUpdate
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from temporalex_django.signals import operator_acted
-from tests.integration.client_flows import Basket, rolled_back
+from tests.support.client_flows import Basket, rolled_back
 
 pytestmark = pytest.mark.django_db
 
 
-def target() -> Target:
+def target() -> RunTarget:
     return find("b-1", storage=storage())
 
 
@@ -37,8 +38,8 @@ OPERATIONS = {
     "signal_with_start": (
         lambda by: SignalWithStart(Basket, signal="note", id="b-3", payload="secret", by=by), "start", {"signal": "note"},
     ),
-    "signal": (lambda by: Signal(target(), signal="note", payload="secret", by=by), "signal", {"signal": "note"}),
-    "update": (lambda by: Update(target(), update="add", args=4711, id="u", by=by), "signal", {"update": "add", "update_id": "u"}),
+    "signal": (lambda by: SendSignal(target(), signal="note", payload="secret", by=by), "signal", {"signal": "note"}),
+    "update": (lambda by: SendUpdate(target(), update="add", args=4711, id="u", by=by), "update", {"update": "add", "update_id": "u"}),
     "query": (lambda by: Query(target(), query="items", by=by), "query", None),
     "cancel": (lambda by: Cancel(target(), reason="why", by=by), "cancel", {}),
     "terminate": (lambda by: Terminate(target(), reason="why", by=by), "terminate", {}),
@@ -63,13 +64,31 @@ def concrete(cls: type) -> set[str]:
 
 
 def test_every_operation_is_listed():
-    assert concrete(Action) == {*OPERATIONS, "resume", Move.name}  # see test_graphs_on_the_database, test_versions
+    assert set(ACTIONS) == concrete(Action)
+    assert set(ACTIONS) == {*OPERATIONS, "resume", Move.name}  # see test_graphs_on_the_database, test_versions
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, details) in OPERATIONS.items() if details is not None])
+def test_what_a_program_sends_all_day_is_apart_from_what_people_do(name):
+    make, permission, _ = OPERATIONS[name]
+    user = person(permission, "signal")
+    make(Actor(user=user, source="rest", program=True)).execute()
+
+    ordinary = {"start", "signal_with_start", "signal", "update"}
+    assert {row.automatic for row in OperatorAction.objects.all()} == {name in ordinary}
+
+
+def test_what_a_person_does_is_not_automatic_and_what_code_forces_is():
+    SendSignal(target(), signal="note", by=Actor(user=person("signal"), source="rest")).execute()
+    Terminate(target()).execute()
+
+    assert dict(OperatorAction.objects.values_list("action", "automatic")) == {"signal": False, "terminate": True}
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_person_needs_the_permission_and_nothing_is_written_without_it(name):
     make, permission, _ = OPERATIONS[name]
-    others = {"view", "start", "signal", "query", "cancel", "terminate"} - {permission}
+    others = {"view", "start", "signal", "update", "query", "cancel", "terminate"} - {permission}
     user = person(*others)
     inactive = get_user_model().objects.create_superuser("gone", is_active=False)
 
@@ -129,18 +148,18 @@ def test_what_code_does_is_in_the_history_alone_unless_it_is_forced(name):
 def test_the_audit_vanishes_with_the_action():
     by = Actor(user=person("signal", "terminate"), source="pages")
     with rolled_back():
-        Signal(target(), signal="note", by=by).execute()
+        SendSignal(target(), signal="note", by=by).execute()
         Terminate(target(), by=by).execute()
 
     assert not OperatorAction.objects.exists()
 
 
 def test_a_refused_or_repeated_update_is_not_audited_again():
-    by = Actor(user=person("signal"), source="pages")
+    by = Actor(user=person("update"), source="pages")
     with pytest.raises(errors.UpdateRejected):
-        Update(target(), update="add", args=-1, by=by).execute()
+        SendUpdate(target(), update="add", args=-1, by=by).execute()
     for _ in range(3):
-        Update(target(), update="add", args=1, id="u", by=by).execute()
+        SendUpdate(target(), update="add", args=1, id="u", by=by).execute()
 
     assert OperatorAction.objects.count() == 1
 
@@ -148,18 +167,18 @@ def test_a_refused_or_repeated_update_is_not_audited_again():
 def test_a_signal_that_is_sent_again_is_not_audited_again():
     by = Actor(user=person("signal"), source="pages")
     for _ in range(2):
-        Signal(target(), signal="note", id="k", by=by).execute()
+        SendSignal(target(), signal="note", id="k", by=by).execute()
 
     assert OperatorAction.objects.count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
 def test_an_update_that_waits_for_a_worker_is_audited_once_however_often_it_is_sent():
-    by = Actor(user=person("signal"), source="pages")
+    by = Actor(user=person("update"), source="pages")
     for _ in range(2):
         with pytest.raises(errors.UpdateTimeout):
-            Update(target(), update="add", args=1, id="u", mode="worker", timeout=0.01, by=by).execute()
-    Update(target(), update="add", args=1, id="u", by=by).execute()
+            SendUpdate(target(), update="add", args=1, id="u", mode="worker", timeout=0.01, by=by).execute()
+    SendUpdate(target(), update="add", args=1, id="u", by=by).execute()
 
     assert OperatorAction.objects.count() == 1
 
@@ -167,8 +186,8 @@ def test_an_update_that_waits_for_a_worker_is_audited_once_however_often_it_is_s
 def test_an_async_update_needs_the_permission_too():
     stranger = Actor(user=person("view"), source="pages")
 
-    with pytest.raises(errors.ActionNotPermitted, match="signal_instance"):
-        async_to_sync(Update(target(), update="add", args=1, by=stranger).aexecute)()
+    with pytest.raises(errors.ActionNotPermitted, match="update_instance"):
+        async_to_sync(SendUpdate(target(), update="add", args=1, by=stranger).aexecute)()
 
     assert not Message.objects.exists()
 

@@ -13,8 +13,9 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from temporalex_django.actions.registry import ACTIONS as ACTIONS_THERE_ARE
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
-from tests.integration.client_flows import Basket, Failing, Generations, Orders, Sleepy, drain
+from tests.support.client_flows import Basket, Failing, Generations, Orders, Sleepy, drain
 
 pytestmark = pytest.mark.django_db
 
@@ -49,7 +50,7 @@ def worker(*, queues=("default",), workflows=None, late: bool = False) -> Worker
     )  # fmt: skip
 
 
-# -- list --------------------------------------------------------------------------------------------------------------------
+# -- list --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_list_says_where_each_run_stands_and_what_it_waits_for(admin):
@@ -101,7 +102,7 @@ def test_filters_and_search(admin):
     assert found(f"q={kept.run_id}") == {"b 1"}
 
 
-# -- one run -----------------------------------------------------------------------------------------------------------------
+# -- one run -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_of_a_run_shows_its_history_by_activation(admin):
@@ -240,7 +241,7 @@ def test_who_may_not_look_sees_nothing(client):
     assert client.get(WORKERS).status_code == 403
 
 
-# -- workers and operator actions ----------------------------------------------------------------------------------------------
+# -- workers and operator actions --------------------------------------------------------------------------------------
 
 
 def test_workers(admin, django_assert_num_queries):
@@ -260,17 +261,54 @@ def test_operator_actions_link_to_their_run(admin, django_assert_num_queries):
     handle = Basket.start(id="b-1")
     handle.terminate("because <b>")
 
-    with django_assert_num_queries(4 + COUNTED):
-        text = page(admin, ACTIONS)
+    with django_assert_num_queries(4):
+        text = page(admin, f"{ACTIONS}?who=automatic")
     assert f"/instance/{handle.run_id}/change/" in text
     assert "because &lt;b&gt;" in text
     action = OperatorAction.objects.get()
     assert "because &lt;b&gt;" in page(admin, f"{ACTIONS}{action.pk}/change/")
     assert "because &lt;b&gt;" in run_page(admin, handle)
-    assert "b-1" in page(admin, f"{ACTIONS}?q=b-&action=terminate&forced__exact=1")
+    assert "b-1" in page(admin, f"{ACTIONS}?who=all&q=b-&action=terminate&forced__exact=1")
 
 
-# -- strict content security policy ----------------------------------------------------------------------------------------------
+def test_operator_actions_are_what_people_did(admin):
+    handle = Basket.start(id="by-ann")
+    OperatorAction.objects.bulk_create(
+        OperatorAction(
+            at=timezone.now(), action="update", actor_name="till", run_id=handle.run_id, workflow="test.Basket",
+            workflow_id="by-a-till", source="rest", automatic=True, reason="rung up",
+        )
+        for _ in range(120)
+    )  # fmt: skip
+    OperatorAction.objects.create(
+        at=timezone.now(), action="cancel", actor_name="ann", run_id=handle.run_id, workflow="test.Basket",
+        workflow_id="by-ann", source="admin", reason="asked by phone",
+    )  # fmt: skip
+
+    people, automatic, all_of_them = (page(admin, f"{ACTIONS}{query}") for query in ("", "?who=automatic", "?who=all"))
+
+    assert ("asked by phone" in people, "rung up" in people) == (True, False)
+    assert ("asked by phone" in automatic, "rung up" in automatic) == (False, True)
+    assert ("asked by phone" in all_of_them, "rung up" in all_of_them) == (True, True)
+    own = run_page(admin, handle)
+    assert own.index("asked by phone") < own.index("<details") < own.index("rung up")
+    for name in ACTIONS_THERE_ARE:
+        assert f"action={name}" in people
+
+
+def test_what_was_not_forced_looks_like_no_failure(admin):
+    handle = Basket.start(id="b-1", by=get_user_model().objects.get())
+    handle.terminate("x", by=get_user_model().objects.get())
+
+    for text in (
+        page(admin, ACTIONS),
+        *(page(admin, f"{ACTIONS}{row.pk}/change/") for row in OperatorAction.objects.all()),
+    ):
+        assert "icon-no" not in text
+    assert re.findall(r"field-how[^>]*>(?:<[^>]*>)*([^<]+)<", page(admin, ACTIONS)) == ["forced", "–"]
+
+
+# -- strict content security policy ------------------------------------------------------------------------------------
 
 
 def test_no_inline_script_or_style(admin):

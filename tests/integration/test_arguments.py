@@ -1,4 +1,7 @@
-"""Arguments of the public API on the database whose use nothing else would miss; ``tests/structure/public_arguments.toml`` names them."""
+"""Arguments of the public API on the database whose use nothing else would miss.
+
+``tests/structure/public_arguments.toml`` names them.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,11 @@ from temporalex_django import (
     apps,
     errors,
 )
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, OperatorAction, Worker
-from temporalex_django.runtime.django import DjangoStorage
 from temporalex_django.testing import DjangoEnvironment, drain
-from temporalex_django.workers.pump import Pump
-from tests.people import stored
+from temporalex_django.workers.loop import WorkerLoop
+from tests.support.people import stored
 
 pytestmark = pytest.mark.django_db
 
@@ -236,7 +239,9 @@ def test_rest_passes_on_what_it_is_given() -> None:
     def post(path: str, body: dict[str, Any]) -> Any:
         return client.post(f"/api/instances/{path}", body, format="json")
 
-    assert post("", {"workflow": "test.RingingVersions", "id": "door", "version": 2}).json()["version"] == 2
+    assert post("", {"workflow": "test.RingingVersions", "id": "door", "version": 1}).json()["version"] == 1
+    refused = post("", {"workflow": "test.RingingVersions", "id": "gate", "version": 2})
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_permitted")
     Two.start("1")
     drain()
     answer = post("twohooks::1/resume/", {"event": "paid", "step": "right", "data": {"a": 1}})
@@ -249,21 +254,21 @@ def test_rest_passes_on_what_it_is_given() -> None:
 
 
 @pytest.fixture
-def pump() -> Iterator[Any]:
-    made: list[Pump] = []
+def loop() -> Iterator[Any]:
+    made: list[WorkerLoop] = []
 
-    def make(**settings: Any) -> Pump:
+    def make(**settings: Any) -> WorkerLoop:
         with override_settings(TEMPORALEX=settings):
-            made.append(Pump())
+            made.append(WorkerLoop())
         return made[-1]
 
     yield make
     for one in made:
-        one.slot.close()
+        one.marker.close()
 
 
-def test_a_worker_is_made_as_the_settings_say(pump: Any) -> None:
-    made = pump(ACTIVITY_THREADS=3, ACTIVITY_TASKS=5, CACHE_SIZE=7, CACHE_BYTES=8_000_000)
+def test_a_worker_is_made_as_the_settings_say(loop: Any) -> None:
+    made = loop(ACTIVITY_THREADS=3, ACTIVITY_TASKS=5, CACHE_SIZE=7, CACHE_BYTES=8_000_000)
 
     assert (made.pool._threads, made.pool._tasks, made.engine.cache._size) == (3, 5, 7)
     assert made.engine.cache._most_bytes == 8_000_000
@@ -271,16 +276,16 @@ def test_a_worker_is_made_as_the_settings_say(pump: Any) -> None:
         assert made.storage.turn_size == 9
 
 
-def test_a_worker_is_given_the_lease_of_the_settings(pump: Any) -> None:
-    made = pump()
+def test_a_worker_is_given_the_lease_of_the_settings(loop: Any) -> None:
+    made = loop()
     with override_settings(TEMPORALEX={"LEASE_SECONDS": 3000.0}):
         made.row.register(made.storage)
 
     assert Worker.objects.get().expires_at - made.storage.now() > timedelta(seconds=2000)
 
 
-def test_a_worker_that_stops_waits_as_long_as_the_settings_say(pump: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, waited = pump(), []
+def test_a_worker_that_stops_waits_as_long_as_the_settings_say(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, waited = loop(), []
     monkeypatch.setattr(made.pool, "drain", lambda seconds: waited.append(seconds) or [])
     with override_settings(TEMPORALEX={"DRAIN_SECONDS": 7.0}):
         made._leave(None, hurried=False)
@@ -288,8 +293,8 @@ def test_a_worker_that_stops_waits_as_long_as_the_settings_say(pump: Any, monkey
     assert waited == [7.0]
 
 
-def test_an_idle_worker_looks_as_often_as_the_settings_say(pump: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, stop, waited = pump(), threading.Event(), []
+def test_an_idle_worker_looks_as_often_as_the_settings_say(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, stop, waited = loop(), threading.Event(), []
 
     def wait(seconds: float) -> None:
         waited.append(seconds)
@@ -313,18 +318,18 @@ def test_runserver_runs_workflows_when_the_settings_say_so(monkeypatch: pytest.M
     assert begun == ["temporalex-begin"]
 
 
-def test_a_cluster_has_as_many_pumps_as_the_settings_say() -> None:
-    q2 = pytest.importorskip("temporalex_django.workers.q2")
+def test_a_cluster_has_as_many_workers_as_the_settings_say() -> None:
+    broker = pytest.importorskip("temporalex_django.workers.q2.broker")
     with override_settings(TEMPORALEX={"Q2_PUMPS": 17}):
-        assert q2.pumps() == 17
+        assert broker.worker_count() == 17
 
 
 @pytest.mark.parametrize(("setting", "value"), [("WORKER_MAX_MEMORY_MB", 1), ("WORKER_MAX_SECONDS", 0.01)])
-def test_a_pump_that_is_old_or_large_retires(setting: str, value: Any) -> None:
-    q2_pump = pytest.importorskip("temporalex_django.workers.q2_pump")
+def test_a_worker_that_is_old_or_large_retires(setting: str, value: Any) -> None:
+    worker_process = pytest.importorskip("temporalex_django.workers.q2.worker_process")
     stop = threading.Event()
     with override_settings(TEMPORALEX={setting: value}):
-        watch = threading.Thread(target=q2_pump._watch, args=[stop], daemon=True)
+        watch = threading.Thread(target=worker_process._watch, args=[stop], daemon=True)
         watch.start()
         assert stop.wait(20)
         watch.join(20)

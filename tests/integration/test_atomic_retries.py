@@ -1,4 +1,7 @@
-"""Atomic activities that fail: attempts, backoff, and what else the run does meanwhile. On committed data, by ``drain``."""
+"""Atomic activities that fail: attempts, backoff, and what else the run does meanwhile.
+
+On committed data, by ``drain``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from django.db import connection
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, activity_context, api, errors
 from temporalex_django.models import ActivityTask
 from temporalex_django.testing import drain
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -11,9 +11,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import ContinueAsNew, Ok, Stop, Unique, Workflow, api, errors
+from temporalex_django.db.starts import NewStart, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Message
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, insert_start
 from temporalex_django.testing import DjangoEnvironment, drain
 
 pytestmark = pytest.mark.django_db
@@ -166,7 +166,7 @@ def test_failures(env):
 
 
 def test_wider_and_narrower_scopes(env):
-    """D-14: a child is started by the same rules as any run."""
+    """A child is started by the same rules as any run."""
     env.start(KidOrder, "wait", value="42")
     assert env.start(KidUnique, id="a").result() == "AlreadyRunning"
     assert (
@@ -203,7 +203,6 @@ def test_grandchildren(env):
 
 @pytest.mark.parametrize("policy", ["terminate", "abandon"])
 def test_loser_of_a_race(env, policy):
-    """D-29."""
     h = env.start(KidRacer, policy, id="p")
     env.advance(5)
     assert env.handle("c").status == ("waiting" if policy == "abandon" else "cancelled")
@@ -212,7 +211,7 @@ def test_loser_of_a_race(env, policy):
 
 
 def test_messages(env):
-    """ST-090, page 1.10."""
+    """ST-090."""
     first = env.start(KidChild, {"wait": "go"}, id="c")
     h = env.start(KidSender, {"how": "signal", "to": "c", "payload": {"a": 1}}, id="p")
     assert h.result() == "sent"
@@ -249,7 +248,7 @@ def test_next_run_does_not_wait_for_a_timer_of_the_one_before(env):
 
 
 def test_statements_do_not_grow_with_the_number_of_children():
-    """Page 3.3: one statement a table."""
+    """One statement a table."""
     if connection.vendor == "sqlite":
         pytest.skip("executemany runs a statement a row there")
 

@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync
 
 from temporalex_django import Workflow, WorkflowHandle, errors
 from temporalex_django.models import Instance
-from tests.integration.client_flows import Basket, Sleepy, drain
+from tests.support.client_flows import Basket, Sleepy, drain
 
 pytestmark = pytest.mark.django_db
 

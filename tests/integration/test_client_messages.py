@@ -10,7 +10,7 @@ from django.db import transaction
 
 from temporalex_django import Workflow, WorkflowHandle, errors
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
-from tests.integration.client_flows import (
+from tests.support.client_flows import (
     Basket,
     Failing,
     Generations,

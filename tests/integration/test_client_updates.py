@@ -12,11 +12,11 @@ from temporalex_django import Ok, Reply, Workflow, WorkflowHandle, api, errors
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.targets import find
-from temporalex_django.actions.update import Update
+from temporalex_django.actions.update import SendUpdate
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction
 from temporalex_django.signals import message_received, update_completed
-from tests.integration.client_flows import Basket, Generations, Inside, Orders, Sleepy, drain, rolled_back
+from tests.support.client_flows import Basket, Generations, Inside, Orders, Sleepy, drain, rolled_back
 
 pytestmark = pytest.mark.django_db
 
@@ -51,7 +51,7 @@ def test_a_rejected_update_leaves_nothing_and_its_id_free(basket):
         basket.update("add", -1, id="u-1")
 
     assert HistoryEvent.objects.count() == before
-    assert not Message.objects.filter(dedupe="u-1").exists()
+    assert not Message.objects.filter(request_id="u-1").exists()
     assert basket.update("add", 2, id="u-1") == 2
 
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_admitted_inside_a_transaction_is_rolled_back(basket):
         basket.update("add", 4, id="u-2")
 
     assert (caught.value.accepted, caught.value.code) == (False, "busy")
-    assert not Message.objects.filter(dedupe="u-2").exists()
+    assert not Message.objects.filter(request_id="u-2").exists()
     drain()
     assert basket.update("add", 4, id="u-2") == 1
 
@@ -222,7 +222,7 @@ def test_a_blocked_run_says_so_and_heals_when_somebody_asks(monkeypatch):
     assert handle.describe().blocked is None
 
 
-# -- queries ---------------------------------------------------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_query_right_after_the_start_sees_the_first_activation(basket):
@@ -290,7 +290,7 @@ def test_a_run_that_closed_since_it_was_found_takes_no_update(basket):
     basket.terminate()
 
     with pytest.raises(errors.WorkflowClosed):
-        Update(found, update="add", args=1, id="u").execute()
+        SendUpdate(found, update="add", args=1, id="u").execute()
 
     assert not Message.objects.exists()
 
@@ -316,7 +316,7 @@ def test_a_query_with_an_input_needs_no_worker_to_know_a_run_of_another_queue():
     assert handle.status == "waiting"
 
 
-# -- places ----------------------------------------------------------------------------------------------------------------
+# -- places ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["update", "query"])
@@ -342,7 +342,7 @@ def test_an_atomic_activity_may_signal_its_own_run():
     assert handle.result() == "done"
 
 
-# -- committed data ----------------------------------------------------------------------------------------------------------
+# -- committed data ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db(transaction=True)

@@ -61,7 +61,7 @@ def manage(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_check_reports_every_module_that_could_not_be_loaded(project: Path) -> None:
-    """HE-003 HE-073 HE-075 D-15: all of them, and a worker does not start beside them."""
+    """HE-003 HE-073 HE-075: all of them, and a worker does not start beside them."""
     checked = manage(project, "check")
     assert checked.returncode == 1
     for part in (
@@ -77,7 +77,7 @@ def test_check_reports_every_module_that_could_not_be_loaded(project: Path) -> N
 
 
 def test_a_graph_that_was_changed_since_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-15: the check looks again."""
+    """The check looks again."""
 
     class Ends(Step):
         events = ["ok"]

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 
 from temporalex_django.management import graph as command
 from tests.app.graphs import Order
-from tests.integration.client_flows import Basket, drain
+from tests.support.client_flows import Basket, drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

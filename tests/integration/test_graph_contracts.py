@@ -27,11 +27,11 @@ from temporalex_django import (
     errors,
 )
 from temporalex_django.actions.graph_runner import DjangoRunner
+from temporalex_django.db.graph_storage import TableStorage
 from temporalex_django.graph import Engine, Instance, LocalRunner, MemoryStorage, engine
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Message
 from temporalex_django.models import Instance as Row
-from temporalex_django.runtime.graph_storage import TableStorage
-from tests.integration.client_flows import drain
+from tests.support.client_flows import drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -292,7 +292,7 @@ def test_concurrent_puts_of_one_instance_leave_one_of_them(storage: Any) -> None
     assert all(one in versions for one in seen)
 
 
-# -- what the tables have on top ----------------------------------------------------------------------------------------
+# -- what the tables have on top ---------------------------------------------------------------------------------------
 
 
 def test_a_step_that_is_gone_is_refused() -> None:
@@ -359,7 +359,7 @@ def test_a_closed_instance_is_stored_closed(before: str, stage: str, raised: Any
         Flow.start("1", {"order": 1})
         drain()
     TableStorage().put(stages()[stage])
-    assert [(chain.closed, chain.due_at, chain.live_key) for chain in Chain.objects.all()] == [(True, None, None)]
+    assert [(chain.closed, chain.due_at, chain.open_key) for chain in Chain.objects.all()] == [(True, None, None)]
     handle = WorkflowHandle("contract::1")
     if raised is None:
         assert handle.result(timeout=0)["wait_for_event"] == {"cents": 5}
@@ -509,7 +509,7 @@ def test_the_parent_of_a_run_hears_of_its_end() -> None:
     assert handle.result(timeout=0)["wait_for_event"] == {"cents": 5}
 
 
-# -- engines over the tables --------------------------------------------------------------------------------------------
+# -- engines over the tables -------------------------------------------------------------------------------------------
 
 
 def test_an_engine_on_the_durable_runtime() -> None:

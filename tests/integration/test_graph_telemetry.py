@@ -23,9 +23,9 @@ from temporalex_django import (
     signals,
 )
 from temporalex_django.contrib.telemetry import LogHandler
+from temporalex_django.db.graph_instances import instance_of
 from temporalex_django.models import Chain
-from temporalex_django.runtime.graphs import instance_of
-from tests.integration.client_flows import drain
+from tests.support.client_flows import drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -174,8 +174,8 @@ def test_ending_from_outside_is_told(heard):
 
 
 def test_a_replay_and_a_projection_say_nothing(heard):
-    """HE-191, page 1.9: never on replay."""
-    from temporalex_django.core.replaying import replay
+    """HE-191: never on replay."""
+    from temporalex_django.core.history.replay import replay
 
     handle = Told.start("1", {})
     drain()

@@ -21,7 +21,7 @@ from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.start import Start
 from temporalex_django.actions.targets import find
 from temporalex_django.models import ActivityTask, HistoryEvent, Instance, Message, OperatorAction
-from tests.integration.client_flows import Basket, drain, rolled_back
+from tests.support.client_flows import Basket, drain, rolled_back
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -158,7 +158,7 @@ def test_a_resume_lives_and_dies_with_the_callers_transaction():
 
 
 def test_a_refused_resume_leaves_nothing():
-    """HE-104 D-19."""
+    """HE-104."""
     Delivery.start("1", {})
     drain()
     length = HistoryEvent.objects.count()
@@ -172,7 +172,7 @@ def test_a_refused_resume_leaves_nothing():
 
 
 def test_cancel_by_value_is_immediate():
-    """HE-146 HE-149 HE-153 D-18."""
+    """HE-146 HE-149 HE-153."""
     Delivery.start("1", {})
     drain()
     Delivery.cancel("1")
@@ -281,7 +281,7 @@ def test_with_scope_none_all_thirty_start():
 
 
 def test_rest_resume_and_start():
-    """HE-105 and page 1.9: the event comes as text, 409 when it matches nothing, 403 without the role."""
+    """HE-105: the event comes as text, 409 when it matches nothing, 403 without the role."""
     Delivery.start("1", {})
     drain()
     client = Client()

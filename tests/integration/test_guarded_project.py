@@ -15,10 +15,11 @@ from django.db import connection, transaction
 
 from temporalex_django import Ok, activity, api, checks, errors
 from temporalex_django.authoring import workflow as registry_of
-from temporalex_django.core import guard, places
+from temporalex_django.core import current
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.scheduler import Scheduler
 from temporalex_django.testing import DjangoEnvironment, WorkflowEnvironment
-from tests.unit.support import flow, once
+from tests.support.runs import flow, once
 
 pytestmark = pytest.mark.django_db
 
@@ -95,7 +96,7 @@ def test_a_connection_that_is_opened_inside_of_another_wrapper_stays_guarded() -
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(other):
-        from temporalex_django.runtime import guarded_orm
+        from temporalex_django.db import guarded_orm
 
         connection.execute_wrappers.remove(guarded_orm.refuse_query)
         guarded_orm.install()
@@ -118,7 +119,7 @@ def test_other_threads_use_the_orm_meanwhile(transactional_db: None) -> None:
         place = None
         scheduler = Scheduler()
 
-    with places.active(Probe()):  # type: ignore[arg-type]
+    with current.active(Probe()):  # type: ignore[arg-type]
         thread = threading.Thread(target=ask)
         thread.start()
         thread.join(20)

@@ -9,10 +9,10 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from temporalex_django import Ok, Unique, Workflow, WorkflowHandle, api, errors
+from temporalex_django import ContinueAsNew, Ok, Unique, Workflow, WorkflowHandle, api, errors, query
 from temporalex_django.models import Chain, Instance
-from tests.hosts import environment
-from tests.integration.client_flows import drain
+from tests.support.client_flows import drain
+from tests.support.hosts import environment
 
 
 class Waits(Workflow):
@@ -58,7 +58,7 @@ def env(request):
     yield from environment(request.param)
 
 
-# -- run ids -----------------------------------------------------------------------------------------------------------------
+# -- run ids -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.django_db
@@ -109,6 +109,77 @@ def test_run_ids_in_an_environment(env):
     assert env.handle(env.start(Waits, id=str(uuid4())).id).describe().workflow == "ids.Waits"
 
 
+class Rounds(Workflow):
+    name = "ids.Rounds"
+
+    @query("round")
+    @staticmethod
+    def which(state):
+        return state
+
+    async def run(self, args):
+        api.publish_state(args)
+        await api.wait_for_signal("go")
+        return ContinueAsNew(args + 1) if args < 3 else Ok(args)
+
+
+def asked(handle):
+    """What a handle says of the run that it is for."""
+    started = handle.history()[0].attributes["args"]
+    return [
+        handle.run_id,
+        handle.status,
+        handle.describe().run_id,
+        handle.describe().status,
+        handle.query("round"),
+        started,
+    ]
+
+
+def two_rounds(host, start):
+    chain = start()
+    chain.signal("go")
+    host()
+    return chain, chain.run_ids
+
+
+def test_a_run_id_shows_that_run_in_an_environment(env):
+    chain, runs = two_rounds(lambda: None, lambda: env.start(Rounds, 1, id="r"))
+
+    old, new = (env.handle(run) for run in runs)
+
+    assert asked(old) == [runs[0], "continued_as_new", runs[0], "continued_as_new", 1, 1]
+    assert asked(new) == asked(chain) == asked(env.handle("r")) == [runs[1], "waiting", runs[1], "waiting", 2, 2]
+    assert old.run_ids == runs
+    assert (old != new, old == env.handle(runs[0].upper())) == (True, True)
+    old.signal("go")  # messages go to the chain all the same
+    assert (chain.query("round"), new.status, len(chain.run_ids)) == (3, "continued_as_new", 3)
+    chain.signal("go")
+    assert old.result() == new.result() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_id_shows_that_run():
+    """The same, of a handle as it is used outside of tests."""
+
+    def start():
+        handle = Rounds.start(1, id="r")
+        drain()
+        return handle
+
+    chain, runs = two_rounds(drain, start)
+
+    old, new = (WorkflowHandle(run) for run in runs)
+
+    assert asked(old) == [runs[0], "continued_as_new", runs[0], "continued_as_new", 1, 1]
+    assert asked(new) == asked(chain) == [runs[1], "waiting", runs[1], "waiting", 2, 2]
+    assert old.run_ids == runs
+    for _ in range(2):
+        old.signal("go")
+        drain()
+    assert old.result() == new.result() == 3
+
+
 @pytest.mark.parametrize("ask", ["signal", "cancel"])
 def test_a_run_reaches_another_by_its_run_id(env, ask):
     other = env.start(Waits, id="w")
@@ -127,7 +198,7 @@ def test_a_child_cannot_have_the_id_of_a_run(env):
     assert env.handle(other.run_id).status == "waiting"
 
 
-# -- ids of several workflows ------------------------------------------------------------------------------------------------
+# -- ids of several workflows ------------------------------------------------------------------------------------------
 
 
 def test_the_open_run_of_an_id_wins(env):
@@ -177,7 +248,7 @@ def test_open_runs_of_several_workflows(env):
 def test_handles_of_an_id_of_several_workflows(django_assert_num_queries):
     first = Waits.start(id="x")
     with django_assert_num_queries(1):
-        WorkflowHandle("x")._target()
+        WorkflowHandle("x")._found()
     first.terminate()
     second = WaitsToo.start(id="x")
     assert WorkflowHandle("x").describe().run_id == second.describe().run_id

@@ -9,7 +9,7 @@ from django.db import IntegrityError
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, errors
 from temporalex_django.core.telling import LONGEST
-from tests.integration.client_flows import drain
+from tests.support.client_flows import drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET = "4111 1111\n1111 1111"

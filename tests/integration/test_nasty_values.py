@@ -1,4 +1,7 @@
-"""Values of arbitrary code on the database of the lane: whoever gives one that cannot be stored fails, and nobody beside him."""
+"""Values of arbitrary code on the database of the lane.
+
+Whoever gives one that cannot be stored fails, and nobody beside him.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 
 from temporalex_django import Err, NoReply, Ok, RetryPolicy, Stop, Workflow, activity, activity_context, api, errors
 from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.models import ActivityTask
 from temporalex_django.testing import drain
-from temporalex_django.workers.pump import Pump
-from tests.nasty import KEPT, REFUSED, EvilError
+from temporalex_django.workers.loop import WorkerLoop
+from tests.support.nasty import KEPT, REFUSED, EvilError
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 EVERY = {**REFUSED, **KEPT}
@@ -39,6 +44,22 @@ def nasty_error(name: str) -> None:
 @activity(retry=_ONCE)
 def poisoned(value: Any) -> Any:
     return {"poison": value}
+
+
+@activity(atomic=True)
+def booked(what: str) -> Any:
+    Group.objects.create(name=what)
+    return {"poisoned": {"poison": 1}, "nested": {"nested": [object()]}, "fine": {"fine": 1}}[what]
+
+
+class Booking(Workflow):
+    name = "test.nasty.Booking"
+
+    async def run(self, args: Any) -> Any:
+        try:
+            return Ok(await booked(args["what"]))
+        except errors.ActivityFailure as exc:
+            return Ok({"failed": exc.type, "why": exc.cause})
 
 
 class Returning(Workflow):
@@ -77,17 +98,17 @@ class Noting(Workflow):
 
 
 @pytest.fixture
-def worker() -> Iterator[Pump]:
+def worker() -> Iterator[WorkerLoop]:
     """A worker with threads, in this process."""
-    stop, pump = threading.Event(), Pump()
-    thread = threading.Thread(target=pump.run, args=[stop])
+    stop, loop = threading.Event(), WorkerLoop()
+    thread = threading.Thread(target=loop.run, args=[stop])
     thread.start()
-    yield pump
+    yield loop
     stop.set()
     thread.join(30)
 
 
-def test_results_heartbeats_and_errors_fail_their_own_attempt(worker: Pump) -> None:
+def test_results_heartbeats_and_errors_fail_their_own_attempt(worker: WorkerLoop) -> None:
     runs = {
         (what, name): Returning.start({"what": what, "name": name}) for what in ("result", "beat") for name in EVERY
     }
@@ -180,9 +201,44 @@ def test_an_end_that_the_codec_refuses_fails_its_attempt(settings: Any) -> None:
     assert "LookupError" in found["why"]
 
 
+class Locked(JsonCodec):
+    """A codec that lacks a key for some values."""
+
+    def encode(self, value: Any) -> bytes:
+        if isinstance(value, dict) and isinstance(value.get("result"), dict) and "poison" in value["result"]:
+            raise errors.KeyMissing("k-1")
+        return super().encode(value)
+
+
+@pytest.mark.parametrize("name", ["poisoned", "nested"])
+def test_what_an_atomic_activity_gives_and_the_codec_refuses_fails_its_attempt(settings: Any, name: str) -> None:
+    """Nothing of what it wrote is kept, and its run goes on."""
+    settings.TEMPORALEX = {"PAYLOAD_CODEC": f"{__name__}.Choosy"}
+    bad, good = Booking.start({"what": name}), Booking.start({"what": "fine"})
+    drain()
+    assert good.result() == {"fine": 1}
+    found = bad.result()
+    assert found["failed"] == "PayloadError"
+    assert found["why"].startswith(f"the result of {booked.name} ")
+    assert ("LookupError" if name == "poisoned" else "at `$.nested[0]`") in found["why"]
+    assert list(Group.objects.values_list("name", flat=True)) == ["fine"]
+
+
+def test_what_an_atomic_activity_gives_waits_for_a_worker_with_the_key(settings: Any) -> None:
+    settings.TEMPORALEX = {"PAYLOAD_CODEC": f"{__name__}.Locked"}
+    run = Booking.start({"what": "poisoned"})
+    drain()
+    assert (run.describe().closed_at, Group.objects.exists()) == (None, False)
+
+    settings.TEMPORALEX = {}
+    wait_for(lambda: drain() >= 0 and run.status == "completed", what="the run to be offered again")
+    assert run.result() == {"poison": 1}
+    assert Group.objects.count() == 1
+
+
 def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeypatch: Any) -> None:
     """Whatever the reason: here the database, which nobody can foresee."""
-    from temporalex_django.runtime.django import DjangoStorage
+    from temporalex_django.db.storage import DjangoStorage
 
     store = DjangoStorage.finish_tasks
 

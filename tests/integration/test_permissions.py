@@ -1,4 +1,4 @@
-"""Permissions of handlers on the database: who is asked, what remains of a refusal, and that nobody else pays for it."""
+"""Permissions of handlers on the database: who is asked, what remains of a refusal, nobody else pays for it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from rest_framework.test import APIClient
 from temporalex_django import Ok, Reply, Stop, Workflow, api, errors, signal, update
 from temporalex_django.actions import inline
 from temporalex_django.authoring.people import sender
+from temporalex_django.db.permissions import DatabaseJudge
+from temporalex_django.db.starts import insert_message, message_outcome
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import turn
 from temporalex_django.models import Chain, HistoryEvent, Message, OperatorAction
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import insert_message, message_outcome
-from temporalex_django.runtime.judging import DatabaseJudge
 from temporalex_django.testing import drain
-from tests.people import stored
+from tests.support.people import stored
 
 pytestmark = pytest.mark.django_db
 
@@ -73,7 +74,7 @@ def test_an_update_without_the_permission_is_refused_wherever_its_turn_runs(purs
                 kind="update",
                 name="spend",
                 body=5,
-                dedupe=who.username,
+                request_id=who.username,
                 sender=sender(who),
                 storage=DjangoStorage(),
             )
@@ -110,7 +111,9 @@ def test_what_code_sends_is_not_judged_and_not_asked_about(purse: Any) -> None:
     assert found == []
 
 
-def test_a_user_is_read_once_a_turn_and_anew_in_the_next(purse: Any) -> None:
+def test_a_user_is_read_once_a_turn_and_anew_in_the_next(purse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_BUDGET", "SHARE"):
+        monkeypatch.setattr(turn, limit, 60.0)  # one turn, however slow this machine is
     ann = stored("ann", MAY)
     for _ in range(3):
         purse.signal("unknown", by=ann)
@@ -123,7 +126,7 @@ def test_a_user_is_read_once_a_turn_and_anew_in_the_next(purse: Any) -> None:
                 kind="update",
                 name="spend",
                 body=1,
-                dedupe=one,
+                request_id=one,
                 sender=sender(ann),
                 storage=DjangoStorage(),
             )
@@ -175,6 +178,7 @@ def test_a_refused_signal_leaves_an_audit_row_and_nothing_else(purse: Any, caplo
     assert (row.workflow, row.workflow_id, str(row.run_id)) == ("test.Purse", "purse", purse.run_id)
     assert row.reason == f"refused: eve lacks the permission {MAY}"
     assert row.details == {"signal": "stop", "refused": MAY}
+    assert (row.automatic, sent.automatic) == (True, False)
     assert HistoryEvent.objects.count() == length
     message = Message.objects.get(kind="signal")
     assert (message.settled, message.outcome_status, message.sender_key, message.sender_name) == (
@@ -188,7 +192,7 @@ def test_a_refused_signal_leaves_an_audit_row_and_nothing_else(purse: Any, caplo
 
 def test_a_face_asks_for_the_permission_to_signal_as_well(purse: Any) -> None:
     client = APIClient()
-    clerk = stored("clerk", "temporalex_django.signal_instance")
+    clerk = stored("clerk", "temporalex_django.update_instance")
     client.force_authenticate(clerk)
     address = "/api/instances/purse/updates/spend/"
 
@@ -250,7 +254,7 @@ def test_a_backend_that_fails_blocks_the_run_with_what_was_judged_until_it_is_ba
     neighbour = Purse.start(id="neighbour")
     drain()
     insert_message(
-        purse.chain_id, kind=kind, name=name, body=4711, dedupe="1", sender=sender(ann), storage=DjangoStorage()
+        purse.chain_id, kind=kind, name=name, body=4711, request_id="1", sender=sender(ann), storage=DjangoStorage()
     )
     neighbour.signal("unknown")
     with override_settings(AUTHENTICATION_BACKENDS=[f"{__name__}.{backend}"]):
@@ -280,7 +284,7 @@ def test_who_is_judged_costs_one_savepoint_and_who_is_not_none(purse: Any) -> No
                 kind="update",
                 name=name,
                 body=1,
-                dedupe=name + one,
+                request_id=name + one,
                 storage=DjangoStorage(),
                 **more,
             )

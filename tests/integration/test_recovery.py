@@ -13,22 +13,22 @@ import pytest
 from django.db import ProgrammingError
 
 from temporalex_django.conf import get_settings
+from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.liveness.crash_markers import Kind, Mark, open_marker
+from temporalex_django.liveness.leases import WorkerRow
+from temporalex_django.liveness.process_identity import identity_of
+from temporalex_django.liveness.recovery import judge_abandoned, recover
 from temporalex_django.models import Chain, Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.ids import token, uuid7
-from temporalex_django.runtime.inserting import NewStart, Started, insert_start
-from temporalex_django.runtime.places import place_of
-from temporalex_django.runtime.recovery import judge_abandoned, recover
-from temporalex_django.runtime.slots import Kind, Mark, open_slot
-from temporalex_django.runtime.worker_rows import WorkerRow
-from temporalex_django.workers.keeper import Keeper
+from temporalex_django.workers.loop import WorkerLoop
+from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.patience import once_there
-from temporalex_django.workers.pump import Pump
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def row(storage: DjangoStorage, *, place: str, late: bool) -> Worker:
+def row(storage: DjangoStorage, *, identity: str, late: bool) -> Worker:
     now = storage.now()
     return Worker.objects.create(
         id=uuid7(),
@@ -36,7 +36,7 @@ def row(storage: DjangoStorage, *, place: str, late: bool) -> Worker:
         kind="worker",
         host="h",
         pid=1,
-        place=place,
+        process_identity=identity,
         queues=[],
         workflows={},
         session_lock=True,
@@ -49,7 +49,7 @@ def row(storage: DjangoStorage, *, place: str, late: bool) -> Worker:
 def test_who_has_not_lived_for_a_lease_buries_nobody_by_his() -> None:
     """After an outage of the database every lease has expired: survivors must not bury each other."""
     storage = DjangoStorage(worker=True)
-    frozen = row(storage, place=place_of(), late=True)  # it lives: it is this process
+    frozen = row(storage, identity=identity_of(), late=True)  # it lives: it is this process
     lease = get_settings().LEASE_SECONDS
 
     assert not recover(storage, lived=0.0)
@@ -61,34 +61,34 @@ def test_who_has_not_lived_for_a_lease_buries_nobody_by_his() -> None:
 @pytest.mark.parametrize("away", [False, True])
 def test_who_could_not_beat_for_a_lease_begins_to_live_anew(away: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database was away for everybody: whose lease has expired may live as well as this one does."""
-    pump = Pump(inline=True)
-    keeper = Keeper(pump)
-    keeper.register()
-    frozen = row(pump.storage, place=place_of(), late=True)
+    loop = WorkerLoop(inline=True)
+    maintenance = Maintenance(loop)
+    maintenance.register()
+    frozen = row(loop.storage, identity=identity_of(), late=True)
     lease, clock = get_settings().LEASE_SECONDS, time.monotonic
     gone, step = [0.0], 2.0 * lease if away else lease / 2
     monkeypatch.setattr(time, "monotonic", lambda: clock() + gone[0])
     try:
         for gone[0] in (step, 2 * step, 2 * step + 0.1):
-            keeper.tend()
+            maintenance.tend()
     finally:
         monkeypatch.undo()
-        pump.slot.close()
+        loop.marker.close()
     assert Worker.objects.filter(pk=frozen.pk).exists() == away
 
 
 def test_a_process_that_has_ended_is_dead_whatever_its_lease_says() -> None:
     storage = DjangoStorage(worker=True)
-    ended = row(storage, place=place_of().rpartition(":")[0] + ":1", late=False)
+    ended = row(storage, identity=identity_of().rpartition(":")[0] + ":1", late=False)
 
     found = recover(storage, lived=0.0)
     assert found.workers == [ended.pk]
-    assert found.caution == 1  # it left no slot
+    assert found.caution == 1  # it left no marker
 
 
 def test_a_death_that_nobody_can_explain_makes_careful_until_a_worker_has_outlived_it() -> None:
     storage = DjangoStorage(worker=True)
-    row(storage, place="elsewhere:1:1", late=True)
+    row(storage, identity="elsewhere:1:1", late=True)
     lease = get_settings().LEASE_SECONDS
 
     assert recover(storage, lived=0.0).caution == 1
@@ -101,33 +101,37 @@ def test_a_death_that_nobody_can_explain_makes_careful_until_a_worker_has_outliv
     assert not Worker.objects.exists()
 
 
-# -- blame -------------------------------------------------------------------------------------------------------------------
+# -- blame -------------------------------------------------------------------------------------------------------------
 
 
 def left_by_a_dead_process(storage: DjangoStorage, *marks: tuple[Kind, UUID | int]) -> str:
-    """The slot of a process that ended while it ran these."""
-    slot = open_slot(storage.domain)
-    places = [Mark(slot) for _ in marks]
-    for one, mark in zip(places, marks, strict=True):
+    """The marker of a process that ended while it ran these."""
+    marker = open_marker(storage.domain)
+    notes = [Mark(marker) for _ in marks]
+    for one, mark in zip(notes, marks, strict=True):
         one.note(*mark)
-    path = Path(slot.path).with_name(f"{storage.domain}.{place_of().rpartition(':')[0].replace(':', '.')}.1.slot")
-    shutil.copy(slot.path, path)
-    for one in places:
+    path = Path(marker.path).with_name(
+        f"{storage.domain}.{identity_of().rpartition(':')[0].replace(':', '.')}.1.marker"
+    )
+    shutil.copy(marker.path, path)
+    for one in notes:
         one.clear()
-    slot.close()
+    marker.close()
     return str(path)
 
 
 def started() -> Started:
-    return insert_start(NewStart(workflow="Tally", args=None, workflow_id="t", timeout=3600.0), storage=DjangoStorage())
+    return insert_start(
+        NewStart(workflow="Tally", args=None, workflow_id="t", execution_timeout=3600.0), storage=DjangoStorage()
+    )
 
 
-def test_a_slot_that_a_worker_names_is_read_once_by_who_buries_it() -> None:
+def test_a_marker_that_a_worker_names_is_read_once_by_who_buries_it() -> None:
     storage = DjangoStorage(worker=True)
     run = started()
     path = left_by_a_dead_process(storage, ("chain", run.chain_id))
-    dead = row(storage, place=place_of().rpartition(":")[0] + ":1", late=False)
-    Worker.objects.update(slot=path)
+    dead = row(storage, identity=identity_of().rpartition(":")[0] + ":1", late=False)
+    Worker.objects.update(crash_marker=path)
 
     judge_abandoned(storage)
     assert Chain.objects.get().crashes == 0
@@ -142,7 +146,7 @@ def test_a_slot_that_a_worker_names_is_read_once_by_who_buries_it() -> None:
 def test_who_killed_a_process_comes_back_later_unless_it_waits_already(kind: Kind, attempt: int, put_off: bool) -> None:
     storage = DjangoStorage(worker=True)
     run = started()
-    Chain.objects.update(attempt=attempt)
+    Chain.objects.update(failed_tries=attempt)
     before = Chain.objects.get().due_at
     left_by_a_dead_process(storage, (kind, run.chain_id if kind == "chain" else run.run_id))
 
@@ -169,14 +173,14 @@ def test_at_the_third_death_a_run_is_blocked_until_its_deadline_and_no_new_worke
 def test_a_new_worker_does_not_wake_a_run_that_is_paused() -> None:
     storage = DjangoStorage(worker=True)
     started()
-    Chain.objects.update(paused=True, attempt=1, due_at=None)
+    Chain.objects.update(paused=True, failed_tries=1, due_at=None)
     Instance.objects.update(blocked={"code": "unknown_workflow", "error": "", "since": "", "attempt": 1})
 
     assert WorkerRow(kind="worker", queues=["default"], workflows={"Tally": [1]}).register(storage) == 0
     assert Chain.objects.get().due_at is None
 
 
-# -- waiting for the database --------------------------------------------------------------------------------------------
+# -- waiting for the database ------------------------------------------------------------------------------------------
 
 
 def test_only_a_database_that_is_away_is_waited_for() -> None:

@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from temporalex_django import Ok, Workflow, api
 from temporalex_django.authoring import workflow
 from temporalex_django.testing import DjangoEnvironment
-from tests.unit.support import other, work
+from tests.support.runs import other, work
 
 
 @pytest.fixture(autouse=True)

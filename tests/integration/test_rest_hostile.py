@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import time
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -18,9 +20,9 @@ from temporalex_django.models import Chain, HistoryEvent, Message
 from temporalex_django.rest import pagination, views
 from temporalex_django.rest.parsing import BoundedJSON, TooLarge
 from temporalex_django.rest.seats import seat
-from tests.integration.client_flows import Basket, Sleepy, drain
 from tests.integration.test_ids import Waits, WaitsToo
 from tests.integration.test_rest_instances import PERMISSIONS, URL, assert_problem, person
+from tests.support.client_flows import Basket, Sleepy, drain
 
 pytestmark = pytest.mark.django_db
 
@@ -46,7 +48,7 @@ def basket():
     return Basket.start(id="b 1")
 
 
-# -- no 500 ------------------------------------------------------------------------------------------------------------------
+# -- no 500 ------------------------------------------------------------------------------------------------------------
 
 READ = ["", "b 1/", "b 1/events/", "b 1/result/", "b 1/updates/add/"]
 WRITTEN = [
@@ -81,7 +83,7 @@ TYPES += ["application/xml", "multipart/form-data", "text/plain", "nonsense", ""
 IDS = ["%00", "%0a", "%ff%fe", "x" * 5000, "%7b%7d", "%25", "00000000-0000-0000-0000-000000000000", "%f0%9f%92%a5"]
 
 
-def fits(response, what: object) -> None:
+def assert_fits(response, what: object) -> None:
     """No answer is the server's fault, and each refusal is a problem with a code."""
     assert response.status_code < 500 or response.status_code == 503, (what, response.content[:300])
     if response.status_code >= 400:
@@ -100,31 +102,33 @@ def fits(response, what: object) -> None:
 def test_parameters(api, basket, path):
     drain()
     for name, value in itertools.product(PARAMETERS, VALUES):
-        fits(api.get(URL + path, {name: value}), (name, value[:50]))
+        assert_fits(api.get(URL + path, {name: value}), (name, value[:50]))
 
 
 @pytest.mark.parametrize("path", WRITTEN)
 def test_bodies(api, basket, path):
     for body in BODIES:
-        fits(api.post(URL + path, body, content_type="application/json"), body[:60])
+        assert_fits(api.post(URL + path, body, content_type="application/json"), body[:60])
 
 
 @pytest.mark.parametrize("path", WRITTEN)
 def test_parameters_of_what_writes(api, basket, path):
     for name, value in itertools.product(("wait", "workflow"), VALUES):
-        fits(api.post(f"{URL}{path}?{name}={quote(value)}", "{", content_type="application/json"), (name, value[:50]))
+        assert_fits(
+            api.post(f"{URL}{path}?{name}={quote(value)}", "{", content_type="application/json"), (name, value[:50])
+        )
 
 
 @pytest.mark.parametrize("path", WRITTEN + READ)
 def test_encodings_and_methods(api, basket, path):
     for kind in TYPES:
-        fits(api.generic("POST", URL + path, "{}", content_type=kind), kind)
+        assert_fits(api.generic("POST", URL + path, "{}", content_type=kind), kind)
         query = "" if kind in NO_TEXT else "?wait=0"  # there Django itself fails, before it looks for a view
-        fits(api.generic("GET", URL + path + query, content_type=kind), kind)
+        assert_fits(api.generic("GET", URL + path + query, content_type=kind), kind)
     for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "NOBODY"):
-        fits(api.generic(method, URL + path, "{}", content_type="application/json"), method)
+        assert_fits(api.generic(method, URL + path, "{}", content_type="application/json"), method)
     for accepts in ("text/html", "application/xml;q=zzz", "", "*/*", "\0"):
-        fits(api.generic("GET", URL + path, HTTP_ACCEPT=accepts), accepts)
+        assert_fits(api.generic("GET", URL + path, HTTP_ACCEPT=accepts), accepts)
 
 
 @pytest.mark.parametrize("path", READ[1:] + WRITTEN[1:])
@@ -133,8 +137,8 @@ def test_ids_and_names_in_addresses(api, basket, path):
     parts = rest.split("/")
     for strange in IDS:
         for address in (f"{strange}/{rest}", *([f"b 1/{parts[0]}/{strange}/"] if len(parts) == 3 else [])):
-            fits(api.get(URL + address), address[:50])
-            fits(api.post(URL + address, "{}", content_type="application/json"), address[:50])
+            assert_fits(api.get(URL + address), address[:50])
+            assert_fits(api.post(URL + address, "{}", content_type="application/json"), address[:50])
 
 
 def test_what_is_refused_is_named(api, basket):
@@ -173,7 +177,7 @@ def test_errors_of_an_update(api, basket, monkeypatch, error, status, again):
     def fail(update):
         raise error
 
-    monkeypatch.setattr(views.Update, "execute", fail)
+    monkeypatch.setattr(views.SendUpdate, "execute", fail)
 
     response = api.post(f"{URL}b 1/updates/add/", {"args": 1, "id": "u-1"}, format="json")
 
@@ -207,10 +211,10 @@ def test_a_codec_that_raises(api, basket, path, name):
     body = {"workflow": "test.Basket", "event": "x"}
     with override_settings(TEMPORALEX={"PAYLOAD_CODEC": f"{__name__}.{name}"}):
         for response in (api.get(URL + path, {"id": "u-1"}), api.post(URL + path, body, format="json")):
-            fits(response, path)
+            assert_fits(response, path)
 
 
-# -- who may know and do what ------------------------------------------------------------------------------------------------
+# -- who may know and do what ------------------------------------------------------------------------------------------
 
 
 def test_resume_tells_strangers_nothing(api):
@@ -330,7 +334,7 @@ def test_an_id_that_several_workflows_used(api):
     assert Chain.objects.count() == 2
 
 
-# -- pages and waiting -------------------------------------------------------------------------------------------------------
+# -- pages and waiting -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("most", "some"), [(200, 2), (1, 1)])
@@ -382,7 +386,9 @@ def test_waiting_callers_are_limited(api, monkeypatch):
     Sleepy.start(id="s-1")
     drain()
     Basket.start(id="b-1")
-    monkeypatch.setattr(waiting.time, "sleep", lambda _: pytest.fail("it waited"))
+    # of that module alone: other threads sleep, too
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waited"))
+    monkeypatch.setattr(waiting, "time", clock)
     monkeypatch.setattr(Basket, "version", 2)  # this process does not have the run's class: a worker is to do it
 
     with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), seat() as granted:

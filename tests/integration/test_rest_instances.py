@@ -11,17 +11,18 @@ from rest_framework.test import APIClient
 
 from temporalex_django.authoring import workflow
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
-from tests.integration.client_flows import Basket, Failing, Sleepy, drain
+from tests.support.client_flows import Basket, Failing, Sleepy, drain
 
 pytestmark = pytest.mark.django_db
 
 URL = "/api/instances/"
-PERMISSIONS = ("view", "start", "signal", "query", "cancel", "terminate")
+PERMISSIONS = ("view", "start", "signal", "update", "query", "cancel", "terminate")
 
 
 def person(*permissions: str, name: str = "ann"):
     user = get_user_model().objects.create_user(name)
-    user.user_permissions.set(Permission.objects.filter(codename__in=[f"{p}_instance" for p in permissions]))
+    names = ["view_payload", *(f"{p}_instance" for p in permissions)]
+    user.user_permissions.set(Permission.objects.filter(codename__in=names))
     return user
 
 
@@ -48,7 +49,7 @@ def assert_problem(response, status: int, code: str):
     return body
 
 
-# -- start -------------------------------------------------------------------------------------------------------------------
+# -- start -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_start_is_created(api):
@@ -110,7 +111,7 @@ def test_another_media_type(api):
     )
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_list_is_filtered_and_paged(api):
@@ -183,7 +184,7 @@ def test_the_history_is_paged(api, basket):
         events += page["results"]
         address = page["next"]
 
-    assert [(e["seq"], e["kind"]) for e in events] == [(e.seq, e.kind) for e in basket.history()]
+    assert [(e["seq"], e["kind"]) for e in events] == [(e.number, e.kind) for e in basket.history()]
     assert_problem(api.get(f"{URL}b 1/events/", {"after": "x"}), 400, "invalid")
 
 
@@ -206,7 +207,7 @@ def test_results(api):
     assert failed.status == "failed"
 
 
-# -- messages ----------------------------------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_update(api, basket):
@@ -311,7 +312,7 @@ def test_a_method_that_an_address_does_not_have(api, basket):
     assert_problem(APIClient().delete(f"{URL}b 1/"), 403, "not_permitted")
 
 
-# -- who may -----------------------------------------------------------------------------------------------------------------
+# -- who may -----------------------------------------------------------------------------------------------------------
 
 ADDRESSES = [
     ("get", "", "view"),
@@ -321,7 +322,7 @@ ADDRESSES = [
     ("get", "b 1/result/", "view"),
     ("get", "b 1/updates/add/", "view"),
     ("post", "b 1/signals/x/", "signal"),
-    ("post", "b 1/updates/x/", "signal"),
+    ("post", "b 1/updates/x/", "update"),
     ("post", "b 1/queries/x/", "query"),
     ("post", "b 1/cancel/", "cancel"),
     ("post", "b 1/terminate/", "terminate"),
@@ -370,4 +371,4 @@ def test_updates_are_outside_of_atomic_requests(settings, monkeypatch):
     Basket.start(id="b-1")
 
     assert client.post(f"{URL}b-1/updates/slow/?wait=0.05", {"args": 4, "id": "u"}, format="json").status_code == 202
-    assert Message.objects.filter(dedupe="u", outcome_status="accepted").exists()
+    assert Message.objects.filter(request_id="u", outcome_status="accepted").exists()

@@ -1,4 +1,7 @@
-"""``retention`` of a class: chains that closed longer ago are deleted whole; nothing that is open or younger is touched."""
+"""``retention`` of a class: chains that closed longer ago are deleted whole.
+
+Nothing that is open or younger is touched.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import ContinueAsNew, Ok, VersionedWorkflow, Workflow, api, errors
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.db import retention
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.ids import uuid7
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
-from temporalex_django.runtime import retention
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.ids import uuid7
 from temporalex_django.testing import drain
 
 WEEK = timedelta(days=7)

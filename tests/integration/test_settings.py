@@ -14,7 +14,7 @@ from django.test import override_settings
 from temporalex_django import WorkflowHandle, conf, errors
 from temporalex_django.models import Instance
 from tests.conftest import ROOT
-from tests.integration.client_flows import Basket
+from tests.support.client_flows import Basket
 
 SECRET = "4111 1111 1111 1111"
 

@@ -12,12 +12,12 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.storage import Outcome, RunWrite
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import Chain, Instance, Message
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
-from temporalex_django.runtime.room import Room
-from temporalex_django.runtime.storage import Outcome, RunWrite
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -213,7 +213,7 @@ def test_the_same_update_sent_by_many_at_once_is_one_message() -> None:
     found = [
         other.begin(
             lambda: insert_message(
-                started.chain_id, kind="update", name="add", body=1, dedupe="same", storage=DjangoStorage()
+                started.chain_id, kind="update", name="add", body=1, request_id="same", storage=DjangoStorage()
             )
         )
         for other in others
@@ -246,7 +246,7 @@ def test_the_same_id_started_by_many_at_once_is_one_run() -> None:
 
 
 def test_a_result_that_comes_too_late_changes_nothing() -> None:
-    from temporalex_django.runtime.storage import NewTask, TaskResult
+    from temporalex_django.engine.storage import NewTask, TaskResult
 
     storage = DjangoStorage()
     started = start()
@@ -269,10 +269,10 @@ def test_a_result_that_comes_too_late_changes_nothing() -> None:
         )
         run.due_at = None
         storage.write([RunWrite(run=run, tasks=[new])])
-    (first,) = storage.claim_tasks(room=Room(threads=1), queues=["default"], owner=1)
+    (first,) = storage.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=1)
     done = TaskResult(task=first, outcome=("ActivityCompleted", {"seq": 1, "result": "late"}))
     assert storage.finish_tasks([TaskResult(task=first, retry_at=storage.now())]) == [first.id]
-    (second,) = storage.claim_tasks(room=Room(threads=1), queues=["default"], owner=2)
+    (second,) = storage.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=2)
 
     assert (second.attempt, second.owner) == (2, 2)
     assert storage.finish_tasks([done]) == []
@@ -290,7 +290,7 @@ def test_a_result_that_comes_too_late_changes_nothing() -> None:
 
 
 def test_an_attempt_given_back_is_not_counted() -> None:
-    from temporalex_django.runtime.storage import NewTask
+    from temporalex_django.engine.storage import NewTask
 
     storage = DjangoStorage()
     start()
@@ -321,9 +321,9 @@ def test_an_attempt_given_back_is_not_counted() -> None:
                 )
             ]
         )
-    (first,) = storage.claim_tasks(room=Room(threads=1), queues=["default"], owner=1)
+    (first,) = storage.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=1)
     assert first.owner is not None
     storage.give_back({(first.id, first.attempt, first.owner)})
-    (again,) = storage.claim_tasks(room=Room(threads=1), queues=["default"], owner=1)
+    (again,) = storage.claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=1)
 
     assert (first.attempt, again.attempt) == (1, 1)

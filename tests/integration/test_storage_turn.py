@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,20 +11,16 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, message_outcome, update_outcome
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.other_runs import NewMessage
+from temporalex_django.engine.storage import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite, Taker
+from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import AlreadyRunning, PayloadError, WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.ids import token, uuid7
-from temporalex_django.runtime.inserting import (
-    NewStart,
-    Started,
-    insert_message,
-    insert_start,
-    message_outcome,
-    update_outcome,
-)
-from temporalex_django.runtime.room import Room
-from temporalex_django.runtime.storage import NewEvent, NewMessage, NewRun, NewTask, Outcome, RunState, RunWrite
+from tests.app.attempts import tiny
 
 pytestmark = pytest.mark.django_db
 
@@ -44,7 +41,7 @@ def claim(storage: DjangoStorage, *, limit: int = 100) -> list[RunState]:
 
 
 def event(seq: int, **attributes: Any) -> NewEvent:
-    return NewEvent(seq=seq, activation=1, kind="SignalReceived", at=NOW, attributes=attributes)
+    return NewEvent(number=seq, activation=1, kind="SignalReceived", at=NOW, attributes=attributes)
 
 
 def task(run: RunState, seq: int = 1, **options: Any) -> NewTask:
@@ -65,13 +62,13 @@ def task(run: RunState, seq: int = 1, **options: Any) -> NewTask:
 
 
 def test_a_start_is_claimed_with_its_facts(storage: DjangoStorage) -> None:
-    started = start(storage, tags=["vip"], timeout=60)
+    started = start(storage, tags=["vip"], execution_timeout=60)
 
     with storage.transaction():
         (run,) = claim(storage)
 
         assert (run.chain_id, run.run_id) == started
-        assert (run.head, run.length, run.closed, run.stamp) == (None, 0, False, None)
+        assert (run.head_token, run.length, run.closed, run.activated_at) == (None, 0, False, None)
         assert run.due_at is not None
         assert run.deadline is not None
         assert abs(run.deadline - run.due_at - timedelta(seconds=60)) < timedelta(seconds=1)
@@ -85,17 +82,17 @@ def test_a_start_is_claimed_with_its_facts(storage: DjangoStorage) -> None:
 def test_everything_that_a_turn_produced_is_read_back(storage: DjangoStorage) -> None:
     started = start(storage)
     first = insert_message(started.chain_id, kind="signal", name="go", body={"a": "ü"}, storage=storage)
-    second = insert_message(started.chain_id, kind="update", name="add", body=1, dedupe="u-1", storage=storage)
-    third = insert_message(started.chain_id, kind="update", name="add", body=2, dedupe="u-2", storage=storage)
+    second = insert_message(started.chain_id, kind="update", name="add", body=1, request_id="u-1", storage=storage)
+    third = insert_message(started.chain_id, kind="update", name="add", body=2, request_id="u-2", storage=storage)
     with storage.transaction():
         (run,) = claim(storage)
         inbox = storage.inbox([run.chain_id])[run.chain_id]
-        assert [(m.id, m.kind, m.name, m.body, m.dedupe) for m in inbox] == [
+        assert [(m.id, m.kind, m.name, m.body, m.request_id) for m in inbox] == [
             (first.id, "signal", "go", {"a": "ü"}, None),
             (second.id, "update", "add", 1, "u-1"),
             (third.id, "update", "add", 2, "u-2"),
         ]
-        run.head, run.length, run.activations, run.stamp = storage.new_token(), 2, 1, NOW
+        run.head_token, run.length, run.activations, run.activated_at = storage.new_token(), 2, 1, NOW
         run.due_at = NOW + timedelta(days=1)
         storage.write(
             [
@@ -112,10 +109,10 @@ def test_everything_that_a_turn_produced_is_read_back(storage: DjangoStorage) ->
         )
 
     assert storage.histories({run.run_id: 0})[run.run_id][0].attributes == {"name": "go"}
-    assert [e.seq for e in storage.histories({run.run_id: 1})[run.run_id]] == [2]
+    assert [e.number for e in storage.histories({run.run_id: 1})[run.run_id]] == [2]
     assert HistoryEvent.objects.filter(run_id=run.run_id).count() == 2
     chain = Chain.objects.get(pk=run.chain_id)
-    assert (chain.head, chain.length, chain.due_at) == (run.head, 2, run.due_at)
+    assert (chain.head_token, chain.length, chain.due_at) == (run.head_token, 2, run.due_at)
     instance = Instance.objects.get(pk=run.run_id)
     assert (instance.status, instance.published_state, instance.waiting_for) == ("waiting", {"n": 0}, ["signal"])
     assert message_outcome(second.id, storage=storage) == Outcome(status="accepted")
@@ -137,13 +134,13 @@ def test_a_rolled_back_turn_leaves_nothing(storage: DjangoStorage) -> None:
     start(storage)
     with pytest.raises(RuntimeError), storage.transaction():  # noqa: PT012 - the block is the transaction
         (run,) = claim(storage)
-        run.length, run.head = 1, storage.new_token()
+        run.length, run.head_token = 1, storage.new_token()
         storage.write([RunWrite(run=run, events=[event(1)])])
         raise RuntimeError
 
     with storage.transaction():
         (run,) = claim(storage)
-    assert (run.length, run.head) == (0, None)
+    assert (run.length, run.head_token) == (0, None)
     assert storage.histories({run.run_id: 0})[run.run_id] == []
 
 
@@ -154,12 +151,12 @@ def test_a_message_rings_by_itself(storage: DjangoStorage) -> None:
         run.due_at = None
         storage.write([RunWrite(run=run)])
         assert claim(storage) == []
-    assert not storage.ready(queues=["default"])
+    assert storage.next_due(queues=["default"]) is None
 
     insert_message(started.chain_id, kind="signal", name="go", body=None, storage=storage)
 
-    assert storage.ready(queues=["default"])
-    assert not storage.ready(queues=["other"])
+    assert storage.next_due(queues=["default"]) == 0.0
+    assert storage.next_due(queues=["other"]) is None
     with storage.transaction():
         assert [r.chain_id for r in claim(storage)] == [started.chain_id]
 
@@ -184,8 +181,8 @@ def test_messages_of_many_chains_take_turns(storage: DjangoStorage) -> None:
 
 def test_a_closed_run_keeps_its_messages_answered_and_frees_its_id(storage: DjangoStorage) -> None:
     started = start(storage)
-    update = insert_message(started.chain_id, kind="update", name="add", body=1, dedupe="u-1", storage=storage)
-    behind = insert_message(started.chain_id, kind="update", name="add", body=1, dedupe="u-2", storage=storage)
+    update = insert_message(started.chain_id, kind="update", name="add", body=1, request_id="u-1", storage=storage)
+    behind = insert_message(started.chain_id, kind="update", name="add", body=1, request_id="u-2", storage=storage)
     with storage.transaction():
         (run,) = claim(storage)
         storage.write(
@@ -205,7 +202,7 @@ def test_a_closed_run_keeps_its_messages_answered_and_frees_its_id(storage: Djan
 
     assert update_outcome(run.chain_id, "u-1", storage=storage) == closing
     chain = Chain.objects.get(pk=run.chain_id)
-    assert (chain.closed, chain.live_key, chain.due_at, chain.deadline) == (True, None, None, None)
+    assert (chain.closed, chain.open_key, chain.due_at, chain.deadline) == (True, None, None, None)
     assert not ActivityTask.objects.exists()
     assert not Instance.objects.open().exists()
     with storage.transaction():  # the one that waited is fresh again, for a turn that answers it
@@ -220,17 +217,26 @@ def test_continue_as_new_gives_the_chain_a_new_run(storage: DjangoStorage) -> No
     with storage.transaction():
         (run,) = claim(storage)
         stamp = storage.now()
-        run.length, run.head, run.activations, run.stamp, run.due_at = 3, 77, 2, stamp, None
+        run.length, run.head_token, run.activations, run.activated_at, run.due_at = 3, 77, 2, stamp, None
         new = NewRun(
-            run_id=uuid7(), args={"n": 2}, seed=5, carried={"signals": [{"name": "s", "payload": 1}], "cancel": None}
+            run_id=uuid7(),
+            args={"n": 2},
+            seed=5,
+            carried_messages={"signals": [{"name": "s", "payload": 1}], "cancel": None},
         )
         storage.write([RunWrite(run=run, next_run=new, instance={"status": "continued_as_new", "closed_at": NOW})])
 
     with storage.transaction():
         (run,) = claim(storage)
         facts = storage.facts([run.run_id])[run.run_id]
-    assert (run.chain_id, run.run_id, run.length, run.head, run.stamp) == (started.chain_id, new.run_id, 0, None, stamp)
-    assert (facts.args, facts.seed, facts.carried, facts.version) == (
+    assert (run.chain_id, run.run_id, run.length, run.head_token, run.activated_at) == (
+        started.chain_id,
+        new.run_id,
+        0,
+        None,
+        stamp,
+    )
+    assert (facts.args, facts.seed, facts.carried_messages, facts.version) == (
         {"n": 2},
         5,
         {"signals": [{"name": "s", "payload": 1}], "cancel": None},
@@ -239,6 +245,23 @@ def test_continue_as_new_gives_the_chain_a_new_run(storage: DjangoStorage) -> No
     assert Instance.objects.get(pk=new.run_id).tags == ["vip"]
     with pytest.raises(AlreadyRunning):
         start(storage)
+
+
+def test_a_taker_gets_what_it_has_room_for(storage: DjangoStorage) -> None:
+    """Where an insert tells the ids; the others, and what it lacks the code of, wait in the queue."""
+    start(storage)
+    with storage.transaction():
+        (run,) = claim(storage)
+        tasks = [replace(task(run, n), activity=tiny.name if n < 4 else "nobody.has_it") for n in (1, 2, 3, 4)]
+        taker = Taker(owner=7, capacity=Capacity(threads=2), queues={"default"})
+        taken = storage.write([RunWrite(run=run, tasks=tasks)], taker=taker)
+
+    expected = [1, 2] if storage.sql.claims_on_insert else []
+    assert [(one.seq, one.attempt, one.owner) for one in taken] == [(n, 1, 7) for n in expected]
+    rows = {row.seq: (row.pk, row.attempt, row.owner) for row in ActivityTask.objects.all()}
+    assert len(rows) == 4
+    assert [rows[one.seq] for one in taken] == [(one.id, 1, 7) for one in taken]
+    assert {seq for seq, row in rows.items() if row[1:] == (0, None)} == {1, 2, 3, 4} - set(expected)
 
 
 def test_messages_find_their_chain_by_business_id(storage: DjangoStorage) -> None:
@@ -297,14 +320,14 @@ def test_versions_do_not_collide_in_scope_version(storage: DjangoStorage) -> Non
 
 def test_an_update_id_is_taken_once_and_free_again_when_rejected(storage: DjangoStorage) -> None:
     chain = start(storage).chain_id
-    first = insert_message(chain, kind="update", name="add", body=1, dedupe="u", storage=storage)
-    again = insert_message(chain, kind="update", name="add", body=1, dedupe="u", storage=storage)
+    first = insert_message(chain, kind="update", name="add", body=1, request_id="u", storage=storage)
+    again = insert_message(chain, kind="update", name="add", body=1, request_id="u", storage=storage)
     assert (again.id, again.new) == (first.id, False)
     with storage.transaction():
         (run,) = claim(storage)
         storage.write([RunWrite(run=run, settled={first.id: Outcome(status="rejected", value={"code": "x"})})])
 
-    third = insert_message(chain, kind="update", name="add", body=1, dedupe="u", storage=storage)
+    third = insert_message(chain, kind="update", name="add", body=1, request_id="u", storage=storage)
 
     assert third.new
     assert third.id > first.id
@@ -315,7 +338,7 @@ def test_an_unknown_chain_is_named(storage: DjangoStorage) -> None:
     with pytest.raises(WorkflowNotFound):
         insert_message(uuid7(), kind="signal", name="x", body=1, storage=storage)
     with pytest.raises(WorkflowNotFound):
-        insert_message(uuid7(), kind="update", name="x", body=1, dedupe="1", storage=storage)
+        insert_message(uuid7(), kind="update", name="x", body=1, request_id="1", storage=storage)
 
 
 def test_an_unreadable_payload_names_its_run(storage: DjangoStorage) -> None:
@@ -333,7 +356,7 @@ def test_an_unreadable_payload_names_its_run(storage: DjangoStorage) -> None:
 def test_the_number_of_statements_does_not_depend_on_the_number_of_runs(storage: DjangoStorage, size: int) -> None:
     for i in range(size):
         chain = start(storage, f"w-{i}").chain_id
-        insert_message(chain, kind="update", name="a", body=1, dedupe="u", storage=storage)
+        insert_message(chain, kind="update", name="a", body=1, request_id="u", storage=storage)
         insert_message(chain, kind="signal", name="a", body=1, storage=storage)
         insert_message(chain, kind="signal", name="b", body=1, storage=storage)
 
@@ -346,7 +369,7 @@ def test_the_number_of_statements_does_not_depend_on_the_number_of_runs(storage:
         writes = []
         for run in runs:
             update, one, two = (m.id for m in inbox[run.chain_id])
-            run.length, run.head, run.due_at = 1, storage.new_token(), None
+            run.length, run.head_token, run.due_at = 1, storage.new_token(), None
             writes.append(
                 RunWrite(
                     run=run,
@@ -380,7 +403,7 @@ def test_a_virtual_clock_judges_everything() -> None:
     assert storage.next_due(queues=["default"]) == 0.0  # the activity
 
     assert storage.now() == NOW
-    assert len(storage.claim_tasks(room=Room(threads=5), queues=["default"], owner=1)) == 1
+    assert len(storage.claim_tasks(capacity=Capacity(threads=5), queues=["default"], owner=1)) == 1
     assert storage.next_due(queues=["default"]) == 3600.0
     clock[0] += timedelta(hours=1)
     with storage.transaction():
@@ -393,12 +416,11 @@ def test_a_run_that_killed_its_worker_comes_alone_and_only_to_workers(storage: D
     worker = DjangoStorage(worker=True)
 
     with storage.transaction():
-        assert chains[0] not in {run.chain_id for run in claim(storage)}
         assert storage.claim(limit=1, queues=["default"], chains=chains[:1]) == []
-        assert storage.suspects == chains[:1]  # a process without the role of a worker only hears of it
-        assert {run.chain_id for run in claim(worker)} == set(chains[1:])
-        assert worker.suspects == chains[:1]
-        (run,) = worker.claim(limit=1, queues=[], chains=worker.suspects)
+        assert [run.chain_id for run in claim(worker) if run.crashes] == chains[:1]
+        report = WorkflowEngine(worker, worker).advance(limit=10, queues=["default"])
+        assert (report.suspects, set(report.claimed)) == (chains[:1], set(chains[1:]))
+        (run,) = worker.claim(limit=1, queues=[], chains=chains[:1])
         storage.write([RunWrite(run=run)])
     assert Chain.objects.get(pk=chains[0]).crashes == 1  # nothing of it was run
     with storage.transaction():
@@ -409,7 +431,7 @@ def test_a_run_that_killed_its_worker_comes_alone_and_only_to_workers(storage: D
 def test_a_declined_run_is_left_alone(storage: DjangoStorage) -> None:
     one, two = start(storage, "one"), start(storage, "two")
     insert_message(one.chain_id, kind="signal", name="x", body=1, storage=storage)
-    storage.decline([one.chain_id], seconds=5.0)
+    storage.defer([one.chain_id], seconds=5.0)
 
     with storage.transaction():
         assert [run.chain_id for run in claim(storage)] == [two.chain_id]

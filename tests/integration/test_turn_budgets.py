@@ -11,16 +11,17 @@ from django.db import connection, connections, transaction
 from django.test.utils import override_settings
 
 from temporalex_django import WorkflowHandle
+from temporalex_django.db import inbox
+from temporalex_django.db.paging import in_pages
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import executors
 from temporalex_django.errors import UpdateRejected
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
-from temporalex_django.runtime import executors, inbox
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
-from temporalex_django.runtime.pages import in_pages
 from temporalex_django.testing import DjangoEnvironment
-from temporalex_django.workers.pump import Pump
+from temporalex_django.workers.loop import WorkerLoop
 from tests.app.turns import spins
-from tests.unit.support import replay_all
+from tests.support.runs import replay_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,64 +50,67 @@ def left(started: Started) -> int:
 
 
 @pytest.fixture
-def pump() -> Iterator[Pump]:
-    made = Pump(inline=True)
+def loop() -> Iterator[WorkerLoop]:
+    made = WorkerLoop(inline=True)
     yield made
-    made.slot.close()
+    made.marker.close()
 
 
-def rounds_until(pump: Pump, done: Any, *, most: int = 20_000) -> int:
+def polls_until(loop: WorkerLoop, done: Any, *, most: int = 20_000) -> int:
     for count in range(most):
         if done():
             return count
-        pump.round()
-    raise AssertionError(f"not after {most} rounds")
+        loop.poll()
+    raise AssertionError(f"not after {most} polls")
 
 
-def test_a_backlog_of_slow_signals_is_consumed_and_a_neighbour_goes_on(pump: Pump) -> None:
+def test_a_backlog_of_slow_signals_is_consumed_and_a_neighbour_goes_on(loop: WorkerLoop) -> None:
     busy = start("Ticking", {"spins": spins(1)})
     neighbour = start("Tally")
-    rounds_until(pump, lambda: not Chain.objects.filter(head=None).exists())
+    polls_until(loop, lambda: not Chain.objects.filter(head_token=None).exists())
     send_ticks(busy, range(1_500))
 
-    pump.round()
+    loop.poll()
     before = left(busy)
     assert before > 1_000
     send(neighbour, "stop")
-    rounds_until(pump, lambda: not instance(neighbour).is_open, most=4)
+    polls_until(loop, lambda: not instance(neighbour).is_open, most=4)
     assert left(busy) > 1_000
 
     send(busy, "stop")
-    rounds_until(pump, lambda: not instance(busy).is_open)
+    polls_until(loop, lambda: not instance(busy).is_open)
     assert instance(busy).closing_value == {"result": [1_500, 1_500]}
     assert instance(busy).blocked is None
 
 
-def late_with(pump: Pump, signals: int) -> Started:
-    """A run that has so many signals in its mailbox, each of which takes a millisecond; its phase is open from the next turn on."""
+def late_with(loop: WorkerLoop, signals: int) -> Started:
+    """A run that has so many signals in its mailbox, each of which takes a millisecond.
+
+    Its phase is open from the next turn on.
+    """
     busy = start("Ticking", {"spins": spins(1), "late": 1})
-    pump.storage.inbox_page = 10_000
+    loop.storage.inbox_page = 10_000
     send_ticks(busy, range(signals))
-    rounds_until(pump, lambda: not left(busy))
+    polls_until(loop, lambda: not left(busy))
     send(busy, "go")
     return busy
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_signals_that_came_before_their_phase_take_several_activations_too(pump: Pump, kept: bool) -> None:
-    busy = late_with(pump, 600)
+def test_signals_that_came_before_their_phase_take_several_activations_too(loop: WorkerLoop, kept: bool) -> None:
+    busy = late_with(loop, 600)
     neighbour = start("Tally")
-    pump.round()
+    loop.poll()
     before = HistoryEvent.objects.filter(run_id=busy.run_id, kind="ActivationStarted").count()
     send(busy, "stop")
     send(neighbour, "stop")
-    rounds_until(pump, lambda: not instance(neighbour).is_open, most=4)
+    polls_until(loop, lambda: not instance(neighbour).is_open, most=4)
     assert instance(busy).is_open
 
     if not kept:  # another worker takes it, in the middle
         for run in (busy, neighbour):
-            pump.engine.cache.take(run.run_id)
-    rounds_until(pump, lambda: not instance(busy).is_open, most=2_000)
+            loop.engine.cache.take(run.run_id)
+    polls_until(loop, lambda: not instance(busy).is_open, most=2_000)
     assert instance(busy).closing_value == {"result": [600, 600]}
     assert HistoryEvent.objects.filter(run_id=busy.run_id, kind="ActivationStarted").count() > before + 3
     replay_all(DjangoEnvironment(), [busy.chain_id])
@@ -114,30 +118,30 @@ def test_signals_that_came_before_their_phase_take_several_activations_too(pump:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
-    pump: Pump, kept: bool, monkeypatch: pytest.MonkeyPatch
+    loop: WorkerLoop, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pump.engine, "_deadlock_timeout", 0.2)
-    pump.storage.inbox_page = 10_000
+    monkeypatch.setattr(loop.engine, "_deadlock_timeout", 0.2)
+    loop.storage.inbox_page = 10_000
     busy = start("Counting", {"spins": spins(1), "ticks": 300})
     send_ticks(busy, range(300))
-    rounds_until(pump, lambda: not left(busy))
+    polls_until(loop, lambda: not left(busy))
     send(busy, "go")
     neighbour = start("Tally")
-    pump.round()
+    loop.poll()
     send(neighbour, "stop")
-    rounds_until(pump, lambda: not instance(neighbour).is_open, most=4)
+    polls_until(loop, lambda: not instance(neighbour).is_open, most=4)
     assert instance(busy).is_open
 
     if not kept:  # another worker takes it, in the middle
-        pump.engine.cache.take(busy.run_id)
-    rounds_until(pump, lambda: not instance(busy).is_open, most=2_000)
+        loop.engine.cache.take(busy.run_id)
+    polls_until(loop, lambda: not instance(busy).is_open, most=2_000)
     assert instance(busy).closing_value == {"result": list(range(300))}
     assert instance(busy).blocked is None
     replay_all(DjangoEnvironment(), [busy.chain_id])
 
 
-def test_an_update_in_a_request_is_answered_behind_signals_that_came_before_their_phase(pump: Pump) -> None:
-    late_with(pump, 100)
+def test_an_update_in_a_request_is_answered_behind_signals_that_came_before_their_phase(loop: WorkerLoop) -> None:
+    late_with(loop, 100)
     with transaction.atomic():  # nobody else is there to go on
         assert WorkflowHandle("Ticking-1").update("so_far") == 100
 
@@ -187,13 +191,13 @@ def test_each_of_many_long_inboxes_gives_some_whatever_the_others_take(monkeypat
     assert not any(one.more for one in found.values())
 
 
-def test_the_time_of_a_run_that_is_paused_is_not_over(pump: Pump) -> None:
-    started = start("Tally", timeout=3600.0)
+def test_the_time_of_a_run_that_is_paused_is_not_over(loop: WorkerLoop) -> None:
+    started = start("Tally", execution_timeout=3600.0)
     Chain.objects.update(paused=True, deadline=DjangoStorage().now())
-    pump.round()
+    loop.poll()
     assert instance(started).is_open
     Chain.objects.update(paused=False, due_at=DjangoStorage().now())
-    pump.round()
+    loop.poll()
     assert instance(started).status == "timed_out"
 
 
@@ -208,8 +212,10 @@ def test_what_waits_and_what_brings_it_on_is_read_however_long_the_inbox_is() ->
     storage.inbox_page = 10
     started = start("Tally")
     for number in range(30):
-        insert_message(started.chain_id, kind="update", name="add", body=number, dedupe=f"u{number}", storage=storage)
-    Message.objects.filter(dedupe__in=[f"u{n}" for n in range(12, 25)]).update(after=0, fresh=False)
+        insert_message(
+            started.chain_id, kind="update", name="add", body=number, request_id=f"u{number}", storage=storage
+        )
+    Message.objects.filter(request_id__in=[f"u{n}" for n in range(12, 25)]).update(after=0, fresh=False)
 
     inbox = storage.inbox([started.chain_id])[started.chain_id]
 
@@ -217,91 +223,91 @@ def test_what_waits_and_what_brings_it_on_is_read_however_long_the_inbox_is() ->
     assert inbox.more
 
 
-def test_messages_that_were_parked_are_all_delivered(pump: Pump) -> None:
+def test_messages_that_were_parked_are_all_delivered(loop: WorkerLoop) -> None:
     """A blocked or paused run's messages ring no more; those that do not fit into the first turn come all the same."""
-    pump.storage.inbox_page = 10
+    loop.storage.inbox_page = 10
     busy = start("Ticking", {"spins": 0})
     send_ticks(busy, range(25))
     Message.objects.update(fresh=False)
     send(busy, "stop")
-    rounds_until(pump, lambda: not instance(busy).is_open, most=20)
+    polls_until(loop, lambda: not instance(busy).is_open, most=20)
     assert instance(busy).closing_value == {"result": [25, 25]}
 
 
 @pytest.fixture
-def long_run(pump: Pump) -> Started:
+def long_run(loop: WorkerLoop) -> Started:
     """A run with a history of 1,200 signals whose handlers take a while, in no cache any more."""
     started = start("Ticking", {"spins": spins(1)})
     send_ticks(started, range(1_200))
-    rounds_until(pump, lambda: not left(started))
-    pump.engine.cache.clear()
+    polls_until(loop, lambda: not left(started))
+    loop.engine.cache.clear()
     return started
 
 
-def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(pump: Pump, long_run: Started) -> None:
+def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(loop: WorkerLoop, long_run: Started) -> None:
     """The rebuild takes several times the deadlock timeout: each step of it is short."""
     neighbour = start("Tally")
     send(long_run, "stop")
     with override_settings(TEMPORALEX={"DEADLOCK_TIMEOUT": 0.25}):
-        fresh = Pump(inline=True)
+        fresh = WorkerLoop(inline=True)
     try:
-        fresh.round()
+        fresh.poll()
         assert fresh.engine.rebuilding == 1
         assert instance(neighbour).status != "pending"
         send(neighbour, "stop")
-        fresh.round()
-        fresh.round()
+        fresh.poll()
+        fresh.poll()
         assert not instance(neighbour).is_open
         assert fresh.engine.rebuilding == 1
         if connection.vendor == "postgresql":
             with transaction.atomic():
                 assert Chain.objects.select_for_update(nowait=True).get(pk=long_run.chain_id)
-        rounds_until(fresh, lambda: not fresh.engine.rebuilding)
-        assert not fresh.storage.is_declined(long_run.chain_id)  # at once: it was left alone long enough
-        rounds_until(fresh, lambda: not instance(long_run).is_open)
+        polls_until(fresh, lambda: not fresh.engine.rebuilding)
+        assert not fresh.storage.is_deferred(long_run.chain_id)  # at once: it was left alone long enough
+        polls_until(fresh, lambda: not instance(long_run).is_open)
     finally:
-        fresh.slot.close()
+        fresh.marker.close()
     assert instance(long_run).closing_value == {"result": [1_200, 1_200]}
     assert instance(long_run).blocked is None
 
 
-def test_what_others_write_while_it_is_rebuilt_is_caught_up_with(pump: Pump, long_run: Started) -> None:
-    other = Pump(inline=True)
+def test_what_others_write_while_it_is_rebuilt_is_caught_up_with(loop: WorkerLoop, long_run: Started) -> None:
+    other = WorkerLoop(inline=True)
     try:
         send(long_run, "tick", 1_200)
         while not other.engine.rebuild():
-            other.round()
-        rounds_until(pump, lambda: not left(long_run))  # somebody else was quicker
+            other.poll()
+        polls_until(loop, lambda: not left(long_run))  # somebody else was quicker
         send(long_run, "stop")
-        rounds_until(other, lambda: not instance(long_run).is_open)
+        polls_until(other, lambda: not instance(long_run).is_open)
     finally:
-        other.slot.close()
+        other.marker.close()
     assert instance(long_run).closing_value == {"result": [1_201, 1_201]}
 
 
-def test_a_history_that_does_not_fit_blocks_after_the_rebuild(pump: Pump, long_run: Started) -> None:
+def test_a_history_that_does_not_fit_blocks_after_the_rebuild(loop: WorkerLoop, long_run: Started) -> None:
     event = HistoryEvent.objects.filter(run_id=long_run.run_id).last()
     assert event is not None
     HistoryEvent.objects.filter(run_id=long_run.run_id, seq=event.seq).update(
         kind="TimerStarted", attributes=b'{"seq": 77, "duration": 1.0, "due": "2026-01-01T00:00:00+00:00"}'
     )
     send(long_run, "stop")
-    rounds_until(pump, lambda: instance(long_run).blocked)
+    polls_until(loop, lambda: instance(long_run).blocked)
     assert instance(long_run).blocked["code"] == "nondeterminism"  # type: ignore[index] # just waited for
-    assert pump.engine.rebuilding == 0
+    assert loop.engine.rebuilding == 0
 
 
-def test_pages_end_at_activations(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_end_at_activations(loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the size of a page, also below that of an activation."""
     started = start("Ticking", {"spins": 0})
     for numbers in (range(3), range(3, 10), range(10, 11)):
         send_ticks(started, numbers)
-        rounds_until(pump, lambda: not left(started))
+        polls_until(loop, lambda: not left(started))
     monkeypatch.setattr(executors, "LONG", 2)
     for page in (1, 2, 3, 5, 100):
         monkeypatch.setattr(executors, "_PAGE", page)
-        pump.engine.cache.clear()
+        loop.engine.cache.clear()
         send(started, "tick", 10 + page)
-        rounds_until(pump, lambda: not left(started))
+        polls_until(loop, lambda: not left(started))
         assert instance(started).blocked is None
     connections.close_all()

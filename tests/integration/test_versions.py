@@ -31,7 +31,7 @@ from temporalex_django.actions.targets import find, find_one
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.models import ActivityTask, Chain, Instance, OperatorAction
 from temporalex_django.testing import DjangoEnvironment
-from tests.integration.client_flows import drain
+from tests.support.client_flows import drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -132,7 +132,7 @@ def test_one_value_is_one_run_whatever_the_version():
 
 
 def test_with_scope_version_each_version_has_its_own():
-    """HE-135 HE-141 D-14: then a value alone may mean two runs."""
+    """HE-135 HE-141: then a value alone may mean two runs."""
 
     class Twice(VersionedWorkflow):
         name = "test.Twice"
@@ -166,7 +166,7 @@ def test_with_scope_version_each_version_has_its_own():
 
 
 def test_a_run_whose_version_is_gone_is_blocked_and_says_so(monkeypatch):
-    """HE-164 D-32: and goes on when the code is back."""
+    """HE-164: and goes on when the code is back."""
     handle = Parcel.start("1", {}, version=1)
     monkeypatch.setattr(Parcel, "versions", {2: Parcel.V2})
     drain()
@@ -395,7 +395,7 @@ def test_a_run_whose_history_does_not_fit_its_own_class_does_not_move(monkeypatc
 
 
 def test_of_several_versions_the_open_one_is_meant():
-    """D-14: the newest chain may have ended."""
+    """The newest chain may have ended."""
 
     class Ends(VersionedWorkflow):
         name = "test.Ends"
@@ -466,7 +466,7 @@ def test_a_run_that_lacks_its_class_goes_on_when_it_is_moved_and_holds_the_key_o
 
 
 def test_a_run_that_stays_keeps_the_key_under_which_it_is_open():
-    """Page 3.4, scope version: what a move had begun is undone when it turns out that the run stays."""
+    """Scope ``version``: what a move had begun is undone when it turns out that the run stays."""
 
     class Keeps(VersionedWorkflow):
         name = "test.Keeps"
@@ -490,10 +490,10 @@ def test_a_run_that_stays_keeps_the_key_under_which_it_is_open():
 
     Keeps.start("1", None)
     drain()
-    before = Chain.objects.get().live_key
+    before = Chain.objects.get().open_key
     verdict = Move(find("keeps::1", storage=storage()), version=2).execute()
     assert not verdict.moves
-    assert Chain.objects.get().live_key == before
+    assert Chain.objects.get().open_key == before
     with pytest.raises(errors.AlreadyRunning):
         Keeps.start("1", None)
     assert Keeps.start("1", None, version=2).describe().version == 2

@@ -11,10 +11,16 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import override_settings
+from django_q.brokers.orm import ORM
 
 from temporalex_django import checks, conf
+from temporalex_django.workers.q2 import WorkerHost
 
 BROKER = "temporalex_django.workers.q2.Broker"
+
+
+class Mixed(WorkerHost, ORM):
+    """A broker of the project's own that hosts workers."""
 
 
 def found(setting: dict[str, Any] | None = None, **more: Any) -> dict[str, CheckMessage]:
@@ -67,10 +73,11 @@ def test_every_setting_is_documented() -> None:
     ("broker", "expected"),
     [
         (BROKER, set()),
+        ("tests.integration.test_workers_checks.Mixed", set()),
         (None, {"temporalex_django.W004"}),
         ("temporalex_django.workers.q2.Brokker", {"temporalex_django.E006"}),
         ("temporalex_django.workers.q3.Broker", {"temporalex_django.E006"}),
-        ("temporalex_django.workers.q2.pump", {"temporalex_django.E006"}),
+        ("temporalex_django.workers.q2.nothing", {"temporalex_django.E006"}),
         ("django_q.brokers.orm.ORM", {"temporalex_django.W004"}),
     ],
 )

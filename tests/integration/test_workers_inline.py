@@ -11,14 +11,14 @@ from django.contrib.auth import get_user_model
 from django.test import override_settings
 
 from temporalex_django.conf import get_settings
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, update_outcome
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import turn
+from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.storage import Outcome
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
-from temporalex_django.runtime import turn
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start, update_outcome
-from temporalex_django.runtime.room import Room
-from temporalex_django.runtime.storage import Outcome
-from temporalex_django.workers.pump import Pump, run_until_idle
-from tests.waiting import wait_for
+from temporalex_django.workers.loop import WorkerLoop, run_until_idle
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -100,9 +100,9 @@ def test_messages_are_delivered_in_order() -> None:
     started, storage = start("Tally"), DjangoStorage()
     run_until_idle()
     for i in range(1, 4):
-        insert_message(started.chain_id, kind="update", name="add", body=i, dedupe=f"u{i}", storage=storage)
+        insert_message(started.chain_id, kind="update", name="add", body=i, request_id=f"u{i}", storage=storage)
     insert_message(started.chain_id, kind="signal", name="stop", body=None, storage=storage)
-    late = insert_message(started.chain_id, kind="update", name="add", body=9, dedupe="late", storage=storage)
+    late = insert_message(started.chain_id, kind="update", name="add", body=9, request_id="late", storage=storage)
 
     run_until_idle()
 
@@ -139,7 +139,7 @@ def test_a_run_without_its_class_is_blocked_and_goes_on_when_a_worker_has_it(mon
 def test_a_run_that_another_live_worker_has_is_left_to_it() -> None:
     from temporalex_django.authoring import workflow
 
-    other = Pump(kind="worker")
+    other = WorkerLoop(kind="worker")
     other.row.register(other.storage)
     started = start("Doubling", {"n": 1})
     cls = workflow.registry.pop("Doubling")
@@ -150,7 +150,7 @@ def test_a_run_that_another_live_worker_has_is_left_to_it() -> None:
     finally:
         workflow.registry["Doubling"] = cls
         other.row.remove(other.storage)
-        other.slot.close()
+        other.marker.close()
 
     run_until_idle()
 
@@ -168,7 +168,7 @@ def test_a_poison_run_is_blocked_and_the_others_of_its_batch_go_on() -> None:
     blocked = instance(bad).blocked
     assert blocked is not None
     assert blocked["code"] == "payload"
-    assert Chain.objects.get(pk=bad.chain_id).attempt == 1
+    assert Chain.objects.get(pk=bad.chain_id).failed_tries == 1
 
 
 def test_a_name_that_no_database_can_store_fails_its_run_alone() -> None:
@@ -186,7 +186,7 @@ def test_a_heartbeat_that_stops_ends_the_attempt_and_its_details_are_there_for_t
     hold.touch()
     started = start("Silent", {"path": str(path), "hold": str(hold)})
     stop = threading.Event()
-    worker = threading.Thread(target=Pump().run, args=[stop])
+    worker = threading.Thread(target=WorkerLoop().run, args=[stop])
     worker.start()
     try:
         wait_for(lambda: not instance(started).is_open)
@@ -204,7 +204,7 @@ def test_start_to_close_ends_an_attempt_whose_thread_is_stuck(tmp_path: Path) ->
     hold.touch()
     started = start("Slow", {"hold": str(hold)})
     stop = threading.Event()
-    worker = threading.Thread(target=Pump().run, args=[stop])
+    worker = threading.Thread(target=WorkerLoop().run, args=[stop])
     worker.start()
     try:
         wait_for(lambda: not instance(started).is_open)
@@ -218,27 +218,27 @@ def test_start_to_close_ends_an_attempt_whose_thread_is_stuck(tmp_path: Path) ->
 
 def test_a_worker_shows_itself_and_goes_without_a_trace() -> None:
     stop = threading.Event()
-    pump = Pump(queues=["default", "slow"])
-    others = pump.slot.holders - 1  # what updates in this process mark, when any did
-    worker = threading.Thread(target=pump.run, args=[stop])
+    loop = WorkerLoop(queues=["default", "slow"])
+    others = loop.marker.holders - 1  # what updates in this process mark, when any did
+    worker = threading.Thread(target=loop.run, args=[stop])
     worker.start()
     try:
         row = wait_for(Worker.objects.first)
-        assert (row.epoch, row.queues) == (pump.row.epoch, ["default", "slow"])
+        assert (row.epoch, row.queues) == (loop.row.epoch, ["default", "slow"])
         assert row.workflows["Doubling"] == [1]
         assert (row.expires_at - row.beat_at).total_seconds() == get_settings().LEASE_SECONDS
     finally:
         stop.set()
         worker.join()
     assert not Worker.objects.exists()
-    assert pump.slot.holders == others
-    assert Path(pump.slot.path).exists() == bool(others)
+    assert loop.marker.holders == others
+    assert Path(loop.marker.path).exists() == bool(others)
 
 
 def test_the_local_runner_runs_in_threads_of_this_process() -> None:
-    from temporalex_django.workers.local import LocalRunner
+    from temporalex_django.workers.development import DevelopmentWorker
 
-    runner = LocalRunner()
+    runner = DevelopmentWorker()
     runner.start()
     runner.start()
     try:
@@ -261,22 +261,22 @@ def test_statements_of_a_round_do_not_depend_on_the_number_of_runs(
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
-    for limit in ("_BUDGET", "_SHARE"):
+    for limit in ("_BUDGET", "SHARE"):
         monkeypatch.setattr(turn, limit, 60.0)  # however slow this machine is
 
     def statements(size: int) -> int:
         for i in range(size):
             started = start("Tally", workflow_id=f"{size}-{i}")
             for number in range(2):
-                body: Any = {"kind": "update", "name": "add", "body": 1, "dedupe": f"update-{number}"}
+                body: Any = {"kind": "update", "name": "add", "body": 1, "request_id": f"update-{number}"}
                 insert_message(started.chain_id, **body, storage=DjangoStorage())
-        pump = Pump(inline=inline)
+        loop = WorkerLoop(inline=inline)
         try:
             with CaptureQueriesContext(connection) as queries:
-                assert pump.round().runs == size
+                assert loop.poll().runs == size
             return len(queries)
         finally:
-            pump.slot.close()
+            loop.marker.close()
 
     with override_settings(TEMPORALEX={"TURN_SIZE": 200}):
         assert statements(10) == statements(100)
@@ -287,8 +287,8 @@ def test_behind_a_pooler_it_works_without_sessions() -> None:
     with override_settings(TEMPORALEX={"POOLED": True}):
         started = start("Booking", {"name": "ann"})
         stop = threading.Event()
-        pump = Pump()
-        worker = threading.Thread(target=pump.run, args=[stop])
+        loop = WorkerLoop()
+        worker = threading.Thread(target=loop.run, args=[stop])
         worker.start()
         try:
             wait_for(lambda: not instance(started).is_open)
@@ -304,18 +304,18 @@ def test_behind_a_pooler_it_works_without_sessions() -> None:
 def test_local_activities_begin_in_the_worker_that_advances_however_busy_it_is() -> None:
     """TX-215: what waits in a queue leaves no row to claim for them; elsewhere they wait in the queue of their run."""
     started = start("LocalDoubling", {"n": 3})
-    pump = Pump(kind="test", inline=True)
-    pump.row.register(pump.storage)
+    loop = WorkerLoop(kind="test", inline=True)
+    loop.row.register(loop.storage)
     taken: list[str] = []
-    submit, pump.pool.room = pump.pool.submit, Room  # type: ignore[method-assign]
+    submit, loop.pool.capacity = loop.pool.submit, Capacity  # type: ignore[method-assign]
 
     def submitted(tasks: Any) -> None:
         taken.extend(task.activity.rsplit(".", 1)[-1] for task in tasks)
         submit(tasks)
 
-    pump.pool.submit = submitted  # type: ignore[method-assign]
+    loop.pool.submit = submitted  # type: ignore[method-assign]
     for _ in range(4):
-        pump.round()
+        loop.poll()
     assert taken == ["double_here"] * 3
-    assert instance(started).status == "running"  # the one that is not local finds no room
+    assert instance(started).status == "running"  # the one that is not local finds no capacity
     assert [task.queue for task in ActivityTask.objects.all()] == ["default"]

@@ -14,16 +14,16 @@ from django.contrib.auth import get_user_model
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_message, insert_start
-from temporalex_django.runtime.places import place_of
-from temporalex_django.runtime.room import Room
-from temporalex_django.runtime.turn import Engine
-from temporalex_django.workers import attempts, keeper
+from temporalex_django.workers import attempts, maintenance
+from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.pool import Pool
-from temporalex_django.workers.pump import Pump, run_until_idle
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,7 +43,7 @@ def instance(started: Started) -> Instance:
 
 def turn() -> None:
     storage = DjangoStorage(worker=True)
-    Engine(storage, storage).turn(limit=10, queues=["default"])
+    WorkflowEngine(storage, storage).turn(limit=10, queues=["default"])
 
 
 @contextmanager
@@ -97,8 +97,8 @@ def test_an_expired_activity_that_cannot_be_read_fails_for_good() -> None:
 
 def test_a_round_that_raises_does_not_end_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     started = start("Doubling", {"n": 1})
-    pump, stop, raised = Pump(), threading.Event(), threading.Event()
-    real = pump.round
+    loop, stop, raised = WorkerLoop(), threading.Event(), threading.Event()
+    real = loop.poll
 
     def once() -> Any:
         if not raised.is_set():
@@ -106,10 +106,10 @@ def test_a_round_that_raises_does_not_end_the_worker(monkeypatch: pytest.MonkeyP
             raise RuntimeError("unexpected")
         return real()
 
-    monkeypatch.setattr(pump, "round", once)
+    monkeypatch.setattr(loop, "poll", once)
 
     def work() -> None:
-        pump.run(stop)
+        loop.run(stop)
         connections.close_all()
 
     thread = threading.Thread(target=work)
@@ -128,7 +128,7 @@ def test_what_a_drain_gives_back_never_began(tmp_path: Path, monkeypatch: pytest
     log.touch()
     start("AtMostOnce", {"path": str(log), "hold": str(tmp_path / "none")})
     turn()
-    (task,) = DjangoStorage(worker=True).claim_tasks(room=Room(threads=1), queues=["default"], owner=1)
+    (task,) = DjangoStorage(worker=True).claim_tasks(capacity=Capacity(threads=1), queues=["default"], owner=1)
     taken, go = threading.Event(), threading.Event()
     real = attempts.Attempt.run
 
@@ -158,7 +158,7 @@ def test_a_run_that_waits_with_many_messages_does_not_starve_others(monkeypatch:
     for _ in range(5):
         send(blocked, "stop")
     Message.objects.update(fresh=False)
-    Chain.objects.filter(pk=blocked.chain_id).update(due_at=None, attempt=5)
+    Chain.objects.filter(pk=blocked.chain_id).update(due_at=None, failed_tries=5)
     send(blocked, "stop")
     send(other, "stop")
 
@@ -172,22 +172,22 @@ def test_a_run_that_waits_with_many_messages_does_not_starve_others(monkeypatch:
 def test_a_blocked_run_that_is_terminated_answers_its_parked_messages_too() -> None:
     blocked = start("Tally")
     run_until_idle()
-    insert_message(blocked.chain_id, kind="update", name="add", body=1, dedupe="u", storage=DjangoStorage())
+    insert_message(blocked.chain_id, kind="update", name="add", body=1, request_id="u", storage=DjangoStorage())
     Message.objects.update(fresh=False)
-    Chain.objects.filter(pk=blocked.chain_id).update(due_at=None, attempt=5)
+    Chain.objects.filter(pk=blocked.chain_id).update(due_at=None, failed_tries=5)
     body = {"reason": "its parent closed"}
     insert_message(blocked.chain_id, kind="terminate", name="", body=body, storage=DjangoStorage())
 
     run_until_idle()
 
     assert instance(blocked).status == "terminated"
-    assert Message.objects.get(dedupe="u").outcome_status == "rejected"
+    assert Message.objects.get(request_id="u").outcome_status == "rejected"
 
 
 def test_messages_of_a_run_that_is_blocked_for_its_crashes_are_parked() -> None:
     started = start("Tally")
     run_until_idle()
-    Chain.objects.filter(pk=started.chain_id).update(due_at=None, attempt=3, crashes=3)
+    Chain.objects.filter(pk=started.chain_id).update(due_at=None, failed_tries=3, crashes=3)
     send(started, "stop")
     storage = DjangoStorage(worker=True)
     assert storage.next_due(queues=["default"]) == 0.0
@@ -203,29 +203,29 @@ def test_messages_of_a_run_that_is_blocked_for_its_crashes_are_parked() -> None:
 def test_business_rows_that_somebody_holds_do_not_freeze_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     get_user_model().objects.create(username="hot", last_name="0")
     waiting = [start("Crosswise", {"times": 1, "names": ["hot"]}, workflow_id=f"c{i}") for i in range(5)]
-    pump = Pump(inline=True)
+    loop = WorkerLoop(inline=True)
     tried: list[Any] = []
-    real = pump.engine.advance_atomic
+    real = loop.engine.advance_atomic
 
     def counted(chain: Any, **options: Any) -> Any:
         tried.append(chain)
         return real(chain, **options)
 
-    monkeypatch.setattr(pump.engine, "advance_atomic", counted)
+    monkeypatch.setattr(loop.engine, "advance_atomic", counted)
     with connection.cursor() as cursor:
         cursor.execute("set lock_timeout = '150ms'")
     try:
         with locked_by_another("hot"):
-            pump.round()
-            assert len(tried) == 1  # the time of a round is over: the others are still due
-            assert pump.storage.next_due(queues=["default"]) == 0.0
-            assert not pump.round()
+            loop.poll()
+            assert len(tried) == 1  # the time of a poll is over: the others are still due
+            assert loop.storage.next_due(queues=["default"]) == 0.0
+            assert not loop.poll()
             assert len(set(tried)) == 2  # it is left alone for a while, and nothing was done
     finally:
         with connection.cursor() as cursor:
             cursor.execute("reset lock_timeout")
-    wait_for(lambda: pump.round() is not None and all(not instance(run).is_open for run in waiting))
-    pump.slot.close()
+    wait_for(lambda: loop.poll() is not None and all(not instance(run).is_open for run in waiting))
+    loop.marker.close()
     assert get_user_model().objects.get().last_name == "5"
 
 
@@ -237,17 +237,17 @@ def test_a_worker_starts_although_another_is_burying_the_same_dead_one(monkeypat
         kind="worker",
         host="h",
         pid=1,
-        place=place_of(1).rpartition(":")[0] + ":1",  # another process had that number
+        process_identity=identity_of(1).rpartition(":")[0] + ":1",  # another process had that number
         queues=[],
         workflows={},
         started_at=now,
         beat_at=now,
         expires_at=now - timedelta(hours=1),
     )
-    pump = Pump(inline=True)
-    real, failures = keeper.recover, [1, 1]
+    loop = WorkerLoop(inline=True)
+    real, failures = maintenance.recover, [1, 1]
 
-    class Locked(keeper.DatabaseError):
+    class Locked(maintenance.DatabaseError):
         pass
 
     def contended(*args: Any, **options: Any) -> Any:
@@ -256,15 +256,15 @@ def test_a_worker_starts_although_another_is_burying_the_same_dead_one(monkeypat
             raise Locked("canceling statement due to lock timeout")
         return real(*args, **options)
 
-    monkeypatch.setattr(keeper, "recover", contended)
-    tended = keeper.Keeper(pump)
+    monkeypatch.setattr(maintenance, "recover", contended)
+    tended = maintenance.Maintenance(loop)
     monkeypatch.setattr(tended.storage, "transient", lambda exc: isinstance(exc, Locked))
 
     tended.register()
 
     assert not Worker.objects.filter(pk=dead.pk, buried_at=None).exists()
-    assert Worker.objects.filter(pk=pump.row.id).exists()
-    pump.slot.close()
+    assert Worker.objects.filter(pk=loop.row.id).exists()
+    loop.marker.close()
 
 
 def test_which_classes_live_workers_have_is_asked_once_a_turn() -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent, Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_start
-from temporalex_django.workers.pump import run_until_idle
-from tests.processes import running, worker
-from tests.waiting import wait_for
+from temporalex_django.workers.loop import run_until_idle
+from tests.support.processes import running, worker
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -55,7 +55,7 @@ def test_a_worker_deletes_what_was_kept_long_enough(subprocess_env: dict[str, st
 def test_a_run_whose_class_was_renamed_waits_for_a_worker_that_has_it(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
-    """Blocked with the cause and the way out, and healed by taking it (D-32)."""
+    """Blocked with the cause and the way out, and healed by taking it."""
     env = {**subprocess_env, "DJANGO_SETTINGS_MODULE": "tests.settings_of_processes"}
     started = start("Former", 20, version=3)
     with worker(env, tmp_path, name="without"):
@@ -136,7 +136,7 @@ def test_runserver_under_debug_runs_workflows(subprocess_env: dict[str, str], tm
         wait_for(lambda: closed(started))
         row = Worker.objects.get()
         assert row.kind == "local"
-        assert Path(row.slot).exists()
+        assert Path(row.crash_marker).exists()
         wait_for(lambda: _status(port))  # until it serves, an import may swallow the interrupt
         os.kill(row.pid, signal.SIGINT)  # Ctrl-C
         wait_for(lambda: not Worker.objects.exists())

@@ -13,11 +13,11 @@ import pytest
 from django_q.models import OrmQ
 from django_q.tasks import async_task
 
+from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Worker
-from temporalex_django.runtime.django import DjangoStorage
-from temporalex_django.runtime.inserting import NewStart, Started, insert_start
-from tests.processes import cluster, members, running
-from tests.waiting import wait_for
+from tests.support.processes import cluster, members, running
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -54,7 +54,7 @@ def test_one_cluster_does_workflows_and_the_projects_tasks(subprocess_env: dict[
     assert not Worker.objects.exists()
 
 
-def test_a_killed_pump_is_replaced_by_the_cluster(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_by_the_cluster(subprocess_env: dict[str, str], tmp_path: Path) -> None:
     log, hold = tmp_path / "log", tmp_path / "hold"
     log.touch()
     hold.touch()
@@ -72,18 +72,18 @@ def test_a_killed_pump_is_replaced_by_the_cluster(subprocess_env: dict[str, str]
     assert [line.split()[0] for line in log.read_text().splitlines()] == ["1", "2"]
 
 
-def test_a_cluster_that_is_killed_takes_its_pumps_with_it(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+def test_a_cluster_that_is_killed_takes_its_workers_with_it(subprocess_env: dict[str, str], tmp_path: Path) -> None:
     with cluster(subprocess_env, tmp_path) as process:
-        pump = Worker.objects.get().pid
+        worker = Worker.objects.get().pid
         (sentinel,) = members(process, parent=process.pid)
         os.kill(process.pid, signal.SIGKILL)
         os.kill(sentinel, signal.SIGKILL)
 
-        wait_for(lambda: not Worker.objects.exists(), what="the orphaned pump to leave")
-        wait_for(lambda: _gone(pump), what="the orphaned pump to end")
+        wait_for(lambda: not Worker.objects.exists(), what="the orphaned worker to leave")
+        wait_for(lambda: _gone(worker), what="the orphaned worker to end")
 
         assert not Worker.objects.exists()
-        assert _gone(pump)
+        assert _gone(worker)
 
 
 def _gone(pid: int) -> bool:
@@ -94,10 +94,10 @@ def _gone(pid: int) -> bool:
         return True
 
 
-def test_sigterm_to_the_whole_group_ends_the_pumps_cleanly_or_is_survived(
+def test_sigterm_to_the_whole_group_ends_the_workers_cleanly_or_is_survived(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
-    """Stock django-q2 hangs on it, hence KillMode=mixed; what a pump had is not lost either way."""
+    """Stock django-q2 hangs on it, hence KillMode=mixed; what a worker had is not lost either way."""
     with cluster(subprocess_env, tmp_path) as process:
         started = start("Doubling", {"n": 1})
         wait_for(lambda: closed(started))
@@ -115,11 +115,11 @@ def test_a_cluster_survives_that_its_temporary_files_are_cleaned_away(
     place = tmp_path / "t"
     place.mkdir()
     with cluster({**subprocess_env, "TMPDIR": str(place)}, tmp_path) as process:
-        pump = Worker.objects.get().pid
+        worker = Worker.objects.get().pid
         for path in place.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
         started = start("Doubling", {"n": 1})
         wait_for(lambda: closed(started))
-        assert Worker.objects.get().pid == pump
+        assert Worker.objects.get().pid == worker
         assert process.terminate() == 0

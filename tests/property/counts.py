@@ -1,4 +1,7 @@
-"""How many of the generated programs ran each construct: ``TEST_SCALE=10 python -m tests.property.counts`` prints it."""
+"""How many of the generated programs ran each construct.
+
+``TEST_SCALE=10 python -m tests.property.counts`` prints it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Programs that are kept, with what came of them: the same on every Python, under every hash seed, for ever.
 
-``programs.json`` holds ``[{"program", "schedule", "limits", "digest"}]``. ``python -m tests.property.digests`` prints the digest of each.
+``programs.json`` holds ``[{"program", "schedule", "limits", "digest"}]``. ``python -m tests.property.digests`` prints
+the digest of each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How many examples: 200, always the same ones; in a campaign (tests/campaign.py) more, and other ones each time."""
+"""How many examples: 200, always the same ones.
+
+In a campaign (tests/support/campaign.py) more, and other ones each time.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.campaign import REPEATED, scaled
+from tests.support.campaign import REPEATED, scaled
 
 EXAMPLES = 200
 

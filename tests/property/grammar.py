@@ -47,7 +47,8 @@ simple = one(
         step("tell", st.just("program"), st.sampled_from(["told", "cancel"])),
     )
 )
-#: Where a primitive is refused, or raises, it is the unit's affair: so these may stand in branches, handlers and children.
+#: Where a primitive is refused, or raises, it is the unit's affair: so these may stand in branches, handlers and
+#: children.
 inner = one(
     st.one_of(
         *[simple] * 6, step("update_state"), step("condition of state", st.integers(0, 3), seconds), step("raise")
@@ -137,7 +138,7 @@ schedule = st.builds(
     st.sampled_from([0, 1, 3, 3, 3]),
 )
 
-#: Limits of hosts (1.9) that a run may be driven under.
+#: Limits of hosts that a run may be driven under.
 limits = st.sampled_from(
     [{}, {}, {"admit_updates": True}, {"max_pending": 2}, {"admit_updates": True, "max_pending": 1}]
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from temporalex_django.core.events import CLOSED_FROM_OUTSIDE, CLOSING, INPUTS, RESOLUTIONS, HistoryEvent
+from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, CLOSING, INPUTS, RESOLUTIONS, HistoryEvent
 
 _BEGINS = {
     "ActivityScheduled": {"ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled"},
@@ -18,7 +18,7 @@ _BEGINS = {
 def check(history: Sequence[HistoryEvent]) -> None:
     """Raise ``AssertionError`` naming the event that cannot be."""
     if history[1].kind in CLOSED_FROM_OUTSIDE:  # before it had a turn
-        assert [(e.seq, e.activation) for e in history] == [(1, 1), (2, 1)]
+        assert [(e.number, e.activation) for e in history] == [(1, 1), (2, 1)]
         assert history[0].kind == "WorkflowStarted"
         return
     open_calls: dict[int, set[str]] = {}
@@ -29,7 +29,7 @@ def check(history: Sequence[HistoryEvent]) -> None:
     signals = 0
     closed = False
     cancels = 0
-    assert [e.seq for e in history] == list(range(1, len(history) + 1))
+    assert [e.number for e in history] == list(range(1, len(history) + 1))
     assert [e.kind for e in history[:2]] == ["WorkflowStarted", "ActivationStarted"]
     for before, event in zip([None, *history], history, strict=False):
         assert not closed, f"{event} after the end"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from temporalex_django import errors
-from temporalex_django.core.events import HistoryEvent
+from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.testing import WorkflowEnvironment
 from temporalex_django.testing.environment import Environment
 from tests.property.program import HELD, Kid, Program
@@ -72,7 +72,7 @@ class Played:
         for chain_id in self.env.chain_ids():
             for run_id in self.env.run_ids(chain_id):
                 row = self.env.row(run_id)
-                events = [[e.seq, e.activation, e.kind, e.at.isoformat(), plain(e.attributes)] for e in row.events]
+                events = [[e.number, e.activation, e.kind, e.at.isoformat(), plain(e.attributes)] for e in row.events]
                 found.append(
                     [
                         row.facts.workflow_id,

@@ -1,7 +1,7 @@
 """Programs as data, and the workflow that interprets them: every run has the same code, and what it does is its input.
 
-A program is ``{"steps": [[kind, *arguments], ...], "end": how}``. Every step notes what it saw, so that a difference shows in the
-result. ``REACHED`` collects the constructs that were run, for the counts.
+A program is ``{"steps": [[kind, *arguments], ...], "end": how}``. Every step notes what it saw, so that a difference
+shows in the result. ``REACHED`` collects the constructs that were run, for the counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ from temporalex_django import (
     errors,
     update,
 )
-from tests.unit.support import other, work
+
+
+@activity
+def work(value: Any = None) -> Any:
+    return value
+
+
+@activity
+def other(value: Any = None) -> Any:
+    return value
 
 
 @activity(local=True)
@@ -276,7 +285,10 @@ class Program(Workflow):
 
 
 class Kid(Program):
-    """What programs start as their children. Its seed comes of its parent's run id, so it keeps to itself what it draws."""
+    """What programs start as their children.
+
+    Its seed comes of its parent's run id, so it keeps to itself what it draws.
+    """
 
     name = "PropertyKid"  # of its own: children are found by name, and other tests have kids
 

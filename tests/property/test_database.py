@@ -24,9 +24,10 @@ def played_on_the_database(program: Any, schedule: Any, *, evict: bool) -> tuple
 @examples(0.2)
 @given(grammar.program, grammar.schedule)
 def test_the_database_gives_what_memory_gives(program: Any, schedule: Any) -> None:
-    """TX-187 TX-191 ST-096: the same commands, histories, outcomes and waits, kept in memory or read back before every activation.
+    """TX-187 TX-191 ST-096: the same commands, histories, outcomes and waits, kept or rebuilt.
 
-    Which of several runs in one turn comes first is the host's affair, so the lists of commands are compared without their order.
+    Which of several runs in one turn comes first is the host's affair, so the lists of commands are compared without
+    their order.
     """
     memory = play(program, schedule)
     for evict in (False, True):

@@ -1,4 +1,7 @@
-"""Laws of graphs, over random ones: against checks and a join rule that are written down here a second time, with sets and searches."""
+"""Laws of graphs, over random ones.
+
+Against checks and a join rule that are written down here a second time, with sets and searches.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from temporalex_django import Done, Event, GraphWorkflow, Step, Unique, WaitForEvent, errors, transit
 from temporalex_django.graph import Instance, engine
-from temporalex_django.graph.course import Course
+from temporalex_django.graph.progress import Progress
 from temporalex_django.testing import WorkflowEnvironment
 from tests.property.examples import examples
 
@@ -26,7 +29,8 @@ def step(number: int, events: int) -> type[Step]:
     return type(f"S{number}", (Step,), body)
 
 
-#: For each node its events; for each event the nodes behind it that it leads to (none: Done), and whether code chooses one of them.
+#: For each node its events; for each event the nodes behind it that it leads to (none: Done), and whether code chooses
+#: one of them.
 Plan = list[list[tuple[list[int], bool]]]
 
 
@@ -122,7 +126,7 @@ def workflow(plan: Plan) -> tuple[type[GraphWorkflow], list[type[Step]]]:
     return type(f"Random{next(_names)}", (GraphWorkflow,), body), steps
 
 
-# -- a second opinion on definitions --------------------------------------------------------------------------------------
+# -- a second opinion on definitions -----------------------------------------------------------------------------------
 
 
 def paths(plan: Plan, start: int) -> list[list[int]]:
@@ -160,11 +164,11 @@ def test_a_graph_is_accepted_exactly_when_nothing_is_wrong_with_it(plan):
         assert wrong == []
 
 
-# -- a second opinion on joins ----------------------------------------------------------------------------------------------
+# -- a second opinion on joins -----------------------------------------------------------------------------------------
 
 
 def reference(plan: Plan, choices: dict[str, int], order: st.DataObject) -> list[int]:
-    """D-16 by the letter: which nodes run. ``order`` draws what ends next."""
+    """The rule of joins by the letter: which nodes run. ``order`` draws what ends next."""
     table = clauses(plan)
     behind: dict[int, set[int]] = {}
     for (node, _), (targets, _) in table.items():
@@ -230,7 +234,7 @@ def run_pure(cls, steps, plan, choices, data) -> Instance:
 @examples(0.5)
 @given(st.data())
 def test_an_accepted_graph_ends_with_every_step_that_could_run_having_run_once(data):
-    """HE-024 HE-035 HE-040 HE-046 D-16: the same steps as by the letter of the rule, whatever ends first."""
+    """HE-024 HE-035 HE-040 HE-046: the same steps as by the letter of the rule, whatever ends first."""
     plan, cls, steps = accepted(data)
     choices = choices_of(plan, data)
     instance = run_pure(cls, steps, plan, choices, data)
@@ -243,7 +247,7 @@ def test_an_accepted_graph_ends_with_every_step_that_could_run_having_run_once(d
 @examples(0.5)
 @given(st.data())
 def test_a_join_never_begins_before_what_leads_to_it_has_ended(data):
-    """D-16: at every moment."""
+    """At every moment."""
     plan, cls, steps = accepted(data)
     choices = choices_of(plan, data)
     instance = engine.advance(Instance.new(id="r::1", workflow=cls, initial=choices))
@@ -274,14 +278,14 @@ def test_the_course_comes_to_what_the_engine_comes_to(data):
     plan, cls, steps = accepted(data)
     choices = choices_of(plan, data)
     pure = run_pure(cls, steps, plan, choices, data)
-    course = Course(Instance.new(id="r::1", workflow=cls, initial=choices))
-    begun = course.begin(None)
+    progress = Progress(Instance.new(id="r::1", workflow=cls, initial=choices))
+    begun = progress.begin(None)
     while begun:
         several = data.draw(st.permutations(begun))[: data.draw(st.integers(1, len(begun)))]
         ended = [(number, Event(_event(cls, number, steps, plan, choices))) for number in several]
-        begun = [number for number in begun if number not in several] + course.fold(ended, None)
-    assert course.instance.status == "completed"
-    assert course.instance.completed_steps == pure.completed_steps
+        begun = [number for number in begun if number not in several] + progress.fold(ended, None)
+    assert progress.instance.status == "completed"
+    assert progress.instance.completed_steps == pure.completed_steps
 
 
 def _event(cls, number, steps, plan, choices) -> str:
@@ -293,7 +297,7 @@ def _event(cls, number, steps, plan, choices) -> str:
 @examples(0.5)
 @given(data=st.data())
 def test_a_durable_run_comes_to_what_the_engine_comes_to(evict, data):
-    """D-21: whatever order the steps end in; its projection and its replay agree with it."""
+    """Whatever order the steps end in; its projection and its replay agree with it."""
     plan, cls, steps = accepted(data)
     choices = choices_of(plan, data)
     pure = run_pure(cls, steps, plan, choices, data)
@@ -321,7 +325,7 @@ def entry_key(ref: Any) -> str:
 @examples(0.5)
 @given(st.lists(st.sampled_from(["first", "second", "third"]), max_size=6), st.booleans())
 def test_resumes_of_several_waiting_steps_in_any_order(events, together):
-    """HE-051 HE-108 D-19: each wakes its own step, a second one of the same is refused."""
+    """HE-051 HE-108: each wakes its own step, a second one of the same is refused."""
     waits = [WaitForEvent(name, key=name) for name in ("first", "second", "third")]
     start, join = step(0, 1), step(1, 1)
     body = {

@@ -16,10 +16,10 @@ from temporalex_django import activity, activity_context
 from temporalex_django.conf import codec
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import describe
+from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import PayloadError
-from temporalex_django.runtime.storage import TaskResult, TaskState
 from temporalex_django.workers.attempts import Attempt
-from tests.nasty import KEPT, REFUSED, Evil, EvilError, Holding
+from tests.support.nasty import KEPT, REFUSED, Evil, EvilError, Holding
 
 texts = st.text(st.characters(exclude_categories=()), max_size=8)
 atoms = st.one_of(

@@ -21,8 +21,8 @@ def test_a_history_and_its_prefixes_replay_and_a_rebuilt_run_is_the_same(
 ) -> None:
     """TX-178 TX-187 TX-191 ST-096.
 
-    Each prefix that ends with an activation replays, and whether a run stays in memory or is rebuilt before every activation makes
-    no difference to its commands, its history, its outcomes and what it says of itself.
+    Each prefix that ends with an activation replays, and whether a run stays in memory or is rebuilt before every
+    activation makes no difference to its commands, its history, its outcomes and what it says of itself.
     """
     cached = play(program, schedule, **limits)
     evicted = play(program, schedule, evict=True, **limits)
@@ -37,7 +37,10 @@ def test_a_history_and_its_prefixes_replay_and_a_rebuilt_run_is_the_same(
 @examples()
 @given(grammar.program, grammar.schedule, grammar.limits)
 def test_all_at_once_is_as_legal_as_one_by_one(program: Any, schedule: Any, limits: Any) -> None:
-    """TX-178 ST-096: what arrives in one activation gives a history that could be and that replays, cached and rebuilt alike."""
+    """TX-178 ST-096: what arrives in one activation gives a history that could be and that replays.
+
+    Cached and rebuilt alike.
+    """
     cached = play_at_once(program, schedule, **limits)
     evicted = play_at_once(program, schedule, evict=True, **limits)
     assert cached.commands() == evicted.commands()
@@ -58,7 +61,10 @@ def test_the_order_of_independent_completions_does_not_matter(branches: list[lis
 
 
 def fan(branches: list[list[str]], order: list[int], fails: set[tuple[int, int]], size: int) -> Any:
-    """The result of a fan whose calls end in that order; at most ``size`` of them, of different branches, in one activation."""
+    """The result of a fan whose calls end in that order.
+
+    At most ``size`` of them, of different branches, in one activation.
+    """
     env = WorkflowEnvironment()
     for slot in SLOTS:
         env.hold(slot)

@@ -1,4 +1,7 @@
-"""Tests inside the example project: ``pytest --ds=example_project.settings tests/shop``; tests/integration/test_shop.py does so."""
+"""Tests inside the example project: ``pytest --ds=example_project.settings tests/shop``.
+
+Tests/integration/test_shop.py does so.
+"""
 
 from __future__ import annotations
 

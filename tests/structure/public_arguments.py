@@ -1,4 +1,4 @@
-"""Every argument that the outside can give: of what is called, of what is subclassed, of settings and of REST bodies."""
+"""Every argument that the outside can give: of calls, of subclasses, of settings and of REST bodies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def twins() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
     """Each function with its async half."""
     from temporalex_django import VersionedWorkflow, Workflow, WorkflowHandle
     from temporalex_django.authoring import facade
-    from temporalex_django.graph.engine_backend import EngineHandle
+    from temporalex_django.graph.standalone.backend import EngineHandle
     from temporalex_django.testing.handles import EnvironmentHandle
 
     for owner in (WorkflowHandle, EngineHandle, EnvironmentHandle, VersionedWorkflow, Workflow):

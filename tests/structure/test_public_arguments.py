@@ -1,4 +1,7 @@
-"""No public argument is accepted without effect: each has a test that fails when it is dropped (``scripts/arguments.py`` tries them)."""
+"""No public argument is accepted without effect.
+
+Each has a test that fails when it is dropped (``scripts/arguments.py`` tries them).
+"""
 
 from __future__ import annotations
 
@@ -93,8 +96,10 @@ _INSIDE = (
     "admin",
     "migrations",
     "models",
-    "core/guard",
-    "runtime",
+    "core/determinism",
+    "engine",
+    "db",
+    "liveness",
     "workers",
     "rest",
     "management",
@@ -116,26 +121,30 @@ def test_no_function_takes_what_it_never_reads() -> None:
 
 #: Hooks that users override, and functions whose parameters a contract or Python prescribes.
 UNREAD: dict[str, list[str]] = {
+    "access.py": ["narrow:user", "startable:user", "mask:user", "mask:run"],  # for hosts to override
     "actions/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
     "authoring/activity.py": ["prepared:source", "outgoing:args", "outgoing:source"],  # steps of graphs read them
     "authoring/facade.py": ["__set_name__:owner", "__get__:instance"],
+    "authoring/workflow.py": [  # classes of processes read them
+        *("_cut_off_notes:status", "_cut_off_notes:started_at", "_cut_off_notes:ended_at"),
+    ],
     "authoring/versions.py": ["version_for:versions", "version_for:options"],  # for users to override
-    "core/executor.py": ["place_of:index", "resolve:_"],
+    "core/calls.py": ["resolve:_"],
+    "core/executor.py": ["place_of:index"],
     "core/scheduler.py": ["over:_"],
     "core/scopes.py": ["__aexit__:kind", "__aexit__:_"],
-    "graph/activities.py": ["prepared:kwargs"],
-    "graph/attempts.py": ["workflow:version", "instance:version"],
+    "graph/durable/activities.py": ["prepared:kwargs"],
+    "graph/standalone/attempts.py": ["workflow:version", "instance:version"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed
-    "graph/engines.py": ["__exit__:kind", "__exit__:exc", "__exit__:tb"],
-    "graph/local.py": ["change:now"],
-    "graph/source.py": ["_classes:stamp"],
+    "graph/standalone/engine.py": ["__exit__:kind", "__exit__:exc", "__exit__:tb"],
+    "graph/standalone/local_runner.py": ["change:now"],
     "graph/steps.py": [
         *("execute:instance", "execute:config", "execute:context", "execute:config"),
         *(["execute:instance", "execute:config", "execute:context"] * 3),
     ],
-    "graph/transitions.py": ["__get__:instance", "__get__:owner"],
+    "graph/definition/transitions.py": ["__get__:instance", "__get__:owner"],
     "graph/values.py": ["__deepcopy__:memo", "__deepcopy__:memo"],
-    "testing/environment.py": ["_make_revocable:revocable", "_spoils:error"],
+    "testing/host.py": ["_spoils:error"],
     "testing/handles.py": ["query:fresh"],  # see the table
     "testing/memory.py": ["_judge:message"],
 }

@@ -1,6 +1,9 @@
-"""Users' code under mypy and pyright: what is right passes with the types that users must see, what is wrong is an error there.
+"""Users' code under mypy, pyright, ruff and pylint: what is right passes, with the types that users must see.
 
-A line that is wrong ends with ``# E: mypy=<codes> pyright=<rules>``. What a checker reports must be exactly what the lines say.
+What is wrong does not.
+
+A line that is wrong ends with ``# E: mypy=<codes> pyright=<rules>``, and what linters call an error there. What a
+checker reports must be exactly what the lines say.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 FILES = ("uses_right.py", "uses_wrong.py")
-EXPECTED = re.compile(r"# E: mypy=(?P<mypy>\S+) pyright=(?P<pyright>\S+)$")
+EXPECTED = re.compile(r"# E:(?P<said>(?: \w+=\S+)+)$")
 
 Errors = set[tuple[str, int, str]]
 
@@ -29,15 +32,16 @@ def expected(checker: str) -> Errors:
     for name in FILES:
         for number, line in enumerate((HERE / name).read_text(encoding="utf-8").splitlines(), 1):
             if match := EXPECTED.search(line):
-                found.update((name, number, code) for code in match[checker].split(","))
+                said = dict(entry.split("=") for entry in match["said"].split())
+                found.update((name, number, code) for code in said.get(checker, "").split(",") if code)
     return found
 
 
-def run(module: str, *arguments: str) -> str:
+def run(module: str, *arguments: str, found: tuple[int, ...] = (1,)) -> str:
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
-    assert done.returncode in (0, 1), done.stderr + done.stdout  # 2: it could not run
+    assert done.returncode in (0, *found), done.stderr + done.stdout  # others: it could not run
     return done.stdout
 
 
@@ -60,7 +64,24 @@ def pyright() -> Errors:
     }
 
 
-@pytest.mark.parametrize("checker", [mypy, pyright], ids=["mypy", "pyright"])
+def ruff() -> Errors:
+    """What nearly everybody has on: names, bugs, pylint's errors. The project's own settings do not count."""
+    rules = "N,E,F,W,B,PLE"
+    files = [str(HERE / name) for name in FILES]
+    reports = json.loads(
+        run("ruff", "check", "--isolated", "--select", rules, "--ignore", "E501", "--output-format=json", *files)
+    )
+    return {(Path(r["filename"]).name, r["location"]["row"], r["code"]) for r in reports}
+
+
+def pylint() -> Errors:
+    """Its errors. What it calls warnings is a matter of taste."""
+    options = ["--rcfile=/dev/null", "--errors-only", "--output-format=json2"]
+    reports = json.loads(run("pylint", *options, *(str(HERE / name) for name in FILES), found=(2,)))
+    return {(Path(r["path"]).name, r["line"], r["messageId"]) for r in reports["messages"]}
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright, ruff, pylint])
 def test_users_code(checker: Callable[[], Errors]) -> None:
     assert sorted(checker()) == sorted(expected(checker.__name__))
 

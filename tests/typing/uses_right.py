@@ -9,12 +9,15 @@ from typing import Any, TypedDict, assert_type
 
 from temporalex_django import (
     ContinueAsNew,
+    Done,
     Err,
+    Event,
     GraphWorkflow,
     NoReply,
     Ok,
     Reply,
     RetryPolicy,
+    Step,
     Stop,
     TimedOut,
     Unique,
@@ -26,6 +29,7 @@ from temporalex_django import (
     errors,
     query,
     signal,
+    transit,
     update,
 )
 from temporalex_django.testing import WorkflowEnvironment
@@ -90,8 +94,14 @@ class Anything(Workflow):
 
 class One(Workflow):
     @query("status")
+    @staticmethod
     def status(state: Any) -> Any:
         return state
+
+    @query("lines")
+    @staticmethod
+    def lines(state: dict[str, list[str]], args: int) -> list[str]:
+        return state["lines"][args:]
 
     async def run(self, args: Order) -> Ok[int]:
         return Ok(await charge(args))
@@ -119,8 +129,21 @@ class ByValue(Workflow):
         return Ok(args.id)
 
 
-class Graph(GraphWorkflow, abstract=True):
-    pass
+class Weigh(Step):
+    events = ("weighed",)
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Event:
+        return Event("weighed", {"grams": 5})
+
+
+class Graph(GraphWorkflow):
+    unique = Unique(key="parcel")
+    initial = Weigh
+
+    @transit(Weigh, "weighed", targets=[Done])
+    @staticmethod
+    def route(context: Any) -> Any:
+        return Done
 
 
 class Dispatcher(VersionedWorkflow):

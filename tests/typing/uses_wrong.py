@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from temporalex_django import Err, Ok, Workflow, WorkflowHandle, activity, api
+from temporalex_django import Err, Ok, Workflow, WorkflowHandle, activity, api, query
 
 
 @dataclass
@@ -38,6 +38,15 @@ class Plain(Workflow):
         return Ok(args.id)
 
 
+class NotStatic(Workflow):
+    @query("status")
+    def status(state: Any) -> Any:  # E: ruff=N805
+        return state
+
+    async def run(self, args: Order) -> Ok[int]:
+        return Ok(args.id)
+
+
 class WrongValue(Workflow):
     async def run(self, args: Order) -> Ok[int]:
         return Ok("text")  # E: mypy=arg-type pyright=reportReturnType
@@ -50,10 +59,10 @@ class WrongReason(Workflow):
 
 async def awaits_activities(order: Order) -> None:
     await charge("order")  # E: mypy=arg-type pyright=reportArgumentType
-    await charge()  # E: mypy=call-arg pyright=reportCallIssue
+    await charge()  # E: mypy=call-arg pyright=reportCallIssue pylint=E1120
     await charge(order, 1)  # E: mypy=arg-type pyright=reportArgumentType
     await charge(order, sku="1")  # E: mypy=call-arg pyright=reportCallIssue
-    await charge(order, "EUR", "more")  # E: mypy=call-arg pyright=reportCallIssue
+    await charge(order, "EUR", "more")  # E: mypy=call-arg pyright=reportCallIssue pylint=E1121
     text: str = await charge(order)  # E: mypy=assignment pyright=reportAssignmentType
     charge(order) + 1  # E: mypy=operator pyright=reportOperatorIssue
     await ship.options(queue="fast")(1)  # E: mypy=arg-type pyright=reportArgumentType

@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests import hosts
+from tests.support import hosts
 
 
 @pytest.fixture(params=hosts.MEMORY)
 def env(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """An environment that keeps its runs, and one that rebuilds them before every activation; all runs are replayed at the end."""
+    """An environment that keeps its runs, and one that rebuilds them before every activation.
+
+    All runs are replayed at the end.
+    """
     yield from hosts.environment(request.param)

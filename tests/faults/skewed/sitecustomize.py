@@ -1,4 +1,7 @@
-"""Loaded by a process that a test starts with this folder first on its path: its clock is wrong by TX_TEST_CLOCK seconds."""
+"""Loaded by a process that a test starts with this folder first on its path.
+
+Its clock is wrong by TX_TEST_CLOCK seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,132 @@
+"""Sphinx: ``make docs``. Every warning is an error there, and so is a public name that no page documents."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import django
+from django.dispatch import Signal
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
+django.setup()
+
+project = "temporalex_django"
+author = "The temporalex_django team"
+release = importlib.import_module("temporalex_django").__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "index"
+html_theme = "furo"
+html_title = project
+html_copy_source = False
+html_show_copyright = False
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+
+nitpicky = True
+suppress_warnings = ["ref.python"]  # a graph's Instance and the table's: a link goes to one of them
+#: What is not ours, and type variables.
+nitpick_ignore_regex = [
+    ("py:.*", r"(collections|datetime|uuid|django|typing|contextlib|logging|enum)\..*"),
+    ("py:.*", r"([\w.]+\.)?(T|T_co|R|A|P|C|Result_co)"),
+    # Overloads are shown as they are written: names that are not looked up, and halves of what has a comma.
+    ("py:class", r"(Person|Startable|StepRef|PayloadCodec|Environment|MemoryRun|UUID|dict\[str|Mapping\[str)"),
+    # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.
+    ("py:.*", r"temporalex_django\.(core\.phase\.Handler|graph\.definition\.transitions\.\w+)"),
+    ("py:.*", r"temporalex_django\.authoring\.(activity\.(_Decorator|Options|Changes)|typed\.Runs|facade\.Startable)"),
+]
+
+#: What users import. Of modules without ``__all__`` every name that they define and that has no underscore is public.
+PUBLIC = (
+    "temporalex_django",
+    "temporalex_django.testing",
+    "temporalex_django.graph",
+    "temporalex_django.graph.engine",
+    "temporalex_django.graph.connectors",
+    "temporalex_django.errors",
+    "temporalex_django.models",
+    "temporalex_django.signals",
+    "temporalex_django.authoring.api",
+    "temporalex_django.conf",
+    "temporalex_django.contrib.telemetry",
+    "temporalex_django.workers.q2",
+)
+
+
+def names(module: ModuleType) -> list[str]:
+    """What is public in a module.
+
+    ``__all__``, else the functions, classes and signals that it defines and that have no underscore.
+    """
+    defined = (
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (isinstance(value, Signal) or getattr(value, "__module__", "") == module.__name__)
+        and (isinstance(value, Signal) or inspect.isclass(value) or inspect.isroutine(value))
+    )
+    return list(getattr(module, "__all__", defined))
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """The dotted name and the value of everything public."""
+    for module in map(importlib.import_module, PUBLIC):
+        for name in names(module):
+            value = getattr(module, name)
+            if not isinstance(value, ModuleType):
+                yield f"{module.__name__}.{name}", value
+
+
+def without_docstring(name: str, value: Any) -> Iterator[str]:
+    """Which of the value itself, its public methods and properties have none. An inherited docstring counts."""
+    if not (inspect.isclass(value) or inspect.isroutine(value)):
+        return  # a value: its page shows the comment above it
+    if not inspect.getdoc(value):
+        yield name
+    if not isinstance(value, type):
+        return
+    for part, member in inspect.getmembers_static(value):
+        code = next((getattr(member, kind) for kind in ("__func__", "fget", "func") if hasattr(member, kind)), member)
+        if part.startswith("_") or not inspect.isfunction(code) or not code.__module__.startswith("temporalex_django"):
+            continue
+        if not any(vars(base)[part].__doc__ for base in inspect.getmro(value) if part in vars(base)):
+            yield f"{code.__module__}.{code.__qualname__}"
+
+
+def undocumented(shown: set[str]) -> list[str]:
+    """What is wrong: public names without docstring, and those that are not among the names ``shown`` on the pages."""
+    found = []
+    there = {id(value) for name, value in public() if name in shown}  # under one of its names is enough
+    for name, value in public():
+        if name not in shown and id(value) not in there:
+            found.append(f"{name} is public and on no page of the reference")
+        found += [f"{bare} has no docstring" for bare in without_docstring(name, value)]
+    return list(dict.fromkeys(found))
+
+
+def check(app: Sphinx, *_: Any) -> None:
+    """A warning for each finding; ``make docs`` makes errors of them."""
+    for finding in undocumented({name for name, *_ in app.env.domains.python_domain.get_objects()}):
+        logging.getLogger("temporalex").warning(finding)
+
+
+def setup(app: Sphinx) -> None:
+    """What Sphinx calls."""
+    app.connect("env-check-consistency", check)

@@ -1,0 +1,236 @@
+"""``WorkflowHandle``: what can be done with a run from outside, wherever it lives.
+
+One contract with an implementation for each host: ``client.DatabaseHandle``, ``testing.handles.EnvironmentHandle``.
+They do the plain methods; the ``a``-prefixed twins are written once, here, for those that need no way of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, cast, overload
+
+from temporalex_django.authoring import binding
+from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.typed import R, Result_co, Runs
+from temporalex_django.core.history.events import HistoryEvent
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from temporalex_django.authoring.facade import Startable
+
+#: Seconds to wait for the answer of an update or a resume, and for a result.
+ANSWER_TIMEOUT: Final = 10.0
+RESULT_TIMEOUT: Final = 30.0
+
+
+class WorkflowHandle(Generic[Result_co]):
+    """A business execution.
+
+    The newest chain of a business id, or the one that ``start`` gave or that a run id belongs to.
+
+    Making one asks nobody. ``workflow`` narrows the search to one class, which scopes ``workflow`` and ``version``
+    need. What a method raises when there is no such run is ``WorkflowNotFound``; when several workflows used the id and
+    not exactly one of them has an open run, ``AmbiguousId``.
+
+    ``by`` of each method is the user in whose name it happens (None: code, which may do everything): it is audited and
+    told. Who may send a message is for the handler to say (``permission=``, the role of an approval); everything else
+    takes the permission of the operation (``temporalex_django.cancel_instance`` …). Raises ``ActionNotPermitted``;
+    nothing is written then.
+    """
+
+    # Not an ABC: to type checkers the class is one that code makes. That each kind implements all of it is tested.
+    id: str
+    chain_id: UUID | None
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *given: Any, **options: Any) -> Self:
+            """Of the kind that belongs to where runs live, as ``pathlib.Path`` does it. Raises ``NotConfigured``."""
+            return object.__new__(binding.bound().handle_class if cls is WorkflowHandle else cls)
+
+    @overload
+    def __init__(
+        self: WorkflowHandle[R], id: str | UUID, *, workflow: type[Runs[Any, R]], chain_id: UUID | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, id: str | UUID, *, workflow: type[Startable] | None = None, chain_id: UUID | None = None
+    ) -> None: ...
+    def __init__(self, id: str | UUID, *, workflow: Any = None, chain_id: UUID | None = None) -> None:
+        self.id = str(id)
+        self.chain_id = chain_id
+        self._workflow: type[Startable] | None = workflow
+
+    def __repr__(self) -> str:
+        return f"<WorkflowHandle {self.id!r}>"
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def signal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
+        """Send a signal: one INSERT on the caller's connection, which commits or vanishes with his transaction.
+
+        ``id`` makes it safe to send again: the run gets it once. A handler with a ``permission`` judges ``by`` when the
+        signal is dispatched; one that is refused leaves an audit row alone. Raises ``WorkflowClosed``,
+        ``PayloadError``, ``InvalidId``; nothing is written then.
+        """
+        raise NotImplementedError
+
+    def update(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        id: str | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+        mode: str = "auto",
+        by: Person | None = None,
+    ) -> Any:
+        """Send an update and give its response; see ``actions.update`` for where it runs and what it locks.
+
+        ``id`` makes it safe to send again: the first outcome is given. ``timeout`` is in seconds. ``mode`` "worker"
+        leaves the turn to a worker. When the database goes away while it is sent, nobody knows whether it counts:
+        ``UpdateTimeout`` with the code ``unknown`` has the ``update_id`` to ask again with. Raises ``UpdateRejected``,
+        ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``PayloadError``, and ``ActionNotPermitted`` when
+        ``by`` lacks the ``permission`` of the handler.
+        """
+        raise NotImplementedError
+
+    def resume(
+        self,
+        event: str,
+        step: Any = None,
+        data: Any = None,
+        *,
+        by: Person | str | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+    ) -> None:
+        """Give a graph the event that one of its steps waits for.
+
+        ``data`` goes under the step's key, with who decided (``by``). ``step`` (a step, or its key) says which, where
+        several wait for the event. A mere name as ``by`` is noted, and has no role. Runs and waits as ``update`` does.
+        Raises ``ResumeRefused`` when none or several match, ``ActionNotPermitted`` when ``by`` lacks the role of the
+        step, ``WorkflowClosed``, ``PayloadError``, ``UpdateTimeout``; nothing changes then.
+        """
+        raise NotImplementedError
+
+    def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
+        """Ask the run's published state. ``fresh`` delivers unread messages first.
+
+        Raises ``UnknownQuery``, ``QueryFailed``, ``UnknownWorkflow`` where the class is missing.
+        """
+        raise NotImplementedError
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
+        """Wait for the result, through continue-as-new; ``timeout`` in seconds, None is for ever.
+
+        In a transaction it looks once. Raises ``WorkflowFailed`` (with ``WorkflowTerminated`` and
+        ``WorkflowTimedOut``), ``WorkflowCancelled``, ``ResultTimeout``.
+        """
+        raise NotImplementedError
+
+    def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
+        """Ask the run to cancel: an INSERT like ``signal``; a graph is cancelled at once. Raises ``WorkflowClosed``."""
+        raise NotImplementedError
+
+    def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
+        """Close the run at once, in the caller's transaction. Locks the chain. Raises ``WorkflowClosed``."""
+        raise NotImplementedError
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def instance(self, *, by: Person | None = None) -> Any:
+        """A graph as an instance of the pure engine, with context and execution history, computed from its history.
+
+        Raises ``UnknownWorkflow`` when this process does not have the class, or it is no graph.
+        """
+        raise NotImplementedError
+
+    def describe(self, *, by: Person | None = None) -> Description:
+        """The run as it stands; what it waits for includes a worker, when none that is alive can take it."""
+        raise NotImplementedError
+
+    def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
+        """The events of the newest run, or of the run that the handle was made for by run id."""
+        raise NotImplementedError
+
+    @property
+    def run_id(self) -> str:
+        """Of the newest run, or of the one that the handle was made for by run id."""
+        raise NotImplementedError
+
+    @property
+    def run_ids(self) -> list[str]:
+        """Of all runs of the chain, oldest first."""
+        raise NotImplementedError
+
+    @property
+    def status(self) -> str:
+        """Of the run that ``describe`` shows."""
+        return self.describe().status
+
+    # -- async ---------------------------------------------------------------------------------------------------------
+
+    async def _from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """``call(*args, **options)`` for async code."""
+        raise NotImplementedError
+
+    async def asignal(self, name: str, payload: Any = None, *, id: str | None = None, by: Person | None = None) -> None:
+        """``signal`` for async code."""
+        await self._from_async(self.signal, name, payload, id=id, by=by)
+
+    async def aupdate(
+        self,
+        name: str,
+        args: Any = None,
+        *,
+        id: str | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+        mode: str = "auto",
+        by: Person | None = None,
+    ) -> Any:
+        """``update`` for async code."""
+        return await self._from_async(self.update, name, args, id=id, timeout=timeout, mode=mode, by=by)
+
+    async def aresume(
+        self,
+        event: str,
+        step: Any = None,
+        data: Any = None,
+        *,
+        by: Person | str | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+    ) -> None:
+        """``resume`` for async code."""
+        await self._from_async(self.resume, event, step, data, by=by, timeout=timeout)
+
+    async def aquery(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
+        """``query`` for async code."""
+        return await self._from_async(self.query, name, args, fresh=fresh, by=by)
+
+    async def aresult(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
+        """``result`` for async code."""
+        return cast("Result_co", await self._from_async(self.result, timeout, by=by))
+
+    async def acancel(self, reason: str = "", *, by: Person | None = None) -> None:
+        """``cancel`` for async code."""
+        await self._from_async(self.cancel, reason, by=by)
+
+    async def aterminate(self, reason: str = "", *, by: Person | None = None) -> None:
+        """``terminate`` for async code."""
+        await self._from_async(self.terminate, reason, by=by)
+
+    async def ainstance(self, *, by: Person | None = None) -> Any:
+        """``instance`` for async code."""
+        return await self._from_async(self.instance, by=by)
+
+    async def adescribe(self, *, by: Person | None = None) -> Description:
+        """``describe`` for async code."""
+        return cast("Description", await self._from_async(self.describe, by=by))
+
+    async def ahistory(self, *, by: Person | None = None) -> list[HistoryEvent]:
+        """``history`` for async code."""
+        return cast("list[HistoryEvent]", await self._from_async(self.history, by=by))

@@ -1,0 +1,118 @@
+"""What somebody sees of a run: its shape, its payloads, and of those not the fields that its class redacts.
+
+The shape is what happened and when: kinds of events, names, numbers and ids of things, times. All else is payload,
+whatever it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.errors import ActionNotPermitted
+
+VIEW_PAYLOAD = "temporalex_django.view_payload"
+#: Stands where a payload is, for whoever may not see payloads.
+HIDDEN = {"hidden": VIEW_PAYLOAD}
+#: Stands where the value of a redacted field is.
+REDACTED = "[redacted]"
+#: Attributes of events that are no payload. Any other is, so that a new one is hidden until somebody has thought about
+#: it.
+_SHAPE = frozenset(
+    {"seq", "activity", "workflow", "name", "id", "run_id", "version", "type", "status", "queue", "step", "scope", "sender"}
+    | {"attempt", "attempts", "due", "duration", "timeout", "options", "after", "head", "delivered", "parent", "child"}
+    | {"parent_close", "engine", "format", "outside", "deprecated", "carried", "max_pending", "admit_updates", "never_consumed"}
+)  # fmt: skip
+_TEXTS = frozenset({"message", "traceback"})
+_SHAPE_OF_BLOCKED = frozenset({"code", "since", "attempt", "waits_for"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What is shown.
+
+    ``payloads``: whether he sees them at all. ``redact``: paths that he does not see; None: they are not known, so
+    nothing is shown. ``mask`` is the last to see a payload before it is shown.
+    """
+
+    payloads: bool = True
+    redact: Sequence[str] | None = ()
+    mask: Callable[[Any], Any] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether any payload is shown."""
+        return self.payloads and self.redact is not None
+
+    def require(self, who: object) -> View:
+        """Raises ``ActionNotPermitted`` where nothing but payload is wanted, and none is shown."""
+        if not self.open:
+            raise ActionNotPermitted(f"{who} may not see payloads: that takes the permission {VIEW_PAYLOAD}")
+        return self
+
+    def value(self, value: Any, *, under: str = "") -> Any:
+        """A payload as it is shown; ``under``: the name of its message."""
+        if not self.open:
+            return HIDDEN
+        return self.answer(value, under=under)
+
+    def answer(self, value: Any, *, under: str = "") -> Any:
+        """What he asked for and is given in any case, without what is redacted."""
+        paths = [tuple(path.split(".")) for path in self.redact or ()]
+        shown = redacted(value, paths, (under,)) if paths else value
+        return shown if self.mask is None else self.mask(shown)
+
+    def text(self, text: str) -> str:
+        """A text that may quote payloads."""
+        return text if self.open else f"hidden: that takes the permission {VIEW_PAYLOAD}"
+
+    def attributes(self, attributes: Any) -> Any:
+        """Those of an event."""
+        if not isinstance(attributes, Mapping):
+            return self.value(attributes)
+        under = str(attributes.get("name") or "")
+        return {k: self._attribute(k, v, under) for k, v in attributes.items()}
+
+    def _attribute(self, key: str, value: Any, under: str) -> Any:
+        if key in _SHAPE:
+            return value
+        return self.text(value) if key in _TEXTS and isinstance(value, str) else self.value(value, under=under)
+
+    def event(self, event: HistoryEvent) -> HistoryEvent:
+        return replace(event, attributes=self.attributes(event.attributes))
+
+    def blocked(self, blocked: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Why a run cannot go on: the text of the error may quote payloads."""
+        if not blocked or self.open:
+            return blocked
+        return {k: v if k in _SHAPE_OF_BLOCKED else self.text("") for k, v in blocked.items()}
+
+
+#: Code sees everything.
+EVERYTHING = View()
+
+
+def redacted(value: Any, paths: Sequence[tuple[str, ...]], at: tuple[str, ...] = ()) -> Any:
+    """``value`` without the fields that one of ``paths`` leads to.
+
+    The end of the way to a field, through lists, counts.
+    """
+    if any(at[-len(path) :] == path for path in paths):
+        return REDACTED
+    if isinstance(value, Mapping):
+        return {key: redacted(part, paths, (*at, str(key))) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redacted(part, paths, at) for part in value]
+    return value
+
+
+def redactions(workflow: str) -> Sequence[str] | None:
+    """What the class of that name redacts, in any of its versions; None where this process does not have it."""
+    found = workflows.registry.get(workflow)
+    if found is None:
+        return None
+    classes = [found] if issubclass(found, workflows.Workflow) else [*found.versions.values()]
+    return list(dict.fromkeys(path for cls in classes for path in cls.redacted))

@@ -1,0 +1,49 @@
+"""How a run ends: from what ``run`` returned or raised to the command that closes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalex_django.core.failures import RunFailure, failure_of_run, message_of, name_of
+from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
+from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError
+
+
+def closing(value: Any, error: BaseException | None, *, plain: Callable[[Any, str], Any]) -> tuple[str, dict[str, Any]]:
+    """Kind and attributes of the command. ``plain(value, what)`` makes JSON data of a value.
+
+    Raises what makes the activation fail, not the workflow.
+    """
+    if isinstance(error, Cancelled):
+        return "CancelWorkflow", {}
+    if isinstance(error, (Control, MemoryError, RecursionError)):
+        raise error
+    if isinstance(error, RunFailure):
+        return "FailWorkflow", error.attributes
+    try:
+        if error is not None:
+            return "FailWorkflow", failure_of_run(error)
+        match value:
+            case Ok(result):
+                return "CompleteWorkflow", {"result": plain(result, "the result of run")}
+            case Err(reason):
+                reason = plain(_described(reason), "the reason of run")
+                return "FailWorkflow", {"reason": reason, "type": None, "message": None}
+            case ContinueAsNew(args):
+                return "ContinueAsNew", {"args": plain(args, "the arguments of ContinueAsNew")}
+            case Async():
+                raise NestingError("run returned Async: run is no place for it, only a handler of a phase may")
+            case _:
+                raise TypeError(
+                    f"run returned {value!r}: it must return Ok(result), Err(reason) or ContinueAsNew(args)"
+                )
+    except (PayloadError, NestingError, TypeError) as exc:
+        return "FailWorkflow", failure_of_run(exc)
+
+
+def _described(reason: Any) -> Any:
+    """An exception given to ``Err`` is described; anything else is a payload."""
+    if issubclass(type(reason), BaseException):  # what it says of its class may raise
+        return f"{name_of(type(reason))}: {message_of(reason)}"
+    return reason

@@ -1,0 +1,89 @@
+"""Where code calls something, and as what it is written.
+
+A dotted global name, a method, or a value that could be anything.
+
+The parts of ``a.b(c)`` that make the callee begin at the position where the call begins; that is how they are told from
+the arguments. Without positions (``-X no_debug_ranges``) nothing is known about any call.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+from dataclasses import dataclass, field
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+_CALLS: Final = frozenset({"CALL", "CALL_KW", "CALL_FUNCTION_EX"})
+_NAMES: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+#: What stands between a callee and its call, at the position of the call: of a comprehension, which Python 3.11 calls,
+#: its iterator.
+_BESIDE: Final = (
+    *("GET_ITER", "GET_AITER"),
+    *("PUSH_NULL", "KW_NAMES", "LOAD_CONST", "BUILD_", "LIST_", "DICT_", "COPY_FREE_VARS", "CACHE"),
+    *("EXTENDED_ARG", "NOP", "PRECALL", "CALL_INTRINSIC"),
+)
+MISSING: Final = object()
+
+
+@dataclass(slots=True)
+class Site:
+    """A callee as far as it is known.
+
+    ``chain``: a dotted global name; ``method``: the attribute of some object; ``made``: in place.
+    """
+
+    chain: tuple[str, ...] | None = None
+    method: str | None = None
+    made: bool = False
+
+
+@dataclass(slots=True)
+class Sites:
+    """``calls`` by offset; ``names``: every dotted global name that is read, to be called or not."""
+
+    calls: dict[int, Site] = field(default_factory=dict)
+    names: set[tuple[str, ...]] = field(default_factory=set)
+
+
+def sites(code: CodeType) -> Sites:
+    """The calls and global names of one code object, without those of functions inside it."""
+    found = Sites()
+    begun: dict[tuple[int, int], Site] = {}
+    for instruction in dis.get_instructions(code):
+        name = instruction.opname
+        position = instruction.positions
+        known = position is not None and position.lineno is not None and position.col_offset is not None
+        start = (position.lineno, position.col_offset) if known and position is not None else (-1, instruction.offset)
+        site = begun.get(start)  # type: ignore[arg-type] # no None in it, see `known`
+        if name in _NAMES:
+            site = Site(chain=(str(instruction.argval),))
+            found.names.add(site.chain or ())
+        elif name in _CALLS:
+            found.calls[instruction.offset] = site or Site()
+            site = Site()
+        elif name in _ATTRIBUTES:
+            chain = (*site.chain, str(instruction.argval)) if site is not None and site.chain else None
+            site = Site(chain=chain, method=str(instruction.argval))
+            if chain:
+                found.names.add(chain)
+        elif name == "MAKE_FUNCTION":
+            site = Site(made=True)
+        elif name.startswith(_BESIDE):
+            continue
+        else:
+            site = Site()
+        begun[start] = site  # type: ignore[index] # as above
+    return found
+
+
+def resolve(chain: tuple[str, ...], names: dict[str, Any]) -> Any:
+    """What a dotted global name stands for, through modules and classes only; ``MISSING`` otherwise."""
+    first, *rest = chain
+    found = names.get(first, vars(builtins).get(first, MISSING))
+    for name in rest:
+        if not isinstance(found, (ModuleType, type)):
+            return MISSING
+        found = getattr(found, name, MISSING)
+    return found

@@ -1,0 +1,147 @@
+"""The determinism guard: what workflow code may not call is refused where it calls it.
+
+*Workflow code* is the project's own code (not the standard library's, not an installed package's) that runs in a unit,
+a handler, a validator, a predicate, an ``update_state`` closure or a query. Only its direct calls count: what ``json``
+or ``logging`` do inside is theirs, and so is what log handlers and modules that are being imported do. Activities, and
+stand-ins for them, are not workflow code.
+
+Seen are calls by any name: imported before, in helpers of other project modules, lambdas, comprehensions, nested
+functions, methods, through variables and ``functools.partial``. Not seen are calls that C code makes (``map(time.time,
+...)``; Python 3.11 sees those of functions that are written in Python), calls through special methods and properties of
+classes that no workflow code names, and, on Python 3.12 and later, a module-level name that is bound to something else
+after it was called once.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import warnings
+from types import FrameType
+from typing import Any, Literal
+
+from temporalex_django.core import current
+from temporalex_django.core.determinism import forbidden
+from temporalex_django.core.determinism.monitoring import Monitor
+from temporalex_django.core.determinism.profiling import Profile
+from temporalex_django.core.determinism.rules import GENERATED, Rule, is_excused, is_project_file
+from temporalex_django.errors import DeterminismViolation, DeterminismWarning
+
+logger = logging.getLogger("temporalex_django.guard")
+
+Mode = Literal["error", "warn", "off"]
+ORM = Rule("the ORM", forbidden.DATABASE)
+
+_mode: Mode = "error"
+_guard: Monitor | Profile | None = None
+_warned: set[tuple[str, int, str]] = set()
+
+
+def configure(mode: Mode) -> None:
+    """``error`` (the default): refuse.
+
+    ``warn``: a ``DeterminismWarning`` and a log line, once per place. ``off``: nothing.
+    """
+    global _mode  # noqa: PLW0603 - one guard per process, like the interpreter's hooks that it is made of
+    _mode = mode
+
+
+def mode() -> Mode:
+    """How it is configured."""
+    return _mode
+
+
+def watch(thing: Any) -> None:
+    """``thing`` (a function or class) is about to run as workflow code, or may. Cheap when it is known."""
+    if _mode != "off":
+        (_guard or _install()).watch(thing)
+
+
+def refuse(rule: Rule, frame: FrameType) -> None:
+    """The code of ``frame`` is about to do what ``rule`` is about.
+
+    Raises ``DeterminismViolation`` if workflow code does it.
+    """
+    if _mode == "off" or not current.guarded() or is_excused(frame):
+        return
+    while frame.f_back is not None and frame.f_code.co_filename == GENERATED:
+        frame = frame.f_back
+    code, line = frame.f_code, frame.f_lineno
+    message = f"{rule.name} in workflow code ({code.co_qualname}, {code.co_filename}:{line}): its result can differ on replay; {rule.advice}"
+    if _mode == "error":
+        raise DeterminismViolation(message)
+    place = code.co_filename, line, rule.name
+    if place not in _warned:
+        _warned.add(place)
+        logger.warning("%s", message)
+        warnings.warn_explicit(message, DeterminismWarning, code.co_filename, line)
+
+
+def refuse_in_step(rule: Rule) -> None:
+    """The same for what is refused whoever asks: the innermost frame of the project is named.
+
+    Called below that frame.
+    """
+    if not current.guarded() or _mode == "off":
+        return
+    here: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the one way to the caller
+    if is_excused(here):
+        return
+    frame = here
+    while frame is not None and not is_project_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    refuse(rule, frame or sys._getframe(1))  # noqa: SLF001
+
+
+def _install() -> Monitor | Profile:
+    """Take what the interpreter offers, once per process."""
+    global _guard  # noqa: PLW0603 - see configure
+    _guard_environment()
+    if sys.version_info < (3, 12):
+        profile = Profile(refuse)
+        current.switch = lambda on: profile.switch(on and _mode != "off")
+        _guard = profile
+    else:
+        monitor = Monitor(_refuse_caller)
+        if not monitor.works:
+            warnings.warn(
+                "the determinism guard sees no calls: all tool ids of sys.monitoring are taken", DeterminismWarning, 3
+            )
+        _guard = monitor
+    return _guard
+
+
+def _refuse_caller(rule: Rule) -> None:
+    refuse(rule, sys._getframe(2))  # noqa: SLF001 - below: the callback of the monitor, then the code that makes the call
+
+
+def _guard_environment() -> None:
+    """``os.environ[...]`` is no call: the methods behind it look who asks."""
+    environment = type(vars(sys.modules["os"])["environ"])
+    for name, shown in (
+        ("__getitem__", "os.environ[...]"),
+        ("__setitem__", "os.environ[...] = ..."),
+        ("__delitem__", "del os.environ[...]"),
+        ("__contains__", "... in os.environ"),
+        ("__iter__", "iter(os.environ)"),
+    ):
+        _guard_method(environment, name, Rule(shown, forbidden.ENVIRONMENT))
+
+
+def _guard_method(cls: Any, name: str, rule: Rule) -> None:
+    original = getattr(cls, name)
+
+    @functools.wraps(original)
+    def guarded(*args: Any) -> Any:
+        if current.guarded():
+            frame = sys._getframe(1)  # noqa: SLF001 - who asks
+            if is_project_file(frame.f_code.co_filename):
+                refuse(rule, frame)
+        return original(*args)
+
+    setattr(cls, name, guarded)
+
+
+if sys.version_info < (3, 12):  # its hook in `places` must be there before the first activation begins
+    _install()

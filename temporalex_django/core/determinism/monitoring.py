@@ -1,0 +1,179 @@
+"""The guard on Python 3.12 and later: ``sys.monitoring`` reports the calls of workflow code before they happen.
+
+Only code that workflow code can reach (``guard_reach``) is instrumented, when it is first seen: at the start of a run,
+where the engine calls a handler, predicate or branch, and where instrumented code calls a function that is not
+instrumented yet. A call site is switched off after a harmless call when its callee cannot change: it is written as a
+global name, with attributes of modules and classes after it, and stands for what was called. Every other site (a
+variable, a method) goes on reporting, since ``fn()`` may be ``len`` now and ``time.time`` next.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, Final
+
+from temporalex_django.core.determinism.call_sites import resolve, sites
+from temporalex_django.core.determinism.reach import reach
+from temporalex_django.core.determinism.rules import Rule, is_project, rule_of_builtin, rule_of_class, rule_of_code
+
+_monitoring: Final[Any] = vars(sys).get("monitoring")
+#: 0, 1 and 2 are for debuggers, coverage and profilers, 5 for optimizers.
+_TOOL_IDS: Final = (4, 3, 5)
+_NAME: Final = "temporalex_django"
+_UNSEEN: Final = Rule("", "")
+
+
+class _Watched:
+    """Instrumented code. ``chains``: by the offset of a call, the dotted name of a callee that cannot change."""
+
+    __slots__ = ("chains", "code", "globals")
+
+    def __init__(self, code: CodeType, names: dict[str, Any]) -> None:
+        self.code = code
+        self.globals = names
+        self.chains: dict[int, tuple[str, ...]] | None = None
+
+
+class Monitor:
+    """One tool of ``sys.monitoring``.
+
+    ``refuse(rule)`` is called in the frame that is about to make a forbidden call.
+    """
+
+    def __init__(self, refuse: Any) -> None:
+        self._refuse = refuse
+        self._watched: dict[int, _Watched] = {}
+        self._rules: dict[int, Rule | None] = {}  # by the id of a code object or class
+        self._kept: list[Any] = []  # what has an id above stays, so that the id stays its own
+        self._builtins: dict[Any, Rule | None] = {}
+        self._tool = next((number for number in _TOOL_IDS if _monitoring.get_tool(number) is None), None)
+        if self._tool is not None:
+            _monitoring.use_tool_id(self._tool, _NAME)
+            _monitoring.register_callback(self._tool, _monitoring.events.CALL, self._callback())
+
+    @property
+    def works(self) -> bool:
+        """Whether a tool id was free."""
+        return self._tool is not None
+
+    def watch(self, thing: Any) -> None:
+        """Instrument what ``thing`` is and reaches. Nothing when that has been done."""
+        kind = type(thing)
+        while kind is functools.partial or kind is MethodType:
+            thing = thing.func if kind is functools.partial else thing.__func__
+            kind = type(thing)
+        if kind is FunctionType:
+            known = id(thing.__code__)
+            if known in self._rules and (known in self._watched or not thing.__code__.co_freevars):
+                return
+        else:
+            if not issubclass(kind, type):
+                thing = kind
+            if id(thing) in self._rules:
+                return
+            self._keep(thing, rule_of_class(thing))
+        self._instrument(thing)
+
+    def _instrument(self, thing: Any) -> None:
+        if self._tool is None:
+            return
+        for code, names in reach(thing, self._watched):
+            if id(code) not in self._watched:
+                self._watched[id(code)] = _Watched(code, names)
+                self._keep(code, None)
+                _monitoring.set_local_events(self._tool, code, _monitoring.events.CALL)
+
+    def _keep(self, thing: Any, rule: Rule | None) -> Rule | None:
+        self._kept.append(thing)
+        self._rules[id(thing)] = rule
+        return rule
+
+    def _callback(self) -> Any:
+        rules, c_rules, watched = self._rules, self._builtins, self._watched
+        judge, settled, refuse = self._judge, self._settled, self._refuse
+        disable, unseen = _monitoring.DISABLE, _UNSEEN
+
+        def called(code: CodeType, offset: int, callee: Any, argument: Any) -> Any:
+            kind = type(callee)
+            if kind is MethodDescriptorType:  # a method of a C type on an object that is at hand: harmless
+                return None
+            if kind is FunctionType:
+                rule = rules.get(id(callee.__code__), unseen)
+            elif kind is BuiltinFunctionType:
+                rule = c_rules.get(callee, unseen)
+            else:
+                rule = rules.get(id(callee), unseen)
+            if rule is unseen:
+                if kind is MethodType:
+                    argument = callee.__self__
+                rule = judge(callee)
+            if rule is None:
+                chains = watched[id(code)].chains
+                if (chains is None or offset in chains) and settled(code, offset, callee):
+                    return disable
+            elif rule.when is None or rule.when(argument):
+                refuse(rule)
+            return None
+
+        return called
+
+    def _judge(self, callee: Any) -> Rule | None:
+        """The rule for something called for the first time, or of a kind that has no memory."""
+        kind = type(callee)
+        if kind is MethodType:
+            bound = callee.__func__
+            return self._judge(bound) if type(bound) is FunctionType else None
+        if kind is functools.partial:
+            return self._judge(callee.func)
+        if kind is FunctionType:
+            return self._judge_function(callee)
+        if kind is BuiltinFunctionType:
+            rule = rule_of_builtin(callee)
+            if isinstance(callee.__self__, (ModuleType, type)):
+                self._builtins[callee] = rule
+            return rule
+        if issubclass(kind, type):
+            if id(callee) not in self._rules:
+                self.watch(callee)
+            return self._rules[id(callee)]
+        call = kind.__dict__.get("__call__")
+        if type(call) is FunctionType:
+            return self._judge_function(call)
+        return None
+
+    def _judge_function(self, function: FunctionType) -> Rule | None:
+        code = function.__code__
+        if id(code) in self._rules:
+            return self._rules[id(code)]
+        if is_project(function):
+            self._instrument(function)
+            return None
+        rule = rule_of_code(code, str(function.__globals__.get("__name__", "")))
+        if rule is None and code.co_freevars:  # a wrapper, whose code many functions share
+            self._instrument(function)
+            return None
+        return self._keep(code, rule)
+
+    def _settled(self, code: CodeType, offset: int, callee: Any) -> bool:
+        """Whether this site can only ever call what it has just called."""
+        watched = self._watched[id(code)]
+        if watched.chains is None:
+            calls = sites(code).calls
+            watched.chains = {place: site.chain for place, site in calls.items() if site.chain}
+        chain = watched.chains.get(offset)
+        if chain is None:
+            return False
+        found = resolve(chain, watched.globals)
+        if found is callee or (type(callee) is BuiltinFunctionType and found == callee):
+            return True
+        del watched.chains[offset]
+        return False

@@ -1,0 +1,142 @@
+"""The guard on Python 3.11: ``sys.setprofile`` while workflow code runs.
+
+A profile function hears of every call in its thread, the engine's included, so it is set only for runs whose code is
+suspect (``guard_suspects``): from the moment at which such code is about to run, in every activation until its end. A
+call is refused when project code makes it. Where another profiler is at work it is left alone, and the guard is off.
+Arguments of C functions are not seen, so ``time.localtime()`` passes.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+from temporalex_django.core import current
+from temporalex_django.core.determinism.reach import reach
+from temporalex_django.core.determinism.rules import GENERATED, Rule, is_project_file, rule_of_builtin, rule_of_code
+from temporalex_django.core.determinism.suspects import any_suspect
+from temporalex_django.errors import DeterminismWarning
+
+_UNSEEN: Final = Rule("", "")
+_C: Final = frozenset({ModuleType, type})
+
+
+class Profile:
+    """``refuse(rule, frame)`` is called when the code of ``frame`` is about to make a forbidden call; it may raise."""
+
+    def __init__(self, refuse: Callable[[Rule, FrameType], None]) -> None:
+        self._refuse = refuse
+        self._rules: dict[int, Rule | None] = {}
+        self._suspects: dict[int, bool] = {}  # by the id of a code object or class
+        self._kept: list[Any] = []
+        self._builtins: dict[BuiltinFunctionType, Rule | None] = {}
+        self._profile = self._function()
+        self._warned = False
+
+    def switch(self, on: bool) -> Callable[[], None] | None:  # noqa: FBT001 - a hook of one argument
+        """Set or take away the profile function of this thread; gives what puts back what was there."""
+        before = sys.getprofile()
+        if on:
+            self._set()
+        elif before is self._profile:
+            sys.setprofile(None)
+
+        def undo() -> None:
+            present = sys.getprofile()
+            if present is not before and (present is None or present is self._profile):
+                sys.setprofile(before)
+
+        return undo
+
+    def watch(self, thing: Any) -> None:
+        """``thing`` is about to run in this thread's activation, which is watched from now on if it is suspect."""
+        port = current.current()
+        if port is not None and not port.suspect and self._is_suspect(thing):
+            port.watch_closely()
+            self._set()
+
+    def _is_suspect(self, thing: Any) -> bool:
+        kind = type(thing)
+        while kind is functools.partial or kind is MethodType:
+            thing = thing.func if kind is functools.partial else thing.__func__
+            kind = type(thing)
+        key = thing if kind is not FunctionType and issubclass(kind, type) else kind
+        key = thing.__code__ if kind is FunctionType else key
+        suspect = self._suspects.get(id(key))
+        if suspect is None:
+            self._kept.append(key)
+            suspect = self._suspects[id(key)] = any_suspect(reach(thing, ()))
+        return suspect
+
+    def _set(self) -> None:
+        present = sys.getprofile()
+        if present is None:
+            sys.setprofile(self._profile)
+        elif present is not self._profile and not self._warned:
+            self._warned = True
+            warnings.warn("the determinism guard is off while a profiler is at work", DeterminismWarning, 2)
+
+    def _function(self) -> Callable[[FrameType, str, Any], None]:
+        rules, c_rules, judge, refused = self._rules, self._builtins, self._judge, self._refused
+
+        def profile(frame: FrameType, event: str, called: Any) -> None:
+            if event == "c_call":
+                if type(called.__self__) not in _C:
+                    rule = rule_of_builtin(called)
+                else:
+                    rule = c_rules.get(called, _UNSEEN)
+                    if rule is _UNSEEN:
+                        rule = c_rules[called] = rule_of_builtin(called)
+                if rule is not None and rule.when is None:
+                    refused(rule, frame)
+            elif event == "call":
+                code = frame.f_code
+                rule = rules.get(id(code), _UNSEEN)
+                if rule is _UNSEEN:
+                    rule = judge(code, frame)
+                if rule is not None and frame.f_back is not None:
+                    names = code.co_varnames
+                    first = names[1] if code.co_name == "__init__" and len(names) > 1 else names[0] if names else ""
+                    if rule.when is None or rule.when(frame.f_locals.get(first)):
+                        refused(rule, frame.f_back)
+
+        return profile
+
+    def _judge(self, code: CodeType, frame: FrameType) -> Rule | None:
+        rule = None
+        if not is_project_file(code.co_filename):
+            rule = rule_of_code(code, str(frame.f_globals.get("__name__", "")))
+        self._kept.append(code)
+        self._rules[id(code)] = rule
+        return rule
+
+    def _refused(self, rule: Rule, frame: FrameType) -> None:
+        caller: FrameType | None = frame
+        while caller is not None and caller.f_code.co_filename == GENERATED:
+            caller = caller.f_back
+        if caller is None or not is_project_file(caller.f_code.co_filename):
+            return
+        try:
+            self._refuse(rule, frame)
+        except BaseException:
+            self._set_again(frame)
+            raise
+
+    def _set_again(self, frame: FrameType) -> None:
+        """An exception takes a profile function away.
+
+        A trace function, for one event, sets it again in the frame that gets it.
+        """
+        tracer, local = sys.gettrace(), frame.f_trace
+
+        def trace(traced: FrameType, event: str, argument: Any) -> None:
+            sys.settrace(tracer)
+            traced.f_trace = local
+            sys.setprofile(self._profile)
+
+        frame.f_trace = trace
+        sys.settrace(trace)

@@ -1,0 +1,63 @@
+"""Whether code needs watching at all (Python 3.11, where watching is dear).
+
+What calls nothing but what is known to be harmless does not.
+
+Suspect is code that names something refused, calls a value that could be anything (``fn()``), or a method whose name is
+neither one of the built-in types nor of a function that was looked at with it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Iterable
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any, Final
+
+from temporalex_django.core.determinism.call_sites import MISSING, resolve, sites
+from temporalex_django.core.determinism.rules import (
+    READS_CLOCK,
+    is_environment,
+    is_project,
+    rule_of_builtin,
+    rule_of_class,
+    rule_of_code,
+)
+
+_PLAIN: Final = (str, bytes, int, float, list, dict, tuple, set, frozenset, decimal.Decimal)
+_PLAIN_METHODS: Final = (
+    frozenset(name for kind in (*_PLAIN, dt.datetime, dt.timedelta) for name in dir(kind) if not name.startswith("_"))
+    - READS_CLOCK
+)
+
+
+def any_suspect(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
+    """Whether one of these, which reach each other, is suspect."""
+    codes = list(codes)
+    methods = _PLAIN_METHODS | {code.co_name for code, _ in codes} - READS_CLOCK
+    return any(_is_suspect(code, names, methods) for code, names in codes)
+
+
+def _is_suspect(code: CodeType, names: dict[str, Any], methods: frozenset[str]) -> bool:
+    found = sites(code)
+    if any(_is_refused(resolve(chain, names)) for chain in found.names):
+        return True
+    for site in found.calls.values():
+        if site.made or (site.chain and resolve(site.chain, names) is not MISSING):
+            continue
+        if site.method is None or site.method not in methods:
+            return True
+    return False
+
+
+def _is_refused(value: Any) -> bool:
+    kind = type(value)
+    if kind is MethodType:
+        value, kind = value.__func__, type(value.__func__)
+    if kind is FunctionType:
+        return not is_project(value) and rule_of_code(value.__code__, value.__globals__.get("__name__", "")) is not None
+    if kind is BuiltinFunctionType:
+        return rule_of_builtin(value) is not None
+    if issubclass(kind, type):
+        return rule_of_class(value) is not None or value.__module__.partition(".")[0] == "pathlib"
+    return is_environment(value)

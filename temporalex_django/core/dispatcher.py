@@ -1,0 +1,395 @@
+"""Messages meet whoever takes them: a phase with its handlers, or a unit that waits for a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal
+
+from temporalex_django.core import senders
+from temporalex_django.core.conditions import Condition, Conditions
+from temporalex_django.core.copying import copied
+from temporalex_django.core.handling import Handling
+from temporalex_django.core.history.activation import Refusal
+from temporalex_django.core.history.events import RESUME, Job
+from temporalex_django.core.ivar import IVar
+from temporalex_django.core.journal import Journal
+from temporalex_django.core.mailbox import Mailbox, Signal, Update
+from temporalex_django.core.permissions import Permissions
+from temporalex_django.core.phase import Phase
+from temporalex_django.core.process import Process
+from temporalex_django.core.scheduler import Scheduler, Unit
+from temporalex_django.core.senders import Judge
+from temporalex_django.core.shapes import Accepts
+from temporalex_django.core.standing import Standing
+from temporalex_django.errors import TemporalexError, UpdateRejected, WorkflowClosed, no_process
+
+
+class Dispatcher:
+    """Owns the mailbox, the open phase and the open conditions of a run.
+
+    ``unfinished``: the host had enough, and somebody takes signals that are in the mailbox.
+    """
+
+    __slots__ = (
+        "_cancel_timer", "_conditions", "_dispatched", "_enough", "_handling", "_journal", "_most", "_permissions",
+        "_process", "_scheduler", "_standing", "mailbox", "phase", "unfinished",
+    )  # fmt: skip
+
+    def __init__(
+        self, standing: Standing, journal: Journal, scheduler: Scheduler, *, cancel_timer: Callable[[int], None]
+    ) -> None:
+        self._standing = standing
+        self._journal = journal
+        self._scheduler = scheduler
+        self._cancel_timer = cancel_timer
+        self._permissions = Permissions()
+        self._handling = Handling(standing, journal, scheduler, self._permissions, partial(self.leave, reason="stop"))
+        self._conditions = Conditions()
+        self._process: Process | None = None
+        self._dispatched = 0  # messages that phases and waits took from the mailbox in the present activation
+        self._enough: Callable[[], bool] | None = None
+        self._most: int | None = None  # Activation.dispatched
+        self.mailbox = Mailbox()
+        self.phase: Phase | None = None
+        self.unfinished = False
+
+    def attach(self, process: Process) -> None:
+        """Requests go to ``process`` from here on."""
+        self._process = process
+
+    @property
+    def open_phase(self) -> Phase | None:
+        """The phase, while it takes messages."""
+        phase = self.phase
+        return phase if phase is not None and phase.leaving is None else None
+
+    @property
+    def accepts(self) -> Accepts:
+        """Names that the open phase handles: ``{"signals": [...], "updates": [...]}``."""
+        phase = self.open_phase
+        if phase is None:
+            return {"signals": [], "updates": []}
+        return {"signals": list(phase.signals), "updates": list(phase.updates)}
+
+    # -- an activation ------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        *,
+        enough: Callable[[], bool] | None,
+        most: int | None,
+        judge: Judge | None,
+        refused: tuple[int, ...],
+    ) -> None:
+        """A new activation: see ``Executor.activate``, and ``Activation`` for ``most`` (dispatched) and ``refused``."""
+        self._dispatched, self.unfinished = 0, False
+        self._enough, self._most = enough, most
+        self._permissions.begin(judge, refused)
+
+    def deliver(self, incoming: Sequence[Job | Update]) -> None:
+        """Run to blocked, then let in one message after the other, as far as the host and the run go."""
+        completion = self._journal.completion
+        self.run()
+        for index, message in enumerate(incoming):
+            full = self._enough is not None and (index > 0 or self._journal.recording) and self._enough()
+            if full or completion.dispatched is not None or self._standing.closed is not None:
+                completion.unapplied = len(incoming) - index
+                break
+            self._arrive(message)
+            self.run()
+
+    def end(self) -> list[Update]:
+        """The activation is over.
+
+        The updates that nobody has judged: the host delivers them again, so that cached and rebuilt executors agree.
+        """
+        left = self.mailbox.hand_back()
+        self.unfinished = self._journal.completion.dispatched is not None and self._goes_on_taking()
+        return left
+
+    def _goes_on_taking(self) -> bool:
+        """Whether a phase or a wait has something in the mailbox to go on with, also when nothing is delivered."""
+        phase = self.open_phase
+        return bool(self._scheduler.parked) or (phase is not None and self.mailbox.has_signal(phase.signals))
+
+    def has_enough(self, *, since: int) -> bool:
+        """Whether the other messages in the mailbox are for the next activation: from then on, all of them.
+
+        Not before one was taken beyond ``since``. To be asked only where a message would be taken: a replay answers by
+        their count.
+        """
+        completion = self._journal.completion
+        if completion.dispatched is None:
+            if self._standing.replaying:
+                full = self._dispatched == self._most
+            else:
+                full = self._dispatched > since and self._enough is not None and self._enough()
+            if full:
+                completion.dispatched = self._dispatched
+        return completion.dispatched is not None
+
+    # -- messages arrive ----------------------------------------------------------------------------------------------
+
+    def keep(self, signal: Job, *, permission: str | None = None) -> None:
+        """Put a signal in the mailbox. ``permission``: the one that its sender was judged by."""
+        self._journal.record(signal)
+        name, payload = signal.attributes["name"], signal.attributes.get("payload")
+        self.mailbox.add_signal(name, payload, sender=senders.of(signal.attributes), permission=permission)
+
+    def _arrive(self, message: Job | Update) -> None:
+        """Put one message in its place: to a unit that waits for it, or in the mailbox."""
+        if isinstance(message, Update):
+            if not message.accepted:
+                message.after = self.mailbox.received  # signals of the same activation that were refused do not count
+            self.mailbox.updates.append(message)
+            return
+        if message.kind == "ResumeRequested":
+            payload = self._requested(message.attributes["id"], message.attributes["request"])
+            if payload is None:
+                return
+            noted = senders.recorded(senders.of(message.attributes))
+            message = Job("SignalReceived", {"name": RESUME, "payload": payload, **noted})
+        name = message.attributes["name"]
+        sender = senders.of(message.attributes)
+        phase = self.open_phase
+        permission = phase.signals[name].permission if phase is not None and name in phase.signals else None
+        if (
+            permission is not None
+            and not self._standing.replaying
+            and not self._permissions.permitted(permission, sender, f"signal {name!r}")
+        ):
+            assert sender is not None
+            self._journal.refuse(Refusal(name=name, sender=sender, permission=permission, job=message))
+            return
+        if name == RESUME and self._process is not None:
+            self._journal.record(message)
+            self.mailbox.received += 1
+            self._process.apply(message.attributes["payload"])
+            return
+        self.keep(message, permission=permission)
+        self._match_waiters(name)
+
+    def _requested(self, update_id: str, request: dict[str, Any]) -> dict[str, Any] | None:
+        """What a request becomes in the history, or None when it is refused, which leaves no trace."""
+        try:
+            if self._process is None:
+                raise no_process(self._standing.run)
+            payload = self._process.judge(request)
+        except TemporalexError as exc:
+            self._journal.reject(update_id, exc)
+            return None
+        self._journal.resume(update_id)
+        return payload
+
+    # -- messages are taken -------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run units, and dispatch what the open phase takes, until nothing moves."""
+        mailbox, scheduler, before = self.mailbox, self._scheduler, self._dispatched
+        while True:
+            scheduler.let_waiters_through()
+            scheduler.run()
+            if scheduler.parked:
+                if not self._go_on(before):
+                    return
+                continue
+            phase = self.open_phase
+            if phase is None:
+                if not self._standing.between_runs:
+                    self._refuse_updates()
+                return
+            if phase.busy is not None:
+                if self._standing.admits:
+                    self._admit_waiting(phase)
+                return
+            message = mailbox.first(phase.signals)
+            if message is None or self.has_enough(since=before):
+                return
+            if isinstance(message, Update):
+                mailbox.updates.popleft()
+                if message.admitted or self._admit(phase, message):
+                    self._dispatched += 1
+                    self._handling.update(phase, message)
+            else:
+                mailbox.take_signal(message.name)
+                self._dispatched += 1
+                self._handling.signal(phase, message)
+
+    def _go_on(self, before: int) -> bool:
+        """Let the first of the parked units have its signal, or wait when others took it.
+
+        False when the host has enough.
+        """
+        scheduler, mailbox = self._scheduler, self.mailbox
+        name, unit, ivar = scheduler.parked[0]
+        if mailbox.has_signal((name,)) and self._eligible(name, unit):
+            if self.has_enough(since=before):
+                return False
+            scheduler.parked.popleft()
+            scheduler.resumed = unit
+            self._give(name, unit, ivar)
+        else:
+            scheduler.parked.popleft()
+            ivar.hand = ()
+            mailbox.wait(name, unit, ivar)
+        return True
+
+    def _eligible(self, name: str, unit: Unit) -> bool:
+        """Whether ``unit`` may take a buffered signal: a handler comes first, except inside a busy handler."""
+        phase = self.open_phase
+        if phase is None or name not in phase.signals:
+            return True
+        return phase.busy is not None and unit.within(phase.busy)
+
+    def _match_waiters(self, name: str) -> None:
+        """Give buffered signals to the units that wait for them, oldest wait first."""
+        for unit, ivar in list(self.mailbox.waiters(name)):
+            if self._eligible(name, unit):
+                signal = self.mailbox.take_signal(name)
+                if signal is None:
+                    return
+                self.mailbox.waiters(name).remove((unit, ivar))
+                _fill(unit, ivar, signal)
+
+    def _give(self, name: str, unit: Unit, ivar: IVar) -> None:
+        """Give the oldest buffered signal to a wait that came when it was there."""
+        signal = self.mailbox.take_signal(name)
+        assert signal is not None
+        self._dispatched += 1
+        _fill(unit, ivar, signal)
+
+    # -- units wait ---------------------------------------------------------------------------------------------------
+
+    def wait_for_signal(self, name: str) -> IVar:
+        """Take the oldest buffered signal, if the unit at work may have it, or wait in line.
+
+        One that is there comes later where the host has enough for this activation, and behind units that wait for that
+        already.
+        """
+        scheduler, mailbox = self._scheduler, self.mailbox
+        unit = scheduler.current
+        assert unit is not None
+        ivar = IVar(f"signal {name}")
+        if not mailbox.has_signal((name,)) or not self._eligible(name, unit):
+            mailbox.wait(name, unit, ivar)
+        elif (scheduler.parked and unit is not scheduler.resumed) or self.has_enough(since=0):
+            scheduler.park(name, unit, ivar)
+        else:
+            if scheduler.on_wait is not None:
+                scheduler.on_wait()
+            ivar.hand = unit.hand
+            self._give(name, unit, ivar)
+            unit.hand = ivar.hand
+        return ivar
+
+    def put_back(self, hand: tuple[Signal, ...]) -> None:
+        """Signals whose taker was not the one that returned.
+
+        They stay in the mailbox, in their order, for whoever wants them.
+        """
+        for signal in hand:
+            self.mailbox.put_back(signal)
+        for name in {signal.name: None for signal in hand}:
+            self._match_waiters(name)
+
+    def watch_condition(self, condition: Condition) -> None:
+        """It is looked at whenever a unit has run, until it is forgotten."""
+        self._conditions.open.append(condition)
+        self._scheduler.next_waiter = self._next_waiter
+
+    def forget_condition(self, condition: Condition) -> None:
+        """Nobody waits for it any more, if anybody did."""
+        with suppress(ValueError):
+            self._conditions.open.remove(condition)
+
+    def _next_waiter(self) -> Unit | None:
+        """Whose condition holds.
+
+        Nobody while there is nothing to record: a refused update must not move a run (its time could).
+        """
+        if not self._conditions.open or not self._journal.recording:
+            return None
+        with self._standing.pure("predicate"):
+            return self._conditions.first()
+
+    # -- phases -------------------------------------------------------------------------------------------------------
+
+    def open(self, phase: Phase) -> None:
+        """``phase`` takes messages from here on."""
+        self.phase = phase
+        self._standing.goes_on = False
+
+    def leave(self, phase: Phase, reason: Literal["stop", "timeout", "cancel"]) -> None:
+        """Begin to leave: nothing is dispatched any more, the timer goes, updates that wait are refused."""
+        if phase.leaving is not None:
+            return
+        phase.leaving = reason
+        if phase.timer is not None and reason != "timeout":
+            self._cancel_timer(phase.timer)
+        self._refuse_updates()
+        for name in self.mailbox.waited_for():
+            self._match_waiters(name)
+
+    def close(self) -> None:
+        """The phase is over, and all that was bound to it."""
+        self.phase = None
+
+    def _admit(self, phase: Phase, update: Update) -> bool:
+        handler = phase.updates.get(update.name)
+        if handler is not None:
+            return self._handling.admit(phase, handler, update)
+        if not update.accepted:  # else: the code no longer has it, which matching reports
+            self._journal.reject(update.id, self._not_now(update.name))
+        return False
+
+    def _admit_waiting(self, phase: Phase) -> None:
+        """Answer the updates behind a busy handler now, by the state of this moment.
+
+        Those that are accepted stay in their place.
+        """
+        updates = self.mailbox.updates
+        waiting = list(updates)
+        updates.clear()
+        updates.extend(update for update in waiting if update.admitted or self._admit(phase, update))
+
+    def _refuse_updates(self) -> None:
+        """Reject what waits in the mailbox, fail what was admitted.
+
+        On replay accepted updates stay: their phase is still to open.
+        """
+        updates = self.mailbox.updates
+        if not updates:
+            return
+        kept = [update for update in updates if update.accepted and not update.admitted]
+        for update in updates:
+            if update.admitted:
+                late = UpdateRejected(f"the phase ended before the update {update.name!r} had its turn")
+                self._handling.failed(f"update {update.name}", update.id, late)
+            elif not update.accepted:
+                self._journal.reject(update.id, self._not_now(update.name))
+        updates.clear()
+        updates.extend(kept)
+
+    def _not_now(self, name: str) -> UpdateRejected:
+        run = self._standing.run
+        if self._standing.closed is not None:
+            return WorkflowClosed(f"{run} is closed")
+        takes = ", ".join(self.accepts["updates"]) or "none"
+        return UpdateRejected(f"{run} is not accepting the update {name!r} at this time (accepted now: {takes})")
+
+    # -- the run is dropped -------------------------------------------------------------------------------------------
+
+    def dissolve(self) -> None:
+        """Let go of what refers back here: the memory is free at once then, and not when the collector comes."""
+        self._handling.dissolve()
+        self._scheduler.next_waiter = None
+        self.phase = self._process = None
+        self._conditions.open.clear()
+
+
+def _fill(unit: Unit, ivar: IVar, signal: Signal) -> None:
+    unit.sender = signal.sender
+    ivar.hand = (*ivar.hand, signal)
+    ivar.put(copied(signal.payload))

@@ -1,0 +1,63 @@
+"""A history, cut back into the activations that wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalex_django.core.history.activation import Activation
+from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, DELIVERED, INPUTS, HistoryEvent, Job
+
+
+@dataclass(slots=True)
+class Recorded:
+    """One past activation: what went in, the updates it accepted (in order) and all that came out."""
+
+    activation: Activation
+    outputs: list[HistoryEvent] = field(default_factory=list)
+
+
+def activations(events: Sequence[HistoryEvent]) -> Iterator[Recorded]:
+    """Group ``events``, which begin at an activation boundary, as the executor takes them."""
+    group: list[HistoryEvent] = []
+    for event in events:
+        if event.kind in CLOSED_FROM_OUTSIDE or event.attributes.get("outside"):
+            continue
+        if group and event.activation != group[0].activation:
+            yield _recorded(group)
+            group = []
+        group.append(event)
+    # one that was closed before it had a turn has a beginning, and no activation
+    if group and not (len(group) == 1 and group[0].kind == "WorkflowStarted"):
+        yield _recorded(group)
+
+
+def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
+    start = None
+    stamp: dict[str, Any] = {}
+    jobs: list[Job] = []
+    outputs: list[HistoryEvent] = []
+    for event in group:
+        match event.kind:
+            case "WorkflowStarted":
+                start = event.attributes
+            case "ActivationStarted":
+                stamp = event.attributes
+                jobs.extend(Job(DELIVERED, {"seq": number}) for number in stamp.get("delivered", ()))
+            case kind if kind in INPUTS:
+                jobs.append(Job(kind, event.attributes))
+            case _:
+                outputs.append(event)
+    activation = Activation(
+        now=group[0].at,
+        jobs=tuple(jobs),
+        start=start,
+        history_length=group[0].number - 1,
+        seed=stamp.get("seed"),
+        admit_updates=stamp.get("admit_updates", False),
+        max_pending=stamp.get("max_pending"),
+        refused=tuple(stamp.get("refused", ())),
+        dispatched=stamp.get("dispatched"),
+    )
+    return Recorded(activation, outputs)

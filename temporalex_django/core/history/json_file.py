@@ -1,0 +1,132 @@
+"""Histories as JSON text: exported from one database, replayed against code anywhere, kept in a repository for ever.
+
+One object: ``{"temporalex_history": format, "workflow", "id", "run_id", "events": [{"seq", "activation", "kind", "at",
+"attributes", "check"}]}``. ``check`` chains the events: eight hexadecimal digits of a hash over the one before and this
+event, so that a change, a gap or a missing end is found, and where.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from temporalex_django.core.history.events import ENGINE_VERSION, FORMAT, KINDS, HistoryEvent
+from temporalex_django.errors import PayloadError
+
+_HEADER = ("temporalex_history", "workflow", "id", "run_id", "events")
+_EVENT = {"seq": int, "activation": int, "kind": str, "at": str, "attributes": dict, "check": str}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredHistory:
+    """The history of one run, read from text."""
+
+    workflow: str
+    id: str
+    run_id: str
+    events: list[HistoryEvent]
+
+
+def dump(events: Sequence[HistoryEvent]) -> str:
+    """``events`` of one run, from its start, as text. The payloads are in it as they are."""
+    facts = events[0].attributes
+    rows, check = [], ""
+    for event in events:
+        row = {
+            "seq": event.number,
+            "activation": event.activation,
+            "kind": event.kind,
+            "at": event.at.isoformat(),
+            "attributes": event.attributes,
+        }
+        check = _check(check, row)
+        rows.append(json.dumps({**row, "check": check}, ensure_ascii=False, allow_nan=False))
+    head = {
+        "temporalex_history": FORMAT,
+        "workflow": facts.get("workflow"),
+        "id": facts.get("id"),
+        "run_id": facts.get("run_id"),
+        "length": len(rows),
+    }
+    start = json.dumps(head, ensure_ascii=False)[:-1]
+    return start + ', "events": [\n  ' + ",\n  ".join(rows) + "\n]}\n"
+
+
+def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
+    """Read what ``dump`` wrote. ``source`` (a file name) begins every message.
+
+    Raises ``PayloadError``: not JSON or cut off, not a history, of a newer format or engine, or changed since, with the
+    number of the event.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as exc:
+        whole = len(
+            re.findall(r'"check": "[0-9a-f]{8}"', text if isinstance(text, str) else text.decode(errors="replace"))
+        )
+        raise PayloadError(f"{source} is not complete JSON, it was cut off after event {whole}: {exc}") from None
+    if not isinstance(data, dict) or any(name not in data for name in _HEADER) or not isinstance(data["events"], list):
+        raise PayloadError(f"{source} is not a history: it must be an object with {', '.join(_HEADER)}")
+    written = data["temporalex_history"]
+    if not isinstance(written, int) or written > FORMAT:
+        raise PayloadError(
+            f"{source} is of format {written!r}, this version reads up to {FORMAT}: update temporalex_django (event 1 on)"
+        )
+    events, check = [], ""
+    for number, row in enumerate(data["events"], 1):
+        events.append(_event(row, number, source))
+        check = _check(check, {name: row[name] for name in _EVENT if name != "check"})
+        if row["check"] != check:
+            raise PayloadError(f"{source}: event {number} is not what was exported: it, or one before it, was changed")
+    if not events or len(events) != data.get("length"):
+        raise PayloadError(
+            f"{source} holds {len(events)} of {data.get('length')} events: event {len(events) + 1} on is missing"
+        )
+    return _whole(data, events, source)
+
+
+def _event(row: Any, number: int, source: str) -> HistoryEvent:
+    if not isinstance(row, dict):
+        raise PayloadError(f"{source}: event {number} is {row!r}, not an object")
+    for name, kind in _EVENT.items():
+        if type(row.get(name)) is not kind:
+            raise PayloadError(f"{source}: event {number} has no valid {name!r} ({kind.__name__} expected)")
+    if row["seq"] != number:
+        raise PayloadError(f"{source}: event {row['seq']} stands where event {number} belongs")
+    if row["kind"] not in KINDS:
+        raise PayloadError(f"{source}: event {number} has the unknown kind {row['kind']!r}")
+    try:
+        at = datetime.fromisoformat(row["at"])
+    except ValueError:
+        raise PayloadError(f"{source}: event {number} has no valid 'at': {row['at']!r}") from None
+    if at.tzinfo is None:
+        raise PayloadError(f"{source}: event {number} has an 'at' without a time zone: {row['at']!r}")
+    return HistoryEvent(row["seq"], row["activation"], row["kind"], at, row["attributes"])
+
+
+def _whole(data: dict[str, Any], events: list[HistoryEvent], source: str) -> StoredHistory:
+    first = events[0]
+    if first.kind != "WorkflowStarted":
+        raise PayloadError(f"{source}: event 1 is {first.kind}, a history begins with WorkflowStarted")
+    engine = first.attributes.get("engine", 1)
+    if engine != ENGINE_VERSION:
+        raise PayloadError(
+            f"{source}: event 1 is of engine {engine}, this is engine {ENGINE_VERSION}: read it with the version of temporalex_django "
+            "that wrote it"
+        )
+    for name in ("workflow", "id", "run_id"):
+        if data[name] != first.attributes.get(name):
+            raise PayloadError(
+                f"{source} says {name} {data[name]!r}, but event 1 is of {first.attributes.get(name)!r}: it is of another run"
+            )
+    return StoredHistory(workflow=data["workflow"], id=data["id"], run_id=data["run_id"], events=events)
+
+
+def _check(before: str, row: dict[str, Any]) -> str:
+    text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:8]

@@ -1,0 +1,83 @@
+"""Commands against history: does the code still do what the run did?
+
+Compared are kind, command number and name, in order. Not compared: arguments, durations and results (they may change
+with the code without parting the run from its history) and closing events that no command produces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalex_django.core.history.commands import Command
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.errors import NondeterminismError
+
+#: Which attribute names the thing, by event kind.
+_NAME = {
+    "ActivityScheduled": "activity",
+    "PatchMarked": "id",
+    "UpdateAccepted": "id",
+    "UpdateCompleted": "id",
+    "UpdateFailed": "id",
+    "ChildStarted": "workflow",
+    "ExternalSignalSent": "name",
+    "ExternalCancelSent": "id",
+}
+
+
+def check(
+    recorded: Sequence[HistoryEvent],
+    produced: Sequence[Command],
+    *,
+    run: str,
+    place_of: Callable[[int | None], str | None],
+) -> None:
+    """Raise ``NondeterminismError`` at the first difference. A deprecated marker that is no longer produced is none.
+
+    ``place_of(index)`` tells where the code issued that command (None: where it stands), or None.
+    """
+    index = 0
+    for event in recorded:
+        command = produced[index] if index < len(produced) else None
+        if command is not None and _same(event, command):
+            index += 1
+        elif event.kind != "PatchMarked" or not event.attributes.get("deprecated"):
+            raise _parted(run, event, command, place_of(None if command is None else index))
+    if index < len(produced):
+        raise _parted(run, None, produced[index], place_of(index))
+
+
+def _same(event: HistoryEvent, command: Command) -> bool:
+    if event.kind != command.event_kind or event.attributes.get("seq") != command.seq:
+        return False
+    name = _NAME.get(event.kind)
+    return name is None or event.attributes.get(name) == command.attributes.get(name)
+
+
+def _parted(run: str, event: HistoryEvent | None, command: Command | None, place: str | None) -> NondeterminismError:
+    recorded = None if event is None else _words(event.kind, event.attributes)
+    produced = None if command is None else _words(command.event_kind, command.event_attributes())
+    seq = command.seq if command is not None else None
+    if event is not None:
+        seq = event.attributes.get("seq") if event.attributes.get("seq") is not None else event.number
+    at = f" at history event {event.number}" if event is not None else ""
+    at += f" ({place})" if place is not None else ""
+    return NondeterminismError(
+        f"{run}: the code does not fit the history{at}: recorded {recorded or 'nothing'}, produced {produced or 'nothing'}. "
+        "Put the code back, or keep the old path for old runs with api.patched()",
+        seq=seq,
+        recorded=recorded or "nothing",
+        produced=produced or "nothing",
+        place=place,
+    )
+
+
+def _words(kind: str, attributes: dict[str, Any]) -> str:
+    parts = [kind]
+    if attributes.get("seq") is not None:
+        parts.append(f"seq {attributes['seq']}")
+    name = _NAME.get(kind)
+    if name is not None:
+        parts.append(f"{name} {attributes.get(name)}")
+    return ", ".join(parts)

@@ -1,0 +1,101 @@
+"""An executor that knows where in the user's code each command was issued: for reports, never for running."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import CodeType, FrameType
+from typing import Any
+
+from temporalex_django.core.eviction import parts
+from temporalex_django.core.executor import Executor
+from temporalex_django.core.history.activation import Completion, Definition, RunInfo
+from temporalex_django.core.history.commands import Command
+from temporalex_django.core.journal import Journal
+from temporalex_django.core.scheduler import Unit
+
+_OURS = __file__.removesuffix("core/history/tracing.py")
+_LIBRARY = sysconfig.get_paths()["stdlib"]
+
+
+class _Tracing(Journal):
+    """Notes a place with each command."""
+
+    __slots__ = ("_here", "places")
+
+    def __init__(self, here: Callable[[], str | None]) -> None:
+        super().__init__()
+        self._here = here
+        self.places: list[str | None] = []
+
+    def begin(self, *, changed: bool) -> Completion:
+        self.places = []
+        return super().begin(changed=changed)
+
+    def add(self, command: Command) -> None:
+        self.places.append(self._here())
+        super().add(command)
+
+
+class TracingExecutor(Executor):
+    """``place_of(index)`` tells where a command of the present activation was issued, as ``path:line``."""
+
+    def __init__(self, definition: Definition, info: RunInfo) -> None:
+        self._tracing = _Tracing(self._here)
+        super().__init__(replace(definition, entry=self._entry), info, journal=self._tracing)
+        self._begin = definition.entry
+        self._run: CodeType | None = None
+
+    def _entry(self, args: Any) -> Any:
+        coroutine = self._begin(args)
+        self._run = coroutine.cr_code  # type: ignore[attr-defined] # run is an `async def`
+        return coroutine
+
+    def place_of(self, index: int | None) -> str | None:
+        """Where command ``index`` was issued; None: where the run stands now."""
+        return self._tracing.places[index] if index is not None else self._standing()
+
+    def _here(self) -> str | None:
+        """The nearest line of the user's code that is being run.
+
+        Else the line where the unit, or who started it, stands.
+        """
+        frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the way that `traceback` and `logging` look, too
+        while frame is not None and frame.f_code is not Executor._activate.__code__:  # noqa: SLF001 - one of ours
+            if _is_users(frame.f_code):
+                return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            frame = frame.f_back
+        unit = self.scheduler.current
+        while unit is not None:
+            if place := _suspended(unit):
+                return place
+            unit = unit.parent
+        return self._standing()
+
+    def _standing(self) -> str | None:
+        for unit in self.scheduler.units.values():
+            if place := _suspended(unit):
+                return place
+        return f"{self._run.co_filename}:{self._run.co_firstlineno}" if self._run is not None else None
+
+
+def _suspended(unit: Unit) -> str | None:
+    places = [f"{code.co_filename}:{line}" for code, line in _frames(unit.coroutine) if _is_users(code)]
+    return places[-1] if places else None
+
+
+def _frames(coroutine: Any) -> Iterator[tuple[CodeType, int]]:
+    for part in parts(coroutine):
+        frame = next((f for name in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(part, name, None))), None)
+        if frame is not None:
+            yield frame.f_code, frame.f_lineno
+
+
+def _is_users(code: CodeType) -> bool:
+    """Whether it is neither of this package nor of the standard library."""
+    path = code.co_filename
+    if path.startswith("<"):
+        return False
+    return not path.startswith(_OURS) and (not path.startswith(_LIBRARY) or "site-packages" in path)

@@ -1,0 +1,20 @@
+"""Running what users gave as a branch or a handler, whatever form it has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from temporalex_django.core.determinism import guard
+
+
+async def given(value: Any) -> Any:
+    """A value, awaited if it can be."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def invoke(fn: Callable[[], Any] | Awaitable[Any]) -> Any:
+    """Run a branch or an async handler: a callable without arguments, or an awaitable."""
+    guard.watch(fn)
+    return await given(fn() if callable(fn) else fn)

@@ -1,0 +1,64 @@
+"""What primitives and processes may use of the run that they are in; nobody outside of the executor assigns to it."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from temporalex_django.core.calls import Calls
+    from temporalex_django.core.cancellation import Cancellation
+    from temporalex_django.core.dispatcher import Dispatcher
+    from temporalex_django.core.journal import Journal
+    from temporalex_django.core.patches import Patches
+    from temporalex_django.core.process import Process
+    from temporalex_django.core.scheduler import Scheduler
+    from temporalex_django.core.standing import Standing
+
+
+class Port(Protocol):
+    """The executor, as workflow code may see it."""
+
+    @property
+    def standing(self) -> Standing: ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    @property
+    def journal(self) -> Journal: ...
+
+    @property
+    def calls(self) -> Calls: ...
+
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+
+    @property
+    def cancellation(self) -> Cancellation: ...
+
+    @property
+    def patches(self) -> Patches: ...
+
+    @property
+    def rng(self) -> random.Random:
+        """The generator of the run."""
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the determinism guard watches this run closely (Python 3.11)."""
+
+    def attach(self, process: Process) -> None:
+        """From here on ``process`` judges requests."""
+
+    def publish(self, value: Any) -> None:
+        """Show ``value`` (JSON data) to queries."""
+
+    def take_over(self, coroutine: Any) -> None:
+        """A coroutine was given as a branch: it is closed with the run if it never starts."""
+
+    def give_back(self, coroutine: Any) -> None:
+        """It has ended."""
+
+    def watch_closely(self) -> None:
+        """Suspect code is about to run: see ``suspect``."""

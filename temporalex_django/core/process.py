@@ -1,0 +1,27 @@
+"""What may drive a run beside plain code: a process of its own kind.
+
+A process runs inside ``run`` and uses the same port as primitives do. People reach it by requests: the core asks it
+to judge one, records what it becomes as the signal ``RESUME``, and hands that back, now and when the history is
+replayed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Process(Protocol):
+    """Attached with ``Port.attach``. Deterministic, as workflow code is.
+
+    What it tells whoever listens goes out by ``Journal.note``, what it shows by ``Port.publish``; where it goes on
+    when its run was moved here is ``Standing.snapshot``.
+    """
+
+    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a request (JSON data) becomes in the history. Not called on replay.
+
+        Raises a ``TemporalexError`` that the caller gets; nothing may have changed then.
+        """
+
+    def apply(self, payload: dict[str, Any]) -> None:
+        """Take what ``judge`` has let through, now or when the history was made."""

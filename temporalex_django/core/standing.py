@@ -1,0 +1,75 @@
+"""Where a run stands: the few facts that all parts of its executor share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalex_django.core import payloads
+from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.core.senders import Sender
+from temporalex_django.core.telling import told
+
+logger = logging.getLogger("temporalex_django.workflow")
+
+
+class Standing:
+    """Written by the executor and its parts alone; primitives read it.
+
+    ``pure_context``: the pure context that user code is in. ``validated``: who sent the update that a validator looks
+    at. ``goes_on``: from another run, and no phase was open yet. ``closed``: kind of the command that closed the run.
+    ``admits``: the host answers each update in the activation that delivers it. ``snapshot``: what a process that was
+    moved here goes on from.
+    """
+
+    __slots__ = (
+        "admits", "closed", "goes_on", "history_length", "info", "now", "payload_limit", "pure_context", "replaying",
+        "snapshot", "validated",
+    )  # fmt: skip
+
+    def __init__(self, info: RunInfo, *, payload_limit: int) -> None:
+        self.info = info
+        self.payload_limit = payload_limit
+        self.now = datetime.min.replace(tzinfo=UTC)
+        self.history_length = 0
+        self.replaying = False
+        self.pure_context: str | None = None
+        self.validated: Sender | None = None
+        self.snapshot: dict[str, Any] | None = None
+        self.goes_on = False
+        self.closed: str | None = None
+        self.admits = False
+
+    @property
+    def run(self) -> str:
+        """The run as errors and logs name it."""
+        return f"{self.info.workflow} {self.info.id}"
+
+    @property
+    def between_runs(self) -> bool:
+        """Whether updates wait for the first phase of this run, or for the next run, instead of being refused.
+
+        A host that answers in the activation that delivers an update has nowhere to let it wait.
+        """
+        return (self.goes_on or self.closed is not None) and self.closed in (None, "ContinueAsNew") and not self.admits
+
+    def plain(self, value: Any, what: str) -> Any:
+        """``value`` as JSON data. Raises ``PayloadError``."""
+        return payloads.plain(value, what=what, limit=self.payload_limit)
+
+    @contextmanager
+    def pure(self, context: str) -> Iterator[None]:
+        """User code that runs inside may look and compute, nothing else."""
+        outer, self.pure_context = self.pure_context, context
+        try:
+            yield
+        finally:
+            self.pure_context = outer
+
+    def complain(self, what: str, error: BaseException) -> None:
+        """An error that has no caller to go to: logged once, when it happens first."""
+        if not self.replaying:
+            logger.error("%s: %s failed: %s", self.run, what, told(error))

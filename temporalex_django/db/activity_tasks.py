@@ -1,0 +1,395 @@
+"""Scheduled activities in SQL: ``TaskStorage``.
+
+Fencing: ``(id, attempt, owner)`` names one attempt of one worker. Whoever speaks about an attempt that is no longer
+that one changes nothing. Locks: the rows of the activities themselves, skipping those that others have. Each method is
+one transaction of its own unless it is called inside one.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.authoring import activity
+from temporalex_django.conf import codec
+from temporalex_django.core.telling import told
+from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.rows import ENDED, ENDED_INSERT, FENCE, MESSAGES, TASKS
+from temporalex_django.db.turn_writes import earliest
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.errors import KeyMissing, PayloadError
+
+log = logging.getLogger("temporalex_django.activity")
+
+#: Among so many that are due first those are looked for which a worker can begin.
+_NEAR = 1000
+_TASK = TASKS.pick_for(TaskState, args="call", kwargs=None, heartbeat_details="heartbeat")
+_ATTEMPT = TASKS.pick(*FENCE)
+_FENCED = (
+    f"id {{key}} and exists (select 1 from v where v.id = {TASKS.name}.id and v.attempt = {TASKS.name}.attempt"
+    f" and coalesce(v.owner, -1) = coalesce({TASKS.name}.owner, -1))"
+)
+#: Of whoever hears that an activity has ended.
+_HEARS = TASKS.pick("chain_id", "run_id", "run_queue")
+_DELETED = f"delete from {TASKS.name} where {_FENCED} returning {_ATTEMPT.names}, {_HEARS.names}"
+_END = MESSAGES.pick("name", "body", "created_at")
+_END_COLUMNS = (*_ATTEMPT.columns, *_END.columns)
+_TOLD = {
+    "chain_id": "g.chain_id",
+    "run_id": "g.run_id",
+    "queue": "g.run_queue",
+    "kind": "'activity'",
+    "name": "v.name",
+    "body": "v.body",
+    "created_at": "coalesce(v.created_at, clock_timestamp())",
+}
+_TOLD_FROM = (
+    "from gone g join v on v.id = g.id and v.attempt = g.attempt and coalesce(v.owner, -1) = coalesce(g.owner, -1)"
+)
+_END_AND_TELL = f", gone as ({_DELETED}), told as ({MESSAGES.insert(_TOLD, _TOLD_FROM)}) select id from gone"
+_KEYLESS = TASKS.pick("id", "due_at", "waits_for")
+_KEYLESS_UPDATE = _KEYLESS.update("id", owner="null", attempt="attempt - 1", started_at="null", expires_at="close_at")
+_BEGUN = TASKS.pick(*FENCE, "started_at", "expires_at")
+_BEGUN_UPDATE = _BEGUN.update(*FENCE)
+_BACK_UPDATE = _ATTEMPT.update(*FENCE, owner="null", attempt=f"{TASKS.name}.attempt - 1")
+_AGAIN = TASKS.pick("due_at", "expires_at", "waits_for")
+_AGAIN_COLUMNS = (*_ATTEMPT.columns, ("tries", "int4"), *_AGAIN.columns)
+_AGAIN_UPDATE = TASKS.update(
+    {
+        **dict.fromkeys(("owner", "started_at", "beat_at"), "null"),
+        "attempt": f"(select v.tries from v where v.id = {TASKS.name}.id)",
+        **{name: f"(select v.{name} from v where v.id = {TASKS.name}.id)" for name in _AGAIN.picked},
+    },
+    f"where {_FENCED} returning id",
+)
+_LIMITS = TASKS.pick("start_to_close", "heartbeat_timeout", "close_at", "started_at")
+_BEAT = TASKS.pick(*FENCE, "beat_at", "expires_at", "heartbeat")
+_BEAT_UPDATE = _BEAT.update(*FENCE, heartbeat=f"coalesce(v.heartbeat, {TASKS.name}.heartbeat)")
+
+
+class TaskStatements(ABC):
+    """``TaskStorage``; see there for what each method promises."""
+
+    sql: Dialect
+    clock: Callable[[], datetime] | None
+    worker: bool
+    absent: set[str]  # names of activities that were found and that this process lacks
+
+    @abstractmethod
+    def now(self) -> datetime: ...
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[None]: ...
+
+    @abstractmethod
+    def joined(self) -> AbstractContextManager[None]: ...
+
+    def claim_tasks(
+        self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
+    ) -> list[TaskState]:
+        """Take due, unowned activities, oldest due first, queue after queue.
+
+        With ``suspects`` those that a worker died of only.
+        """
+        found: list[TaskState] = []
+        which, excluded = self.here()
+        if not atomic:
+            which += " and not atomic"
+        if suspects:
+            which += " and crashes > 0"
+        with self.joined():
+            for queue in queues:
+                if capacity:
+                    take = self._take if self.sql.arrays else self._take_chosen
+                    found += take(queue, capacity, owner, which, excluded)
+            return self._mine(self._readable(found))
+
+    @property
+    def _order(self) -> str:
+        """Under a virtual clock much is due at one instant, and the oldest call comes first.
+
+        A worker need not sort a fan-out for that.
+        """
+        return "due_at" if self.clock is None else "due_at, id"
+
+    def here(self) -> tuple[str, list[Any]]:
+        """A condition that leaves out what this process lacks, and its parameters.
+
+        Nothing as long as none of it was seen.
+        """
+        absent = [name for name in self.absent if name not in activity.registry]
+        if not absent:
+            return "", []
+        test, parameter = self.sql.among(absent, "text")
+        return f" and not (activity {test})", [parameter]
+
+    def _mine(self, tasks: list[TaskState]) -> list[TaskState]:
+        """Those that this process has the code of.
+
+        A worker gives the others back uncounted, and leaves them alone from now on.
+        """
+        if not self.worker or all(task.activity in activity.registry for task in tasks):
+            return tasks
+        absent = [task for task in tasks if task.activity not in activity.registry]
+        for name in {task.activity for task in absent} - self.absent:
+            log.warning("%s is not in this process: left to a worker that has it", name)
+            self.absent.add(name)
+        self.give_back([(task.id, task.attempt, task.owner or 0) for task in absent])
+        return [task for task in tasks if task.activity in activity.registry]
+
+    def _without_key(self, tasks: Sequence[tuple[TaskState, KeyMissing]]) -> None:
+        """Give claimed activities back whose payloads only another worker can read.
+
+        Uncounted, to be offered again soon.
+        """
+        if not tasks:
+            return
+        due = self.now() + activity_policy.OFFERED_AGAIN
+        self.sql.write(
+            _KEYLESS.columns,
+            _KEYLESS_UPDATE,
+            [(task.id, due, f"the key {exc.key!r}") for task, exc in tasks],
+            key="id",
+        )
+
+    def _readable(self, tasks: Sequence[TaskState]) -> list[TaskState]:
+        """These with their payloads.
+
+        One that cannot be read fails for good, here and now: it must not hold up the others.
+        """
+        readable, broken, keyless = [], [], []
+        for task in tasks:
+            try:
+                _decode(task)
+                readable.append(task)
+            except KeyMissing as exc:
+                if not self.worker:
+                    raise
+                keyless.append((task, exc))
+            except PayloadError as exc:
+                log.error(
+                    "an activity fails for good: %s",
+                    told(exc),
+                    extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
+                )
+                broken.append(activity_policy.unknown(task, exc))
+        self.finish_tasks(broken)
+        self._without_key([(task, exc) for task, exc in keyless if task.owner is not None])
+        return readable
+
+    # One statement a queue where it can choose from arrays; else what is chosen is read first.
+
+    def _take(self, queue: str, capacity: Capacity, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
+        due, moment = self.sql.instant(self.clock)
+        free = f" from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= {due} order by {self._order} limit %s"
+        skip = self.sql.skip_locked()
+        taken: list[str] = []
+        parameters: list[Any] = [owner]
+
+        def take(limit: int, names: Collection[str] = (), test: str = "") -> None:
+            """So many of the first.
+
+            With ``names`` of those among the first few whose activity is one of these, or is not.
+            """
+            if limit <= 0:
+                return
+            if not test:
+                taken.append(f"array(select id{free}{skip})")
+                parameters.extend([queue, *excluded, *moment, limit])
+                return
+            among, parameter = self.sql.among(names, "text")
+            near = f"select id from (select id, activity{free}) near where {test.format(f'activity {among}')}"
+            taken.append(
+                f"array(select id from temporalex_activity_task where id = any(array({near})) and owner is null"
+                f" order by {self._order} limit %s{skip})"
+            )
+            parameters.extend([queue, *excluded, *moment, _NEAR, parameter, limit])
+
+        if capacity.asyncs:
+            take(capacity.threads, capacity.asyncs, "not ({})")
+            take(capacity.tasks, capacity.asyncs, "{}")
+        else:
+            take(capacity.threads)
+        if capacity.together:  # those among them that are taken already are no others
+            left_out = capacity.not_ahead
+            take(capacity.most, *((capacity.ahead, "{}") if left_out is None else (left_out, "not ({})")))
+        rows = self.sql.select(
+            "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
+            f" where id = any({' || '.join(taken)}) returning {_TASK.names}",
+            parameters,
+            _TASK.types,
+        )
+        tasks = sorted((_task(row) for row in rows), key=lambda t: (t.due_at, t.id))
+        for task in tasks:
+            capacity.takes(task.activity)
+        return tasks
+
+    def _take_chosen(
+        self, queue: str, capacity: Capacity, owner: int, which: str, excluded: Sequence[Any]
+    ) -> list[TaskState]:
+        near = self.sql.select(
+            f"select id, activity from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= %s"
+            f" order by {self._order} limit %s",
+            [queue, *excluded, self.now(), max(capacity.most, _NEAR if capacity.asyncs or capacity.ahead else 0)],
+            ("int8", "text"),
+        )
+        chosen = [task for task, activity in near if capacity.takes(activity)]
+        if not chosen:
+            return []
+        among, parameter = self.sql.among(chosen, "int8")
+        self.sql.execute(
+            f"update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null where id {among}",
+            [owner, parameter],
+        )
+        rows = self.sql.select(
+            f"select {_TASK.names} from temporalex_activity_task where id {among} order by due_at, id",
+            [parameter],
+            _TASK.types,
+        )
+        return [_task(row) for row in rows]
+
+    def begin_tasks(self, begun: Sequence[TaskState]) -> None:
+        """Attempts of these are under way since ``started_at``: their timeouts count from then. One statement."""
+        rows = []
+        for task in begun:
+            passes = activity_policy.expiry(task, started_at=task.started_at, beat_at=None)
+            rows.append((task.id, task.attempt, task.owner, task.started_at, passes and passes[0]))
+        self.sql.write(_BEGUN.columns, _BEGUN_UPDATE, rows, key="id")
+
+    def give_back(self, keys: Collection[tuple[int, int, int]]) -> None:
+        """Attempts that were taken and never begun: others may take them, the attempt is not counted. One statement."""
+        self.sql.write(_ATTEMPT.columns, _BACK_UPDATE, keys, key="id")
+
+    def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
+        """``(id, attempt, owner)`` of everything that is this owner's: a plain read."""
+        rows = self.sql.select(_ATTEMPT.select("where owner = %s"), [owner], _ATTEMPT.types)
+        return {(task, attempt, own) for task, attempt, own in rows}
+
+    def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
+        """Store ends of attempts, all with a statement or two; a final one is a message of its chain from then on."""
+        if not results:
+            return []
+        with self.joined():
+            # one attempt ends once; another one of the same activity, which was lost meanwhile, may be beside it
+            gone = self._end({r.task.fence: r for r in results if r.outcome is not None})
+            return gone + self._again([r for r in results if r.outcome is None])
+
+    def _end(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
+        """Delete those that are still theirs, and tell their chains."""
+        clock, ends = None if self.clock is None else self.clock(), []
+        for r in final.values():
+            kind, attributes = r.outcome or ("", {})
+            ends.append((kind, attributes if r.body is None else r.body, clock))
+        rows = [(*fence, *end) for fence, end in zip(final, _END.rows(ends), strict=True)]
+        if self.sql.chained_writes:
+            gone = self.sql.write_returning(_END_COLUMNS, _END_AND_TELL, rows, ("int8",), key="id")
+            return [row[0] for row in gone]
+        types = (*_ATTEMPT.types, *_HEARS.types)
+        gone = self.sql.write_returning(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
+        now, told = self.now() if gone else None, {row[:3]: row[3:5] for row in rows}
+        messages = [(*chain, "activity", *told[task, attempt, own], now) for task, attempt, own, *chain in gone]
+        self.sql.write(ENDED.columns, ENDED_INSERT, messages)
+        return [row[0] for row in gone]
+
+    def _again(self, results: Sequence[TaskResult]) -> list[int]:
+        """Make these due again.
+
+        What was picked up once is not "never started" any more: ``schedule_to_close`` alone counts.
+        """
+        if not results:
+            return []
+        rows = []
+        for r in results:
+            assert r.retry_at is not None
+            total = r.task.options.get("schedule_to_close")
+            attempt = r.task.attempt if r.count else r.task.attempt - 1
+            expires = None if r.task.atomic else _later(r.task.scheduled_at, total)
+            if attempt == 0 and not r.task.atomic:
+                expires = earliest(expires, _later(r.retry_at, r.task.options.get("schedule_to_start")))
+            rows.append((*r.task.fence, attempt, r.retry_at, expires, r.waits_for))
+        changed = self.sql.write_returning(_AGAIN_COLUMNS, _AGAIN_UPDATE, rows, ("int8",), key="id")
+        return [row[0] for row in changed]
+
+    def expired_tasks(self, *, limit: int) -> list[TaskState]:
+        now, parameters = self.sql.instant(self.clock)
+        rows = self.sql.select(
+            f"select {_TASK.names} from temporalex_activity_task where expires_at <= {now} order by expires_at limit %s",
+            [*parameters, limit],
+            _TASK.types,
+        )
+        return self._readable([_task(row) for row in rows])
+
+    def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
+        """Atomic activities of a locked chain, in order of ``seq``.
+
+        ``attempt`` counts the one to come; the row does when it ended.
+        """
+        rows = self.sql.select(
+            f"select {_TASK.names} from temporalex_activity_task t where t.atomic"
+            " and t.run_id = (select c.run_id from temporalex_chain c where c.id = %s) order by seq",
+            [chain_id],
+            _TASK.types,
+        )
+        tasks = [_task(row) for row in rows]
+        for task in tasks:
+            _decode(task)
+            task.attempt += 1
+        return tasks
+
+    def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
+        """Store all details with one statement, then read which attempts are still theirs."""
+        if not beats:
+            return set()
+        now = self.now()
+        with self.transaction():
+            rows = self.sql.write_returning(
+                _ATTEMPT.columns,
+                f"select {_ATTEMPT.of('t')}, {_LIMITS.of('t')}"
+                " from temporalex_activity_task t, v where t.id {key} and t.id = v.id and t.attempt = v.attempt"
+                " and t.owner = v.owner",
+                list(beats),
+                (*_ATTEMPT.types, *_LIMITS.types),
+                key="id",
+            )
+            changes = []
+            for task, attempt, owner, to_close, beat, close_at, started in rows:
+                expires = earliest(close_at, _later(started, to_close), _later(now, beat))
+                details = beats[task, attempt, owner]
+                changes.append((task, attempt, owner, now, expires, details))
+            self.sql.write(_BEAT.columns, _BEAT_UPDATE, _BEAT.rows(changes), key="id")
+        return {(row[0], row[1], row[2]) for row in rows}
+
+
+def _later(moment: datetime | None, seconds: float | None) -> datetime | None:
+    return None if moment is None or seconds is None else moment + timedelta(seconds=seconds)
+
+
+def _task(row: tuple[Any, ...]) -> TaskState:
+    """The activity of a row, its payloads (``args``, ``options``, ``heartbeat_details``) as they are stored.
+
+    See ``_decode``.
+    """
+    return TaskState(**_TASK.raw(row), kwargs={})
+
+
+def _decode(task: TaskState) -> None:
+    """Decode the payloads in place. Raises ``PayloadError``."""
+    decode = codec().decode
+    call: Any = task.args
+    options: Any = task.options
+    try:
+        task.args, task.kwargs = decode(call)
+        task.options = decode(options)
+        if task.heartbeat_details is not None:
+            task.heartbeat_details = decode(task.heartbeat_details)
+    except KeyMissing:
+        raise
+    except Exception as exc:
+        raise PayloadError(f"activity {task.seq} ({task.activity}) cannot be read: {exc}") from exc

@@ -1,0 +1,146 @@
+"""How the statements of a turn reach a database: two dialects, one set of statements.
+
+The SQL itself is written once, in the modules beside this one. A statement for many rows reads them from a common table
+expression ``v``: on PostgreSQL one ``unnest`` of binary arrays, on SQLite one ``executemany``. So a turn needs the same
+number of statements whether it advances one run or two hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any, Protocol
+
+from django.db import connections
+
+from temporalex_django.errors import NotConfigured
+
+#: Column name and its PostgreSQL type.
+Columns = tuple[tuple[str, str], ...]
+#: PostgreSQL types of the columns that a statement gives back.
+Types = Sequence[str]
+
+
+class Dialect(Protocol):
+    """Statements on Django's own connection of one alias: they take part in whatever transaction is open on it."""
+
+    alias: str
+    name: str
+    #: Runs in a turn of a worker.
+    turn_size: int
+    #: One lock of the whole database keeps all writers out and stands for every row lock; nobody waits for rows then.
+    writer_lock: bool
+    #: There are notifications, and session locks that say who lives.
+    listens: bool
+    #: An insert of many rows gives their ids back, so that new activities can be written as claimed.
+    claims_on_insert: bool
+    #: A statement can write two tables.
+    chained_writes: bool
+    #: ``array(select …)`` and ``cross join lateral``.
+    arrays: bool
+    lateral: bool
+    #: Tables have storage parameters.
+    tunes_tables: bool
+
+    def mark(self, kind: str) -> str:
+        """A placeholder for a value of that type."""
+
+    def begin(self) -> None:
+        """At the beginning of an outermost transaction: take the writer lock, where there is one."""
+
+    def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]: ...
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        """Run it; the number of rows that it changed."""
+
+    def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
+        """The right side of ``column …`` for membership, and its parameter: always one, a bound array."""
+
+    def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
+        """Run ``with v(columns) as (rows) body``. With ``key``, ``{key}`` in the body is replaced by a membership test.
+
+        (A join with ``v`` alone can be planned as a scan of the whole table; the bound array makes it an index scan.)
+        """
+
+    def write_returning(
+        self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
+    ) -> list[tuple[Any, ...]]:
+        """The same for a body that returns rows. ``columns`` hold bytes only where there are ``chained_writes``."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Statements inside need not wait for each other's answers; they give no rows."""
+
+    def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
+        """An expression for now, and its parameters: the storage's clock if it has one of its own, else the database's.
+
+        ``live``: the time of evaluation rather than of the statement's start (which alone lets an index be used).
+        """
+
+    def skip_locked(self) -> str: ...
+
+    def set_lock_timeout(self, seconds: float) -> None:
+        """To the end of the open transaction nobody waits longer for a lock. Nothing where there are no row locks."""
+
+    def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """The same for the statements inside; the setting is put back, unless they fail: use it behind a savepoint."""
+
+    def stand_in_line(self, number: int) -> None:
+        """Say, to the end of the open transaction, that somebody waits for what ``number`` stands for.
+
+        Waits for whoever says so already.
+        """
+
+    def is_waited_for(self, number: int) -> bool:
+        """Whether somebody stands in line for it, and waits for a lock himself."""
+
+    def fixed_snapshot(self) -> str | None:
+        """The isolation level of the open transaction, if it cannot see what others commit while it lasts."""
+
+    def checked(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
+        """The end raises what deferred constraints would raise at the commit, when nobody could tell whose fault it is.
+
+        User code inside may set limits for its own statements: ``statement_timeout`` (None: what it is now) is put
+        back. Where only whole tables can be asked about, nothing is.
+        """
+
+    def set_up_session(self, limits: Mapping[str, str]) -> None:
+        """Set these limits for the session; it notices soon that the other side is gone."""
+
+    def set_up_transaction(self, limits: Mapping[str, str]) -> None:
+        """Set these limits for the open transaction."""
+
+    def estimated_rows(self, table: str) -> int | None:
+        """What the planner thinks how many rows there are; None where it does not say."""
+
+    def transient(self, exc: BaseException) -> bool:
+        """Whether the same work may succeed on another try."""
+
+    def interrupted(self, exc: BaseException) -> bool:
+        """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
+
+    def over(self, exc: BaseException) -> bool:
+        """Whether an ``OperationalError`` means that the session has ended."""
+
+
+def dialect_of(alias: str) -> Dialect | None:
+    """The dialect of the database behind ``alias``, if it is supported."""
+    vendor = connections[alias].vendor
+    if vendor == "postgresql":
+        from temporalex_django.db.dialects.postgres import PostgresDialect  # noqa: PLC0415 - psycopg is an extra
+
+        return PostgresDialect(alias)
+    if vendor == "sqlite":
+        from temporalex_django.db.dialects.sqlite import SqliteDialect  # noqa: PLC0415 - only where it is used
+
+        return SqliteDialect(alias)
+    return None
+
+
+def dialect_for(alias: str) -> Dialect:
+    """The same. Raises ``NotConfigured`` for a database that is not supported."""
+    found = dialect_of(alias)
+    if found is not None:
+        return found
+    vendor = connections[alias].vendor
+    raise NotConfigured(f"temporalex_django runs on PostgreSQL and SQLite; the database {alias!r} is {vendor}")

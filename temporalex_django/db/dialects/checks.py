@@ -1,0 +1,59 @@
+"""What the system check says of the database of the runs. Nothing here needs its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - the name Django gives it
+
+
+def problems_of(connection: Any) -> Iterator[CheckMessage]:
+    """How the database behind a connection is set up. Nothing is sent to it."""
+    return _BY_VENDOR.get(connection.vendor, _other)(connection)
+
+
+def _sqlite(connection: Any) -> Iterator[CheckMessage]:
+    configured = connection.settings_dict
+    if str((configured.get("OPTIONS") or {}).get("transaction_mode") or "").upper() not in {"IMMEDIATE", "EXCLUSIVE"}:
+        yield Warning(
+            "Workflows on SQLite without transaction_mode=IMMEDIATE: a transaction that reads before it writes fails with "
+            "'database is locked' when somebody else wrote in between.",
+            hint="DATABASES[...]['OPTIONS'] = {'transaction_mode': 'IMMEDIATE', 'timeout': 20, 'init_command': "
+            "'PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;'}",
+            id="temporalex_django.W001",
+        )
+    if configured.get("ATOMIC_REQUESTS"):
+        yield Warning(
+            "Workflows on SQLite with ATOMIC_REQUESTS: every request holds the one writer lock to its end, and workers wait for it.",
+            hint="Set ATOMIC_REQUESTS to False for this database, or use PostgreSQL.",
+            id="temporalex_django.W002",
+        )
+
+
+def _postgresql(connection: Any) -> Iterator[CheckMessage]:
+    if (connection.settings_dict.get("OPTIONS") or {}).get("pool"):
+        yield Warning(
+            "Workflows on a connection with psycopg's pool: pools and fork do not mix, and django-q2 forks its workers.",
+            hint="Use CONN_MAX_AGE instead of OPTIONS['pool'] in worker processes.",
+            id="temporalex_django.W003",
+        )
+    try:
+        from psycopg import Connection  # noqa: F401, PLC0415 - an extra
+    except ImportError:
+        yield Error(
+            "Workflows on PostgreSQL need psycopg 3.",
+            hint="pip install 'temporalex-django[postgres]'",
+            id="temporalex_django.E003",
+        )
+
+
+def _other(connection: Any) -> Iterator[CheckMessage]:
+    yield Error(
+        f"Workflows run on PostgreSQL and SQLite; the database {connection.alias!r} is {connection.vendor}.",
+        hint="Name another alias in TEMPORALEX['DATABASE'].",
+        id="temporalex_django.E004",
+    )
+
+
+_BY_VENDOR: dict[str, Callable[[Any], Iterator[CheckMessage]]] = {"sqlite": _sqlite, "postgresql": _postgresql}

@@ -1,0 +1,114 @@
+"""Arrays in PostgreSQL's binary format, written directly.
+
+psycopg looks at every element to find out what it is; here the type is known. For rows in bulk that is a tenth of a
+worker's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+from psycopg import Connection
+from psycopg.adapt import Buffer, Dumper
+from psycopg.pq import Format
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_NULL = b"\xff\xff\xff\xff"
+_HEADER = Struct(">iiIii").pack  # dimensions, has nulls, element type, length, lower bound
+_LENGTH = Struct(">i").pack
+_INT4 = Struct(">ii").pack
+_INT8 = Struct(">iq").pack
+_FLOAT8 = Struct(">id").pack
+
+
+def _uuids(values: Iterable[UUID | None]) -> list[bytes]:
+    return [_NULL if v is None else b"\0\0\0\x10" + v.bytes for v in values]
+
+
+def _int4s(values: Iterable[int | None]) -> list[bytes]:
+    return [_NULL if v is None else _INT4(4, v) for v in values]
+
+
+def _int8s(values: Iterable[int | None]) -> list[bytes]:
+    return [_NULL if v is None else _INT8(8, v) for v in values]
+
+
+def _floats(values: Iterable[float | None]) -> list[bytes]:
+    return [_NULL if v is None else _FLOAT8(8, v) for v in values]
+
+
+def _bools(values: Iterable[bool | None]) -> list[bytes]:
+    return [_NULL if v is None else (b"\0\0\0\1\1" if v else b"\0\0\0\1\0") for v in values]
+
+
+def _bytes(values: Iterable[bytes | None]) -> list[bytes]:
+    return [_NULL if v is None else _LENGTH(len(v)) + v for v in values]
+
+
+def _texts(values: Iterable[str | None]) -> list[bytes]:
+    return _bytes(None if v is None else v.encode() for v in values)
+
+
+def _jsons(values: Iterable[str | None]) -> list[bytes]:
+    return _bytes(None if v is None else b"\1" + v.encode() for v in values)
+
+
+def _times(values: Iterable[datetime | None]) -> list[bytes]:
+    known: dict[datetime | None, bytes] = {None: _NULL}  # a turn writes the same moment again and again
+    parts = []
+    for v in values:
+        part = known.get(v)
+        if part is None:
+            assert v is not None
+            since = v - _EPOCH
+            part = known[v] = _INT8(8, (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+        parts.append(part)
+    return parts
+
+
+#: PostgreSQL type: object ids of element and array, encoder.
+_KINDS: dict[str, tuple[int, int, Callable[[Iterable[Any]], list[bytes]]]] = {
+    "uuid": (2950, 2951, _uuids),
+    "int4": (23, 1007, _int4s),
+    "int8": (20, 1016, _int8s),
+    "float8": (701, 1022, _floats),
+    "bool": (16, 1000, _bools),
+    "bytea": (17, 1001, _bytes),
+    "text": (25, 1009, _texts),
+    "jsonb": (3802, 3807, _jsons),
+    "timestamptz": (1184, 1185, _times),
+}
+
+
+class _Array(bytes):
+    """An encoded array; one subclass a type, for psycopg to know it by."""
+
+
+_CLASSES: dict[str, type[_Array]] = {kind: type(f"_Array_{kind}", (_Array,), {}) for kind in _KINDS}
+
+
+def array(values: Sequence[Any], kind: str) -> bytes:
+    """A parameter of the type ``kind[]`` for a connection that ``register`` has seen."""
+    element, _, encode = _KINDS[kind]
+    parts = encode(values)
+    return _CLASSES[kind](_HEADER(1, 1, element, len(parts), 1) + b"".join(parts))
+
+
+def register(connection: Connection[Any]) -> None:
+    """Let a connection send these."""
+    for kind, cls in _CLASSES.items():
+        connection.adapters.register_dumper(cls, _DUMPERS[kind])
+
+
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Any) -> Buffer | None:
+        return bytes(obj)
+
+
+_DUMPERS = {kind: type(f"_Dumper_{kind}", (_ArrayDumper,), {"oid": oid}) for kind, (_, oid, _e) in _KINDS.items()}

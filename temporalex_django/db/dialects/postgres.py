@@ -1,0 +1,211 @@
+"""Statements on PostgreSQL: psycopg's binary protocol on Django's own connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+from weakref import WeakSet
+
+import psycopg
+from django.db import connections
+
+from temporalex_django.conf import get_settings
+from temporalex_django.db.dialects.base import Columns, Types
+from temporalex_django.db.dialects.pg_arrays import array, register
+
+#: Connections that can send our arrays.
+_known: WeakSet[Any] = WeakSet()
+#: Of advisory locks: who has this one stands in line.
+_IN_LINE = 0x7E4A1EC
+_KEEPALIVES = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
+#: A statement ran into its ``statement_timeout``, or somebody cancelled it: the session goes on.
+QUERY_CANCELED = "57014"
+#: lock_not_available, deadlock_detected, serialization_failure: the same work succeeds on another try.
+TRANSIENT = frozenset({"55P03", "40P01", "40001", QUERY_CANCELED})
+#: admin_shutdown, crash_shutdown, cannot_connect_now, database_dropped, idle_session_timeout: the session is over.
+_OVER = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05"})
+
+
+class PostgresDialect:
+    """See ``Dialect``.
+
+    Django's cursor binds on the client, as text; for payloads in bulk that is the bottleneck. This one binds on the
+    server, and is wrapped by Django all the same, so that query logs, execute wrappers and error classes are the usual
+    ones.
+    """
+
+    name = "postgresql"
+    turn_size = 200
+    writer_lock = False
+    listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = True
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def mark(self, kind: str) -> str:
+        return f"%s::{kind}"
+
+    def begin(self) -> None:
+        """Rows are locked one by one."""
+
+    @contextmanager
+    def cursor(self) -> Iterator[Any]:
+        connection = connections[self.alias]
+        connection.ensure_connection()
+        if connection.connection not in _known:
+            _known.add(connection.connection)
+            register(connection.connection)
+            if connection.connection.prepare_threshold is None and not get_settings().POOLED:
+                connection.connection.prepare_threshold = (
+                    5  # Django turns it off, for poolers; its own cursors never prepare
+                )
+        raw: Any = psycopg.Cursor(connection.connection)
+        raw.format = psycopg.pq.Format.BINARY
+        wrapped = connection.make_debug_cursor(raw) if connection.queries_logged else connection.make_cursor(raw)
+        with wrapped as cursor:
+            yield cursor
+
+    def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
+        del types  # psycopg knows them
+        with self.cursor() as cursor:
+            cursor.execute(sql.replace("%s", "%b"), parameters)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        with self.cursor() as cursor:
+            cursor.execute(sql.replace("%s", "%b"), parameters)
+            return int(cursor.rowcount)
+
+    def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
+        return f"= any(%s::{kind}[])", array(list(values), kind)
+
+    def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
+        arrays = _arrays(columns, rows, key)
+        if arrays:
+            with self.cursor() as cursor:
+                cursor.execute(_statement(columns, body, key), arrays)
+
+    def write_returning(
+        self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
+    ) -> list[tuple[Any, ...]]:
+        arrays = _arrays(columns, rows, key)
+        if not arrays:
+            return []
+        with self.cursor() as cursor:
+            cursor.execute(_statement(columns, body, key), arrays)
+            found: list[tuple[Any, ...]] = cursor.fetchall()
+            return found
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Statements inside are sent one after the other without waiting for each answer; the end waits, and raises."""
+        connection = connections[self.alias]
+        connection.ensure_connection()
+        with connection.wrap_database_errors, connection.connection.pipeline():
+            yield
+
+    def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
+        if clock is not None:
+            return "%s::timestamptz", [clock()]
+        return ("clock_timestamp()" if live else "statement_timestamp()"), []
+
+    def skip_locked(self) -> str:
+        return " for no key update skip locked"
+
+    def set_lock_timeout(self, seconds: float) -> None:
+        self.execute("select set_config('lock_timeout', %s, true)", [_milliseconds(seconds)])
+
+    @contextmanager
+    def lock_timeout(self, seconds: float) -> Iterator[None]:
+        before = self.select(  # asked first: inside the caller's transaction the setting must be as it was
+            "select current_setting('lock_timeout'), set_config('lock_timeout', %s, true)",
+            [_milliseconds(seconds)],
+            ("text", "text"),
+        )[0][0]
+        yield
+        self.execute("select set_config('lock_timeout', %s, true)", [before])
+
+    def stand_in_line(self, number: int) -> None:
+        self.execute("select pg_advisory_xact_lock(%s::int4, %s::int4)", [_IN_LINE, number])
+
+    def is_waited_for(self, number: int) -> bool:
+        rows = self.select(
+            "select exists (select 1 from pg_locks q join pg_locks w on w.pid = q.pid and not w.granted"
+            " where q.locktype = 'advisory' and q.granted and q.objsubid = 2"
+            " and q.database = (select oid from pg_database where datname = current_database())"
+            " and q.classid = %s::int8::oid and q.objid = %s::int8::oid)",
+            [_IN_LINE, number],
+            ("bool",),
+        )
+        return bool(rows[0][0])
+
+    def fixed_snapshot(self) -> str | None:
+        level = str(self.select("select current_setting('transaction_isolation')", [], ("text",))[0][0])
+        return None if level in ("read committed", "read uncommitted") else level
+
+    @contextmanager
+    def checked(self, *, statement_timeout: str | None) -> Iterator[None]:
+        limit = statement_timeout
+        if limit is None:
+            limit = self.select("select current_setting('statement_timeout')", [], ("text",))[0][0]
+        yield
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(
+                f"set constraints all immediate; set constraints all deferred; set local statement_timeout = '{limit}'"
+            )
+
+    def set_up_session(self, limits: Mapping[str, str]) -> None:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute("; ".join(f"set {name} = '{value}'" for name, value in {**limits, **_KEEPALIVES}.items()))
+
+    def set_up_transaction(self, limits: Mapping[str, str]) -> None:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(
+                "select " + ", ".join(["set_config(%s, %s, true)"] * len(limits)),
+                [text for limit in limits.items() for text in limit],
+            )
+
+    def estimated_rows(self, table: str) -> int | None:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute("select reltuples::bigint from pg_class where oid = %s::regclass", [table])
+            return int((cursor.fetchone() or (0,))[0])
+
+    def transient(self, exc: BaseException) -> bool:
+        return _state(exc) in TRANSIENT
+
+    def interrupted(self, exc: BaseException) -> bool:
+        return _state(exc) == QUERY_CANCELED
+
+    def over(self, exc: BaseException) -> bool:
+        raw, state = connections[self.alias].connection, _state(exc)
+        return raw is None or raw.closed or state is None or state in _OVER or state.startswith("08")
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{max(1, int(seconds * 1000))}ms"
+
+
+def _state(exc: BaseException) -> str | None:
+    cause = exc if isinstance(exc, psycopg.Error) else exc.__cause__
+    return cause.sqlstate if isinstance(cause, psycopg.Error) else None
+
+
+def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[bytes]:
+    by_column = zip(*rows, strict=True)
+    arrays = [array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
+    if arrays and key is not None:
+        arrays.append(arrays[[name for name, _ in columns].index(key)])
+    return arrays
+
+
+@lru_cache(maxsize=512)
+def _statement(columns: Columns, body: str, key: str | None) -> str:
+    names = ", ".join(name for name, _ in columns)
+    arrays = ", ".join(f"%b::{kind}[]" for _, kind in columns)
+    if key is not None:
+        body = body.replace("{key}", f"= any(%b::{dict(columns)[key]}[])")
+    return f"with v({names}) as (select * from unnest({arrays})) {body}"

@@ -1,0 +1,169 @@
+"""Statements on SQLite: its one writer lock stands for every row lock."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+
+from temporalex_django.db.dialects.base import Columns, Types
+
+
+class SqliteDialect:
+    """See ``Dialect``. Values are stored as Django's backend stores them: hex ids, naive UTC text for times."""
+
+    name = "sqlite"
+    turn_size = 20  # a long transaction keeps every other writer out
+    writer_lock = True
+    listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = False
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+
+    def mark(self, kind: str) -> str:
+        del kind
+        return "%s"
+
+    def begin(self) -> None:
+        # Without transaction_mode=IMMEDIATE a transaction that reads first cannot always go on to write.
+        self.execute("update temporalex_chain set due_at = due_at where 0 = 1")
+
+    def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(sql, [_adapt(value) for value in parameters])
+            return _converted(cursor.fetchall(), types)
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(sql, [_adapt(value) for value in parameters])
+            return int(cursor.rowcount)
+
+    def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
+        del kind
+        return "in (select value from json_each(%s))", json.dumps([_adapt(value) for value in values])
+
+    def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
+        adapted = [[_adapt(value) for value in row] for row in rows]
+        if adapted:
+            with connections[self.alias].cursor() as cursor:
+                cursor.executemany(_many(columns, body, key), adapted)
+
+    def write_returning(
+        self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
+    ) -> list[tuple[Any, ...]]:
+        adapted = [[_adapt(value) for value in row] for row in rows]
+        if not adapted:
+            return []
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(_one(columns, body, key), [json.dumps(adapted)])
+            return _converted(cursor.fetchall(), types)
+
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
+        del live
+        return "%s", [clock() if clock is not None else datetime.now(UTC)]
+
+    def skip_locked(self) -> str:
+        return ""
+
+    def set_lock_timeout(self, seconds: float) -> None:
+        """Whoever writes has the one lock."""
+
+    def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        del seconds
+        return nullcontext()
+
+    def stand_in_line(self, number: int) -> None:
+        """There is no other writer."""
+
+    def is_waited_for(self, number: int) -> bool:
+        del number
+        return False
+
+    def fixed_snapshot(self) -> str | None:
+        return None
+
+    def checked(self, *, statement_timeout: str | None) -> AbstractContextManager[None]:
+        """It could only be asked about whole tables: a run that breaks a constraint is blocked at the commit."""
+        del statement_timeout
+        return nullcontext()
+
+    def set_up_session(self, limits: Mapping[str, str]) -> None:
+        """It has no such limits."""
+
+    def set_up_transaction(self, limits: Mapping[str, str]) -> None:
+        """It has no such limits."""
+
+    def estimated_rows(self, table: str) -> int | None:
+        del table
+        return None
+
+    def transient(self, exc: BaseException) -> bool:
+        cause = exc if isinstance(exc, sqlite3.Error) else exc.__cause__
+        return isinstance(cause, sqlite3.OperationalError) and "locked" in str(cause)
+
+    def interrupted(self, exc: BaseException) -> bool:
+        del exc
+        return False
+
+    def over(self, exc: BaseException) -> bool:
+        del exc
+        return False
+
+
+def _adapt(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return value.hex
+    if isinstance(value, datetime):
+        return str(value.astimezone(UTC).replace(tzinfo=None))
+    if isinstance(value, bool):
+        return int(value)
+    return value
+
+
+def _time(value: str | datetime) -> datetime:
+    """Plain columns come back as naive datetimes (Django's converter), expressions as text."""
+    return (value if isinstance(value, datetime) else datetime.fromisoformat(value)).replace(tzinfo=UTC)
+
+
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timestamptz": _time, "bool": bool, "bytea": bytes}
+
+
+def _converted(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any, ...]]:
+    converters = [_CONVERTERS.get(kind) for kind in types]
+    if not any(converters):
+        return [tuple(row) for row in rows]
+    return [
+        tuple(
+            value if value is None or convert is None else convert(value)
+            for value, convert in zip(row, converters, strict=True)
+        )
+        for row in rows
+    ]
+
+
+@lru_cache(maxsize=512)
+def _many(columns: Columns, body: str, key: str | None) -> str:
+    names = ", ".join(name for name, _ in columns)
+    marks = ", ".join("%s" for _ in columns)
+    if key is not None:
+        body = body.replace("{key}", f"= (select {key} from v)")
+    return f"with v({names}) as (values ({marks})) {body}"
+
+
+@lru_cache(maxsize=512)
+def _one(columns: Columns, body: str, key: str | None) -> str:
+    names = ", ".join(name for name, _ in columns)
+    parts = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(columns)))
+    if key is not None:
+        body = body.replace("{key}", f"in (select {key} from v)")
+    return f"with v({names}) as (select {parts} from json_each(%s)) {body}"

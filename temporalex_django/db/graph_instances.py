@@ -1,0 +1,60 @@
+"""Graphs that live in the database, read as instances of the pure engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.authoring import workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.storage import TaskState
+from temporalex_django.errors import TemporalexError, UnknownWorkflow
+from temporalex_django.graph.durable.projection import Projections
+from temporalex_django.graph.workflow import GraphWorkflow
+
+
+@lru_cache(maxsize=8)
+def _projections(alias: str) -> Projections:
+    """Of this process: a worker that runs the steps of a run one after the other reads only what is new."""
+    storage = DjangoStorage(alias)
+
+    def events(run_id: UUID, after: int) -> Sequence[HistoryEvent]:
+        return storage.histories({run_id: after}).get(run_id, [])
+
+    return Projections(events)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """``authoring.activity.Source`` of an attempt."""
+
+    task: TaskState
+
+    def workflow(self, version: int) -> Any:
+        return workflow.code_of(self.task.workflow, version)
+
+    def instance(self, version: int) -> Any:
+        projection = _projections(get_settings().DATABASE).of(self.task.run_id, self.workflow(version))
+        begun = projection.begun.get(self.task.seq)
+        if begun is None:
+            raise TemporalexError(
+                f"{self.task.activity} of {self.task.workflow_id} is over: nobody waits for it any more"
+            )
+        return begun
+
+
+def instance_of(run_id: UUID, *, name: str, version: int) -> Any:
+    """The instance that the history of a run comes to. Raises ``UnknownWorkflow`` for what is no graph here."""
+    return _projections(get_settings().DATABASE).of(run_id, _class(name, version)).instance
+
+
+def _class(name: str, version: int) -> type[GraphWorkflow]:
+    cls = workflow.code_of(name, version)
+    if not issubclass(cls, GraphWorkflow):
+        raise UnknownWorkflow(f"{name} is no graph workflow: it has no instance")
+    return cls

@@ -1,0 +1,235 @@
+"""Graphs in the tables, as a ``graph.contracts.Storage``.
+
+Instances are read out of histories, and put as where a run begins.
+
+Each call is one transaction of its own, or a savepoint of the caller's. What it does not see are function workflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.conf import codec
+from temporalex_django.db.paging import in_pages
+from temporalex_django.db.starts import NewStart, insert_start, ring_on_commit
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.endings import ending, handed_on
+from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.storage import RunState
+from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
+from temporalex_django.graph import snapshot
+from temporalex_django.graph.contracts import checked, identity
+from temporalex_django.graph.durable.projection import project
+from temporalex_django.graph.instance import Instance as GraphInstance
+from temporalex_django.graph.steps import key_of, name_of
+from temporalex_django.graph.values import thawed
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.models import Chain, Instance
+
+#: Seconds that ``put`` waits for a run that is being advanced.
+_LOCK_WAIT = 10.0
+#: How often it looks again when another start, or an end, came in between.
+_TRIES = 20
+#: Statuses of runs that were ended from outside, which an instance calls cancelled.
+_AS_CANCELLED = ("terminated", "timed_out")
+
+
+class TableStorage:
+    """``contracts.Storage`` on one database alias; serves any thread, on that thread's connection."""
+
+    def __init__(self, alias: str | None = None) -> None:
+        self._alias = alias
+
+    @property
+    def _storage(self) -> DjangoStorage:
+        # as a worker: what killed its worker is overwritten like anything else
+        return DjangoStorage(self._alias, worker=True)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def get(self, id: str, *, workflow: str | None = None, version: int | None = None) -> GraphInstance:
+        """Of the newest chain of that id. Locks nothing. Raises ``UnknownWorkflow`` where its class is gone."""
+        storage = self._storage
+        wanted = {"id": id, "workflow": workflow, "version": version}
+        for row in self._rows(checked(wanted), storage, of_any_class=True):
+            is_graph = issubclass(workflows.code_of(row.workflow, row.version), GraphWorkflow)
+            if is_graph and (instance := self._instance(row, storage)) is not None:
+                return instance
+        of = f" of {workflow}" if workflow else ""
+        raise WorkflowNotFound(f"no graph{of} has the id {id!r}")
+
+    def query(self, **filters: Any) -> list[GraphInstance]:
+        """Of each identity the newest chain. One read, and one for each instance found. Locks nothing."""
+        storage = self._storage
+        wanted = checked(filters)
+        statuses = wanted.pop("status", None)
+        newest: dict[Any, Instance] = {}
+        for row in self._rows(wanted, storage):
+            newest.setdefault(_identity(row), row)
+        if statuses is not None:  # the row of an open run may be behind its history
+            newest = {key: row for key, row in newest.items() if row.is_open or _status(row) in statuses}
+        known = [self._instance(row, storage) for row in newest.values()]
+        return [i for i in known if i is not None and (statuses is None or i.status in statuses)]
+
+    def _rows(
+        self, wanted: dict[str, Any], storage: DjangoStorage, *, of_any_class: bool = False
+    ) -> Iterator[Instance]:
+        """Current runs of graphs that this process has (else of whatever there is), newest chain first."""
+        runs = Instance.objects.using(storage.alias).filter(chain__run_id=F("id"))
+        if not of_any_class:
+            runs = runs.filter(workflow__in=_names())
+        for column, name in (("workflow_id", "id"), ("workflow", "workflow"), ("version", "version")):
+            if name in wanted:
+                runs = runs.filter(**{column: wanted[name]})
+        yield from in_pages(runs, by="-chain_id")
+
+    def _instance(self, row: Instance, storage: DjangoStorage) -> GraphInstance | None:
+        """None when it was deleted since the row was read.
+
+        Raises ``UnknownWorkflow``, ``PayloadError`` for a step that is gone.
+        """
+        cls = workflows.code_of(row.workflow, row.version)
+        events = storage.histories({row.pk: 0})[row.pk]
+        if events and events[-1].kind == "WorkflowContinuedAsNew":  # handed on since the row was read
+            current = Instance.objects.using(storage.alias).filter(chain_id=row.chain_id, chain__run_id=F("id")).first()
+            return None if current is None else self._instance(current, storage)
+        if events:
+            return project(cls, events)
+        facts = storage.facts([row.pk]).get(row.pk)
+        if facts is None:
+            return None
+        return snapshot.begun(cls, id=facts.workflow_id, version=facts.version, args=facts.args, data=facts.snapshot)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def put(self, instance: GraphInstance) -> None:
+        """A chain whose first run begins there. The open run of its identity is handed on to a new one that does.
+
+        A closed instance is stored closed, without a history. Steps that were active are begun, timers of waiting steps
+        begin anew. Locks the chain that it hands on; raises ``AlreadyRunning``, with ``pending``, when it is not free
+        within 10 s.
+        """
+        storage = self._storage
+        for attempt in range(1, _TRIES + 1):
+            try:
+                with storage.transaction():
+                    chain = self._open_chain(instance, storage)
+                    run_id = (
+                        self._insert(instance, storage) if chain is None else self._hand_on(chain, instance, storage)
+                    )
+                    self._begin_there(run_id, instance, storage)
+                return
+            except AlreadyRunning as exc:  # inserted or closed since this looked: the next look sees that
+                if exc.pending or attempt == _TRIES:
+                    raise
+
+    def _open_chain(self, instance: GraphInstance, storage: DjangoStorage) -> UUID | None:
+        name, workflow, version = identity(instance)
+        rows = self._rows(checked({"id": name, "workflow": workflow, "version": version}), storage)
+        return next((row.chain_id for row in rows if row.is_open), None)
+
+    def _insert(self, instance: GraphInstance, storage: DjangoStorage) -> UUID:
+        cls: type[Workflow] = instance.workflow
+        options = start_options(cls)
+        options["version"] = instance.version
+        if instance.closed:
+            options["scope"] = "none"
+        new = NewStart(workflow_id=instance.id, args=thawed(instance.initial), **options)
+        return insert_start(new, storage=storage).run_id
+
+    def _hand_on(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
+        run = self._locked(chain, storage)
+        if run is None or run.closed:  # one that was closed meanwhile is looked for again
+            what = f"{instance.workflow.name} {instance.id!r} is being advanced: try again"
+            raise AlreadyRunning(what, pending=run is None)
+        facts = storage.facts([run.run_id])[run.run_id]
+        write = handed_on(run, run_id=uuid7(), seed=token() >> 2, now=storage.now(), facts=facts)
+        if instance.closed:
+            write.messages += ending(facts, instance.status, _closing(instance))
+        storage.write([write])
+        assert write.next_run is not None
+        return write.next_run.run_id
+
+    def _locked(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
+        if not storage.lock(chain, wait=_LOCK_WAIT):
+            return None
+        return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
+
+    def _begin_there(self, run_id: UUID, instance: GraphInstance, storage: DjangoStorage) -> None:
+        cls: type[Workflow] = instance.workflow
+        changes: dict[str, Any] = {
+            "version": instance.version,
+            "status": instance.status,
+            "snapshot": codec().encode(snapshot.dump(instance)),
+            "queue": cls.task_queue,
+            "tags": list(cls.tags) or None,
+            "metadata": dict(cls.metadata) or None,
+        }
+        if instance.telemetry_start_time is not None:
+            changes["started_at"] = instance.telemetry_start_time
+        chain = Chain.objects.using(storage.alias).filter(run_id=run_id)
+        if instance.closed:
+            ended = [entry.timestamp for entry in instance.execution_history if entry.timestamp is not None]
+            changes |= {
+                "closed_at": ended[-1] if ended else storage.now(),
+                "closing": codec().encode(_closing(instance)),
+                "waiting_for": [],
+            }
+            chain.update(closed=True, due_at=None, deadline=None, atomic_due=None, open_key=None)
+        else:
+            chain.update(queue=cls.task_queue)
+            ring_on_commit(alias=storage.alias, queues=[cls.task_queue])
+        Instance.objects.using(storage.alias).filter(pk=run_id).update(**changes)
+
+    def delete(self, id: str) -> None:
+        """All chains of that id with their runs, histories, activities and messages.
+
+        Waits for a turn that has one locked.
+        """
+        storage = self._storage
+        with storage.transaction():
+            rows = Instance.objects.using(storage.alias).filter(workflow_id=id, workflow__in=_names())
+            chains = sorted(set(rows.values_list("chain_id", flat=True)))
+            if not chains:
+                return
+            test, chosen = storage.sql.among(chains, "uuid")
+            runs = f"(select id from temporalex_instance where chain_id {test})"
+            storage.sql.execute(
+                f"delete from temporalex_chain where id {test}", [chosen]
+            )  # first: a turn holds its lock
+            storage.sql.execute(f"delete from temporalex_history_event where run_id in {runs}", [chosen])
+            for table in ("activity_task", "message", "instance"):
+                storage.sql.execute(f"delete from temporalex_{table} where chain_id {test}", [chosen])
+
+
+def _names() -> list[str]:
+    """Of the graphs that this process has."""
+    return sorted({cls.name for cls in workflows.concrete() if issubclass(cls, GraphWorkflow)})
+
+
+def _identity(row: Instance) -> tuple[str, str, int | None]:
+    unique = workflows.code_of(row.workflow, row.version).unique
+    own = unique is not None and unique.scope == "version"
+    return row.workflow_id, row.workflow, row.version if own else None
+
+
+def _status(row: Instance) -> str:
+    """That of the instance of a closed run."""
+    return "cancelled" if row.status in _AS_CANCELLED else row.status
+
+
+def _closing(instance: GraphInstance) -> dict[str, Any]:
+    """What the closing event of such a run would hold."""
+    if instance.status == "completed":
+        return {"result": {key: thawed(data) for key, data in instance.context.steps.items()}}
+    if instance.status == "cancelled":
+        return {"reason": "", "outside": True}
+    step = instance.failed_step
+    which = {} if step is None else {"step": key_of(step), "step_name": name_of(step)}
+    return {"reason": thawed(instance.reason), "type": None, "message": None, **which}

@@ -1,0 +1,48 @@
+"""The determinism guard on database connections: a query from workflow code is refused, whatever issues it.
+
+Every connection of Django gets an execute wrapper when it is opened. The wrapper asks one context variable and is then
+out of the way; activities, views and the engine's own queries never see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
+
+from temporalex_django.conf import SETTING, get_settings, read
+from temporalex_django.core.determinism import guard
+
+
+def install() -> None:
+    """Set the guard up as ``TEMPORALEX["GUARD"]`` says, and guard the connections that are open already."""
+    guard.configure(get_settings().GUARD)
+    for connection in connections.all(initialized_only=True):
+        _wrap(connection)
+
+
+def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 - Django's signature
+    """An execute wrapper. Raises ``DeterminismViolation`` in workflow code, before anything is sent."""
+    guard.refuse_in_step(guard.ORM)
+    return execute(sql, params, many, context)
+
+
+@receiver(connection_created)
+def _opened(sender: Any, connection: Any, **_: Any) -> None:
+    _wrap(connection)
+
+
+@receiver(setting_changed)
+def _changed(sender: Any, setting: str, **_: Any) -> None:
+    if setting == SETTING:  # a wrong one raises where it is used, not in whoever changes it
+        guard.configure(read()[0].GUARD)
+
+
+def _wrap(connection: Any) -> None:
+    if refuse_query not in connection.execute_wrappers:
+        # first, since `with connection.execute_wrapper(...)` takes away the last one when it is left
+        connection.execute_wrappers.insert(0, refuse_query)

@@ -1,0 +1,145 @@
+"""Inboxes in SQL: what a turn reads of them, however long they are."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.conf import codec
+from temporalex_django.core.senders import Sender
+from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.rows import MESSAGES
+from temporalex_django.engine.storage import Inbox, InboxMessage
+from temporalex_django.errors import KeyMissing, PayloadError
+
+#: New messages that a turn reads of all its runs together, and at least of each that has so many: a long inbox is
+#: worked off in many turns, and others are served in between.
+_INBOX = 2_000
+_SMALLEST_PAGE = 100
+#: Bodies above the first size are read by themselves, up to the second one in a turn.
+_LARGE = 8_192
+_MOST_BYTES = 8_000_000
+_HEAD = MESSAGES.pick("chain_id", "id", "kind", "name", "request_id", "run_id", "after", "sender_key", "sender_name")
+_MESSAGE = f"{_HEAD.of('m')}, m.body"
+_READ = f"{_HEAD.of('m')}, case when length(m.body) <= {_LARGE} then m.body end as body, length(m.body)"
+_MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
+
+
+class InboxStatements(ABC):
+    """``Storage.inbox``. Locks nothing: the chains are locked."""
+
+    sql: Dialect
+    inbox_page = _INBOX
+
+    def inbox(
+        self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
+    ) -> dict[UUID, Inbox]:
+        """Unsettled messages of locked chains.
+
+        A statement of its own after the lock: it sees what was committed until then.
+        """
+        found = {chain: Inbox() for chain in chains}
+        if not chains:
+            return found
+        page = min(self.inbox_page // len(found), page or self.inbox_page)
+        page = max(page, min(_SMALLEST_PAGE, self.inbox_page))
+        test, parameter = self.sql.among(chains, "uuid")
+        which, parameters = "not m.settled", []
+        if waiting:
+            still, parked = self.sql.among(waiting, "uuid")
+            which, parameters = f"{which} and (m.fresh or not (m.chain_id {still}))", [parked]
+        if not self.sql.lateral:
+            numbered = "row_number() over (partition by m.chain_id order by m.id) as number"
+            source = f"(select {_MESSAGE}, {numbered} from temporalex_message m where {which} and m.chain_id {test}) m"
+            source += f" where m.number <= {page}"
+        else:  # one scan of the index a chain, which ends at the limit
+            source = (
+                f"temporalex_chain c cross join lateral (select {_MESSAGE} from temporalex_message m"
+                f" where m.chain_id = c.id and {which} order by m.id limit {page}) m where c.id {test}"
+            )
+        rows = self.sql.select(
+            f"select {_READ} from {source} order by m.chain_id, m.id", [*parameters, parameter], _MESSAGE_TYPES
+        )
+        by_chain: dict[UUID, list[tuple[Any, ...]]] = {}
+        for row in rows:
+            by_chain.setdefault(row[0], []).append(row)
+        for chain, of_chain in by_chain.items():
+            if len(of_chain) == page:  # a backlog
+                by_chain[chain] = self._backlog(chain, page, which="m.fresh" if chain in waiting else "true")
+                found[chain].more = True
+        self._fill(found, by_chain)
+        return found
+
+    def _backlog(self, chain: UUID, page: int, *, which: str) -> list[tuple[Any, ...]]:
+        """Of a long inbox the oldest new messages.
+
+        And, wherever they stand, updates that wait and results: those bring it on.
+        """
+        of_chain = f"from temporalex_message m where m.chain_id = %s and not m.settled and {which}"
+        new = "m.after is null and m.kind in ('signal', 'update', 'resume')"
+        oldest = f"select {_READ} {of_chain} and {new} order by m.id limit {page}"
+        others = f"select {_READ} {of_chain} and not ({new}) order by m.id limit {page * 10}"
+        rows = [row for sql in (oldest, others) for row in self.sql.select(sql, [chain], _MESSAGE_TYPES)]
+        return sorted(rows, key=itemgetter(1))
+
+    def _fill(self, found: dict[UUID, Inbox], by_chain: Mapping[UUID, list[tuple[Any, ...]]]) -> None:
+        """Decode what was read.
+
+        Of large bodies, which come by a read of their own, a turn takes so many bytes, and one a chain.
+        """
+        room, wanted = _MOST_BYTES, set()
+        for chain, rows in by_chain.items():
+            first = True
+            for number, (_, message, *_, body, size) in enumerate(rows):
+                if body is not None:
+                    continue
+                if size > room and not first:
+                    by_chain[chain][number:] = []
+                    found[chain].more = True
+                    break
+                wanted.add(message)
+                room, first = room - size, False
+        large: dict[int, Any] = {}
+        if wanted:
+            test, parameter = self.sql.among(wanted, "int8")
+            sql = f"select m.id, m.body from temporalex_message m where m.id {test}"
+            large = dict(self.sql.select(sql, [parameter], ("int8", "bytea")))
+        decode = codec().decode
+        for chain, rows in by_chain.items():
+            for _, message, kind, name, request_id, run, after, key, who, body, size in rows:
+                with reading(f"message {message} ({kind} {name})", chain=chain):
+                    plain = decode(large[message] if body is None else body)
+                found[chain].append(
+                    InboxMessage(
+                        id=message,
+                        kind=kind,
+                        name=name,
+                        body=plain,
+                        request_id=request_id,
+                        run_id=run,
+                        after=after,
+                        size=size,
+                        sender=None if key is None else Sender(key, who or ""),
+                    )
+                )
+
+
+@contextmanager
+def reading(what: str, *, run: UUID | None = None, chain: UUID | None = None) -> Iterator[None]:
+    """Say of which run a payload cannot be read.
+
+    The turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error.
+    """
+    try:
+        yield
+    except KeyMissing as exc:
+        exc.run_id, exc.chain_id = run, chain  # type: ignore[attr-defined] # as below
+        raise
+    except Exception as exc:
+        error = PayloadError(f"{what} cannot be read: {exc}")
+        error.run_id, error.chain_id = run, chain  # type: ignore[attr-defined] # for whoever isolates it
+        raise error from exc

@@ -1,0 +1,116 @@
+"""After a commit: Django signals about what it stored, and hints for workers and for callers who wait.
+
+Replays write nothing, so they announce nothing. Hints may be lost: nothing depends on them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import DatabaseError, connections
+
+from temporalex_django import signals
+from temporalex_django.authoring import workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.core.history.events import CLOSING
+from temporalex_django.core.telling import told
+from temporalex_django.db.dialects.base import dialect_for
+from temporalex_django.db.starts import CHANNEL
+from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.storage import RunFacts, RunWrite
+
+logger = logging.getLogger("temporalex_django.runtime")
+
+#: Whoever waits for a result or an outcome listens here; the payload names chains, by the hex of their ids.
+DONE_CHANNEL = "temporalex_done"
+_PAYLOAD_IDS = 200
+
+_BY_KIND = {
+    "SignalReceived": ("message_received", {"kind": "signal"}, ("name",)),
+    "CancelRequested": ("message_received", {"kind": "cancel", "name": ""}, ()),
+    "UpdateAccepted": ("message_received", {"kind": "update"}, ("name",)),
+    "UpdateCompleted": ("update_completed", {"status": "completed"}, ("id", "name")),
+    "UpdateFailed": ("update_completed", {"status": "failed"}, ("id", "name")),
+    "TimerFired": ("timer_fired", {}, ("seq",)),
+    "WorkflowCompleted": ("instance_completed", {}, ("result",)),
+    "WorkflowFailed": ("instance_failed", {"status": "failed"}, ()),
+    "WorkflowTerminated": ("instance_failed", {"status": "terminated"}, ()),
+    "WorkflowTimedOut": ("instance_failed", {"status": "timed_out"}, ()),
+    "WorkflowCancelled": ("instance_cancelled", {}, ()),
+}
+
+
+def announce(report: TurnReport) -> None:
+    """Send the signals of a committed turn; nothing is built for signals that nobody listens to."""
+    if not any(signal.receivers for signal in signals.ALL.values()):
+        return
+    for write in report.writes:
+        facts = report.facts.get(write.run.run_id)
+        if facts is None:
+            continue
+        try:
+            _announce_run(write, facts)
+        except Exception as exc:  # noqa: BLE001 - what is committed stays so, whatever becomes of the news of it
+            logger.error("signals about run %s were not sent: %s", facts.run_id, told(exc))
+
+
+def _announce_run(write: RunWrite, facts: RunFacts) -> None:
+    sender: Any = workflow.sender_of(facts.workflow, facts.version)
+    who = {"workflow": facts.workflow, "workflow_id": facts.workflow_id, "run_id": str(facts.run_id)}
+    for event in write.events:
+        if event.kind == "WorkflowStarted":
+            signals.send("instance_started", sender, **who, version=facts.version)
+        elif (rule := _BY_KIND.get(event.kind)) is not None:
+            name, fixed, wanted = rule
+            more: dict[str, Any] = {("update_id" if k == "id" else k): event.attributes.get(k) for k in wanted}
+            if name == "instance_failed":
+                more["failure"] = event.attributes
+            signals.send(name, sender, **who, **fixed, **more)
+    for name, facts_of in write.notes:
+        signals.send(name, sender, **{**facts_of, **who, "workflow_version": facts.version})
+    if write.cut_off and isinstance(sender, type) and issubclass(sender, workflow.Workflow):
+        ended = write.events[-1]
+        notes = sender._cut_off_notes(CLOSING[ended.kind], facts.started_at, ended.at)  # noqa: SLF001 - a hook for us alone
+        for name, facts_of in notes:
+            signals.send(name, sender, **{**facts_of, **who, "workflow_version": facts.version})
+    if "published" in write.instance:
+        signals.send("state_published", sender, **who, state=write.instance["published"])
+    if blocked := write.instance.get("blocked"):
+        signals.send("instance_blocked", sender, **who, code=blocked["code"], error=blocked["error"])
+    for outcome in write.settled.values():
+        if outcome.status == "undelivered":
+            signals.send("message_received", sender, **who, kind="undelivered", name="")
+
+
+def notices(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """What to tell of a committed turn, as channel and payload.
+
+    Which queues have new activities or runs, and which chains have something that a caller may wait for.
+    """
+    queues = {task.queue for write in report.writes for task in write.tasks}
+    queues |= {child.queue for write in report.writes for child in write.children}
+    queues.difference_update(own_queues)
+    found = [(CHANNEL, ",".join(sorted(queues)))] if queues else []
+    done = [
+        w.run.chain_id.hex for w in report.writes if w.settled or w.outcomes or w.closing is not None or w.run.closed
+    ]
+    found += [(DONE_CHANNEL, ",".join(done[i : i + _PAYLOAD_IDS])) for i in range(0, len(done), _PAYLOAD_IDS)]
+    return found
+
+
+def hint(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> None:
+    """Send the notices of a turn on Django's own connection.
+
+    Nothing on SQLite, in a transaction, or behind a pooler.
+    """
+    connection = connections[alias]
+    if connection.in_atomic_block or not dialect_for(alias).listens or get_settings().POOLED:
+        return
+    try:
+        for channel, payload in notices(report, own_queues=own_queues):
+            with connection.cursor() as cursor:
+                cursor.execute("select pg_notify(%s, %s)", [channel, payload])
+    except DatabaseError:
+        return

@@ -1,0 +1,77 @@
+"""Who may send a message that takes a permission.
+
+Users as the database knows them, and what remains of those who were refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from temporalex_django.access import policy
+from temporalex_django.engine.storage import Refused
+from temporalex_django.models import OperatorAction
+
+
+class DatabaseJudge:
+    """``core.senders.Judge`` of one turn.
+
+    It reads a user once, with his permissions, and no turn sees what an earlier one read.
+
+    It asks backends that are not ours, so it does that behind a savepoint of ``alias``, where the turn's transaction
+    is: the turn goes on, whatever became of their statements.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._users: dict[str, Any] = {}
+        self._verdicts: dict[tuple[str, str], bool] = {}
+
+    def __call__(self, key: str, permission: str, message: str) -> bool:
+        """Refuses whoever is deleted, inactive or was never stored. Raises what a backend raises."""
+        del message
+        if (key, permission) not in self._verdicts:
+            with transaction.atomic(using=self._alias):
+                self._verdicts[key, permission] = self._permits(key, permission)
+        return self._verdicts[key, permission]
+
+    def _permits(self, key: str, permission: str) -> bool:
+        if key not in self._users:
+            pk = _primary_key(key)
+            users = get_user_model()._default_manager  # noqa: SLF001 - as authentication backends do
+            self._users[key] = None if pk is None else users.filter(pk=pk).first()
+        user = self._users[key]
+        return user is not None and policy().permits(user, permission)
+
+
+def audit_refused(refused: Sequence[Refused], *, alias: str) -> None:
+    """One row for each signal that was refused, in the open transaction."""
+    OperatorAction.objects.using(alias).bulk_create(
+        OperatorAction(
+            at=one.at,
+            action="signal",
+            actor_id=_primary_key(one.sender.key),
+            actor_name=one.sender.name,
+            run_id=one.run_id,
+            workflow=one.workflow,
+            workflow_id=one.workflow_id,
+            reason=one.reason,
+            source="turn",
+            automatic=True,
+            details={"signal": one.signal, "refused": one.permission},
+        )
+        for one in refused
+    )
+
+
+def _primary_key(key: str) -> Any:
+    """The primary key that a sender's key is the text of; None for what is none."""
+    field = get_user_model()._meta.pk  # noqa: SLF001 - Django's documented API
+    try:
+        return field.to_python(key) if key else None
+    except ValidationError:
+        return None

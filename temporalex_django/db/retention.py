@@ -1,0 +1,135 @@
+"""``retention``: chains that closed longer ago than their class keeps them are deleted.
+
+With them goes all that the tables have of them.
+
+A chain goes as a whole, and only when it is closed: run by run, oldest first, a transaction each, so that neither a
+lock nor a transaction is ever long. Runs are looked for in the order of their ids, which is that of their starts, a
+page at a time: a run that began later than what is kept cannot have closed before, so a look ends at the first page of
+those. No index is there for this alone, since every run that closes would pay for it. The audit stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.core.durations import seconds
+from temporalex_django.db.rows import RUNS
+from temporalex_django.db.storage import DjangoStorage
+
+log = logging.getLogger("temporalex_django.worker")
+
+_PAGE = 500
+#: What one sweep may take before it lets its caller go on with other things.
+_BUDGET = 0.2
+_UUID7 = 7
+
+
+def declared() -> dict[str, dict[int | None, float]]:
+    """Seconds by class and version, of the classes that this process has; the version None means all."""
+    found: dict[str, dict[int | None, float]] = {}
+    for name, cls in [*workflows.registry.items()]:
+        versions = {None: cls} if issubclass(cls, workflows.Workflow) else cls.versions
+        kept = {number: seconds(one.retention) for number, one in versions.items() if one.retention is not None}
+        if kept:
+            found[name] = kept
+    return found
+
+
+_ROW = RUNS.pick("id", "chain_id", "version", "closed_at")
+
+
+class Retention:
+    """Sweeps one database, a little at a time; it remembers where it stands."""
+
+    def __init__(self, storage: DjangoStorage) -> None:
+        self.storage = storage
+        self._after: dict[str, UUID] = {}  # by class: the last run that was looked at
+        self._gone: list[UUID] = []  # chains of the last sweep: a message may have been on its way to them
+
+    def sweep(self) -> bool:
+        """Delete what is due, for a fraction of a second.
+
+        Whether there may be more. No query where no class declares anything.
+        """
+        kept = declared()
+        if not kept and not self._gone:
+            return False
+        until = time.monotonic() + _BUDGET
+        gone, self._gone = self._gone, []
+        if gone:
+            test, parameter = self.storage.sql.among(gone, "uuid")
+            self.storage.sql.execute(f"delete from temporalex_message where chain_id {test}", [parameter])
+        now = self.storage.now()
+        more = [self._sweep_class(name, versions, now, until) for name, versions in kept.items()]
+        return any(more)
+
+    def _sweep_class(self, name: str, versions: dict[int | None, float], now: datetime, until: float) -> bool:
+        shortest = now - timedelta(seconds=min(versions.values()))
+        while time.monotonic() < until:
+            page = self._page(name)
+            for run, chain, version, closed_at in page:
+                limit = versions.get(version, versions.get(None))
+                if limit is not None and closed_at is not None and closed_at <= now - timedelta(seconds=limit):
+                    self._delete(chain, closed_before=now - timedelta(seconds=limit))
+                    log.debug("run %s of %s was kept long enough", run, name)
+                if time.monotonic() >= until:
+                    self._after[name] = run
+                    return True
+            if len(page) < _PAGE or _began(page[-1][0]) > shortest.timestamp():
+                self._after.pop(name, None)
+                return False
+            self._after[name] = page[-1][0]
+        return True
+
+    def _page(self, name: str) -> list[tuple[UUID, UUID, int, datetime | None]]:
+        """Runs in order; of each that is the last of a closed chain also when it closed."""
+        after = self._after.get(name)
+        rows = self.storage.sql.select(
+            "select i.id, i.chain_id, i.version, case when c.id is null then null else i.closed_at end"
+            f" from (select {_ROW.names} from temporalex_instance"
+            f" where workflow = %s{'' if after is None else ' and id > %s'} order by id limit {_PAGE}) i"
+            " left join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id and c.closed order by i.id",
+            [name, *([] if after is None else [after])],
+            _ROW.types,
+        )
+        return [(run, chain, version, closed_at) for run, chain, version, closed_at in rows]
+
+    def _delete(self, chain: UUID, *, closed_before: datetime) -> None:
+        """Run by run; the chain with the last one. Another worker's is left to it."""
+        runs = self.storage.sql.select(
+            "select id from temporalex_instance where chain_id = %s order by id", [chain], ("uuid",)
+        )
+        for number, (run,) in enumerate(runs, 1):
+            with self.storage.transaction():
+                if not self._locked(chain, closed_before):
+                    return
+                self.storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
+                self.storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
+                if number == len(runs):
+                    self.storage.sql.execute("delete from temporalex_chain where id = %s", [chain])
+                    self.storage.sql.execute("delete from temporalex_message where chain_id = %s", [chain])
+                self.storage.sql.execute("delete from temporalex_instance where id = %s", [run])
+        self._gone.append(chain)
+
+    def _locked(self, chain: UUID, closed_before: datetime) -> bool:
+        """Whether the chain is ours for the open transaction, and still what it was when it was looked at."""
+        found = self.storage.sql.select(
+            f"select run_id from temporalex_chain where id = %s and closed{self.storage.sql.skip_locked()}",
+            [chain],
+            ("uuid",),
+        )
+        if not found:
+            return False
+        closed = self.storage.sql.select(
+            "select closed_at from temporalex_instance where id = %s", [found[0][0]], ("timestamptz",)
+        )
+        return bool(closed) and closed[0][0] is not None and closed[0][0] <= closed_before
+
+
+def _began(run: UUID) -> float:
+    """When a run was started, by its id; of an id of another kind nothing is known."""
+    return (run.int >> 80) / 1000 if run.version == _UUID7 else 0.0

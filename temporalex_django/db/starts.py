@@ -1,0 +1,283 @@
+"""What callers insert: starts and messages. One statement each, in whatever transaction the caller has open.
+
+None of it touches the row of a run that exists: a sender never makes a turn wait, and two requests that signal two
+runs cannot deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.contrib.contenttypes.models import ContentType
+from django.db import DatabaseError, connections, models, transaction
+
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.senders import Sender
+from temporalex_django.db.dialects.base import dialect_for
+from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, new_run
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.lookup import as_run_id, run_id_taken
+from temporalex_django.engine.resent import Sent
+from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.storage import Outcome
+from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
+
+CHANNEL = "temporalex"
+
+_SENT = MESSAGES.pick(
+    *("kind", "name", "body", "request_id", "sender_key", "sender_name", "chain_id", "queue", "created_at")
+)
+_BEFORE = MESSAGES.pick("id", "kind", "name", "body", "sender_key", "sender_name")
+_UNLESS_OPEN = "on conflict (open_key) where open_key is not null do nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewStart(RunStart):
+    """A run that a caller starts.
+
+    ``args``, ``tags``, ``metadata``, ``search_attributes`` and ``snapshot`` are plain JSON data. ``generated`` means
+    that the id was drawn just now: nobody else can have it, so nothing is checked.
+    """
+
+    generated: bool = False
+    subject: models.Model | None = None
+    search_attributes: Mapping[str, Any] | None = None
+    snapshot: Mapping[str, Any] | None = None
+
+
+class Started(NamedTuple):
+    """A chain, and its first run."""
+
+    chain_id: UUID
+    run_id: UUID
+
+
+class Inserted(NamedTuple):
+    """``new`` is False when a message of that chain and ``request_id`` was there already: it was sent again."""
+
+    id: int
+    new: bool
+
+
+def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
+    """Insert a chain that is due now, and its first run.
+
+    Inside the caller's transaction if one is open, and it stays usable whatever happens here. Locks nothing that
+    exists. Waits for another open transaction that starts the same id, at most ``START_LOCK_WAIT``. Raises
+    ``AlreadyRunning``, with ``pending=True`` when that wait was in vain, and ``InvalidId`` for the id of a run.
+    """
+    started = Started(uuid7(), uuid7())
+    taken = None if start.generated else as_run_id(start.workflow_id)
+    if taken is not None and storage.sql.select("select 1 from temporalex_instance where id = %s", [taken], ("int4",)):
+        raise run_id_taken(start.workflow_id)
+    wide = _wider_scope(start)
+    try:
+        insert = _insert_both if storage.sql.chained_writes else _insert_one_by_one
+        done = insert(start, started, storage, wide)
+    except DatabaseError as exc:
+        if not storage.transient(exc) or storage.interrupted(exc):
+            raise
+        wait = get_settings().START_LOCK_WAIT
+        raise AlreadyRunning(
+            f"{start.workflow} {start.workflow_id!r}: another transaction that has not ended after {wait:g} s starts this id; "
+            "try again when it has",
+            pending=True,
+        ) from exc
+    if not done:
+        raise AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
+    return started
+
+
+def _wider_scope(start: NewStart) -> tuple[str, list[Any]]:
+    """A start of wider scope sees open runs that hold a narrower key: a plain read, and its parameters."""
+    if start.generated or start.scope not in {"global", "workflow"}:
+        return "", []
+    own = "" if start.scope == "global" else " and i.workflow = %s"
+    test = (
+        "not exists (select 1 from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
+        f" where i.workflow_id = %s{own} and c.open_key is not null)"
+    )
+    return (
+        test,
+        [start.workflow_id, *([] if start.scope == "global" else [start.workflow])],
+    )
+
+
+def _run_row(start: NewStart, started: Started, alias: str, **when: datetime | None) -> dict[str, Any]:
+    subject: dict[str, Any] = {}
+    if start.subject is not None:
+        kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
+        subject = {"subject_type_id": kind.pk, "subject_id": str(start.subject.pk)}
+    seed = start.seed if start.seed is not None else token()
+    return dict(zip(NEW_RUN.picked, new_run(start, *started, {"seed": seed, **subject, **when}), strict=True))
+
+
+def _insert_both(start: NewStart, started: Started, storage: DjangoStorage, wide: tuple[str, list[Any]]) -> bool:
+    """Chain and run in one statement. With a key that others may hold, a savepoint and a lock timeout around it."""
+    test, test_parameters = wide
+    sql = storage.sql
+    now, clock = sql.instant(storage.clock, live=True)
+    later = f"{now} + %s * interval '1 second'"
+    deadline, expires = (
+        "null::timestamptz" if seconds is None else later for seconds in (start.first_timeout, start.execution_timeout)
+    )
+    chain = NEW_CHAIN.insert_marked(sql, f"where {test}" if test else "", due_at=now, deadline=deadline)
+    run = NEW_RUN.insert_marked(sql, "from c", created_at=now, expires_at=expires)
+    statement = f"with c as ({chain} {_UNLESS_OPEN} returning id) {run}"
+    values = _run_row(start, started, storage.alias)
+    parameters: list[Any] = [*started, start.queue, *clock]
+    parameters += [] if start.first_timeout is None else [*clock, start.first_timeout]
+    parameters += [start.open_key, *test_parameters]
+    for name in NEW_RUN.picked:
+        if name == "created_at":
+            parameters += clock
+        elif name != "expires_at":
+            parameters.append(values[name])
+        elif start.execution_timeout is not None:
+            parameters += [*clock, start.execution_timeout]
+    if start.generated or start.open_key is None:
+        return sql.execute(statement, parameters) == 1
+    with transaction.atomic(using=storage.alias), storage.sql.lock_timeout(get_settings().START_LOCK_WAIT):
+        return sql.execute(statement, parameters) == 1
+
+
+def _insert_one_by_one(start: NewStart, started: Started, storage: DjangoStorage, wide: tuple[str, list[Any]]) -> bool:
+    test, test_parameters = wide
+    with storage.transaction():
+        now = storage.now()
+        chain = [*started, start.queue, now, start.deadline(now), start.open_key]
+        done = storage.sql.execute(
+            f"{NEW_CHAIN.insert_marked(storage.sql, f'where {test or 1}')} {_UNLESS_OPEN}", [*chain, *test_parameters]
+        )
+        if done == 1:
+            values = _run_row(start, started, storage.alias, created_at=now, expires_at=start.expires_at(now))
+            storage.sql.execute(NEW_RUN.insert_marked(storage.sql, ""), list(values.values()))
+    return done == 1
+
+
+def insert_message(
+    chain: UUID,
+    *,
+    kind: str,
+    name: str,
+    body: Any,
+    request_id: str | None = None,
+    sender: Sender | None = None,
+    exact: bool = False,
+    storage: DjangoStorage,
+) -> Inserted:
+    """Put a message into a chain's inbox: one INSERT that locks nothing of the run.
+
+    With ``request_id`` (its id) a second one of that chain gives the first one's row back; one that was rejected or
+    never delivered is sent anew, since only what was accepted occupies its id. Raises ``WorkflowNotFound`` for an
+    unknown chain, and ``MessageIdTaken`` for an id that another message has (``exact``: one with another body is
+    another one).
+    """
+    now, clock = storage.sql.instant(storage.clock, live=True)
+    sql = _SENT.insert_marked(
+        storage.sql, f"from {CHAINS.name} c where c.id = %s", chain_id="c.id", queue="c.queue", created_at=now
+    )
+    who = (None, None) if sender is None else (sender.key, sender.name)
+    sent = (kind, name, codec().encode(body), request_id, *who)
+    parameters = [*sent, *clock, chain]
+    if request_id is None:
+        rows = storage.sql.select(f"{sql} returning id", parameters, ("int8",))
+        if not rows:
+            raise WorkflowNotFound(f"no run has the chain {chain}")
+        return Inserted(rows[0][0], True)
+    sql += " on conflict (chain_id, request_id) where request_id is not null do nothing returning id"
+    rows = storage.sql.select(sql, parameters, ("int8",))
+    if not rows and storage.sql.execute(
+        "delete from temporalex_message where chain_id = %s and request_id = %s and settled"
+        " and outcome_status in ('rejected', 'undelivered')",
+        [chain, request_id],
+    ):
+        rows = storage.sql.select(sql, parameters, ("int8",))
+    if rows:
+        return Inserted(rows[0][0], True)
+    before = sent_before(chain, request_id, storage=storage)
+    if before is None:
+        raise WorkflowNotFound(f"no run has the chain {chain}")
+    number, sent = before
+    sent.require_same(request_id, Sent(kind, name, body, sender), exact=exact)
+    return Inserted(number, False)
+
+
+def sent_before(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, Sent] | None:
+    """The message of a chain that has this id, and its number."""
+    rows = storage.sql.select(
+        _BEFORE.select("where chain_id = %s and request_id = %s"), [chain, request_id], _BEFORE.types
+    )
+    if not rows:
+        return None
+    number, kind, name, body, key, who = rows[0]
+    return number, Sent(kind, name, codec().decode(body), None if key is None else Sender(key, who))
+
+
+def message_outcome(message: int, *, storage: DjangoStorage) -> Outcome | None:
+    """What became of a message; None while nothing has. ``accepted`` is an outcome that another one follows."""
+    rows = storage.sql.select(
+        "select outcome_status, outcome from temporalex_message where id = %s", [message], ("text", "bytea")
+    )
+    return _outcome(rows)
+
+
+def update_outcome(chain: UUID, request_id: str, *, storage: DjangoStorage) -> Outcome | None:
+    """The same by update id."""
+    rows = storage.sql.select(
+        "select outcome_status, outcome from temporalex_message where chain_id = %s and request_id = %s",
+        [chain, request_id],
+        ("text", "bytea"),
+    )
+    return _outcome(rows)
+
+
+def _outcome(rows: Sequence[tuple[Any, ...]]) -> Outcome | None:
+    if not rows or rows[0][0] is None:
+        return None
+    status, value = rows[0]
+    return Outcome(status=status, value=None if value is None else codec().decode(value))
+
+
+def ring(*, alias: str, queues: Iterable[str] = ()) -> None:
+    """Wake idle workers: a hint, sent now, as a statement of its own (inside a transaction it would serialise commits).
+
+    Call it from ``on_commit``. Nothing on SQLite, in a transaction, or behind a pooler; what goes wrong is nobody's
+    business.
+    """
+    connection = connections[alias]
+    if connection.in_atomic_block or not dialect_for(alias).listens or get_settings().POOLED:
+        return
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select pg_notify(%s, %s)", [CHANNEL, ",".join(sorted(set(queues)))])
+    except DatabaseError:
+        return
+
+
+def ring_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:
+    """Ring once after the commit of the open transaction, however often it is asked; at once if none is open."""
+    connection = connections[alias]
+    if not dialect_for(alias).listens:
+        return
+    wanted = frozenset(queues)
+    for waiting in connection.run_on_commit:
+        callback = waiting[1]
+        if isinstance(callback, _Ring) and callback.alias == alias:
+            callback.queues |= wanted
+            return
+    transaction.on_commit(_Ring(alias, wanted), using=alias, robust=True)
+
+
+class _Ring:
+    def __init__(self, alias: str, queues: frozenset[str]) -> None:
+        self.alias = alias
+        self.queues = queues
+
+    def __call__(self) -> None:
+        ring(alias=self.alias, queues=self.queues)

@@ -1,0 +1,431 @@
+"""Storage on Django's database: what ``engine.storage`` promises, in SQL.
+
+Locks: a turn locks only the rows of ``temporalex_chain`` that it claimed (``FOR NO KEY UPDATE``, which lets inserts
+refer to them) and its own activity rows. Whatever it tells another run is an insert into that run's inbox. On SQLite
+the one writer lock of the database takes their place. Nothing here commits by itself except where a docstring says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime, timedelta
+from hashlib import blake2s
+from typing import Any
+from uuid import UUID
+
+from django.db import Error as DatabaseError
+from django.db import InterfaceError, OperationalError, connections, transaction
+
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.db.activity_tasks import TaskStatements
+from temporalex_django.db.connections import limit_transaction, worker_statement_timeout
+from temporalex_django.db.dialects.base import Dialect, dialect_for
+from temporalex_django.db.inbox import InboxStatements, reading
+from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
+from temporalex_django.db.turn_writes import TurnStatements
+from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.storage import RunFacts, RunState
+from temporalex_django.engine.worker_storage import WorkerStorage
+
+#: Rows that became due longer ago than this are looked for once a second only: under an old snapshot the index holds
+#: their dead entries, and every claim would crawl over them (60 ms against 0.3).
+_RECENT = timedelta(seconds=5)
+_FULL_EVERY = 1.0
+#: For how long the answer which classes live workers have is good: a turn may ask for each of its runs.
+_LIVING_FOR = 1.0
+#: How long a caller waits for a chain at a time, and until he looks for whoever stands in line for it.
+_SLICE = 0.8
+_GIVING_WAY = 0.1
+
+_STATE = CHAINS.pick_for(RunState, chain_id="id")
+_FACTS = RUNS.pick_for(RunFacts, run_id="id", parent_chain="parent_chain_id", parent_run="parent_run_id")
+_BEHIND = EVENTS.pick("run_id", "seq")
+_EVENT = EVENTS.pick("seq", "activation", "kind", "at", "attributes")
+
+
+class _Look:
+    """What a claim remembers of a queue from one call to the next."""
+
+    __slots__ = ("cursor", "full_at", "low")
+
+    def __init__(self) -> None:
+        self.cursor: UUID | None = None  # messages of chains after this one are looked at first
+        self.low: datetime | None = None
+        self.full_at = 0.0
+
+
+class DjangoStorage(InboxStatements, TaskStatements, TurnStatements, WorkerStorage):
+    """``WorkerStorage`` on one database alias.
+
+    ``clock`` (a callable that gives an aware datetime) replaces the database's clock everywhere: virtual time in tests.
+    ``worker`` is True in worker processes: they alone take runs whose code ended a process.
+    An object serves one thread at a time; its connection is that of the calling thread.
+    """
+
+    def __init__(
+        self, alias: str | None = None, clock: Callable[[], datetime] | None = None, *, worker: bool = False
+    ) -> None:
+        self.alias = alias or get_settings().DATABASE
+        self.clock = clock
+        self.worker = worker
+        self._own: Any = None  # the connection on which a ``transaction`` of this object is open
+        self.sql: Dialect = dialect_for(self.alias)
+        self._looks: dict[str, _Look] = {}
+        self._deferred: dict[UUID, float] = {}
+        self.absent: set[str] = set()
+        # until when it is believed, and what live workers have
+        self._living: tuple[float, set[tuple[str, int]]] = (0.0, set())
+        self._turn = 0
+
+    @property
+    def domain(self) -> str:
+        """Tells this database from others, in names of files."""
+        found = connections[self.alias].settings_dict
+        which = "|".join([self.sql.name, *(str(found.get(key) or "") for key in ("HOST", "PORT", "NAME"))])
+        return blake2s(which.encode(), digest_size=8).hexdigest()
+
+    @property
+    def turn_size(self) -> int:
+        return get_settings().TURN_SIZE or self.sql.turn_size
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction of the alias, or a savepoint inside one that is open.
+
+        On SQLite the writer lock is taken at once.
+        """
+        connection, outer = connections[self.alias], self._own
+        outermost = not connection.in_atomic_block
+        with transaction.atomic(using=self.alias):
+            if outermost:
+                self.sql.begin()
+                if self.worker:
+                    limit_transaction(self.alias)
+            self._own = connection
+            try:
+                yield
+            finally:
+                self._own = outer
+
+    def joined(self) -> AbstractContextManager[None]:
+        """Part of our own ``transaction``, which fails with it, without a savepoint; where none is open, one."""
+        connection = connections[self.alias]
+        return nullcontext() if connection.in_atomic_block and self._own is connection else self.transaction()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        with transaction.atomic(using=self.alias):
+            yield
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A savepoint for an atomic activity.
+
+        Its end raises what deferred constraints (Django's foreign keys) would raise at the commit.
+        """
+        with self.savepoint(), self.sql.checked(statement_timeout=worker_statement_timeout(self.alias)):
+            yield
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Call it after the commit of the transaction that is open, or now if none is; what it raises is logged."""
+        transaction.on_commit(callback, using=self.alias, robust=True)
+
+    def transient(self, exc: BaseException) -> bool:
+        """Whether the same work may succeed on another try.
+
+        Lock timeout, deadlock, serialization failure, a cancelled statement.
+        """
+        return self.sql.transient(exc)
+
+    def interrupted(self, exc: BaseException) -> bool:
+        """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
+        return self.sql.interrupted(exc)
+
+    def lost(self, exc: BaseException) -> bool:
+        """Whether the connection is gone: nothing was committed, and the caller should reconnect."""
+        if isinstance(exc, InterfaceError):
+            return True
+        return isinstance(exc, OperationalError) and not self.sql.transient(exc) and self.sql.over(exc)
+
+    # --- claiming ----------------------------------------------------------------------------------------------------
+
+    def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
+        """Lock runs that are due or have fresh messages.
+
+        With ``chains`` exactly these, as far as nobody else has them locked.
+
+        A run whose code ended a process comes by its name only to workers.
+        """
+        if chains:
+            return [s for s in self._lock(chains) if self.worker or not s.crashes]
+        claimed: dict[UUID, RunState] = {}
+        self._turn += 1
+        for i in range(len(queues)):  # the first queue takes turns, so that none starves the others
+            queue = queues[(self._turn + i) % len(queues)]
+            if len(claimed) >= limit:
+                break
+            # Messages first: they go to runs that are in memory. Due runs get a share even where messages would fill
+            # the turn.
+            self._claim_fresh(queue, limit - len(claimed), claimed)
+            self._claim_due(queue, max(limit - len(claimed), limit // 4, 1), claimed)
+        return list(claimed.values())
+
+    def _claim_due(self, queue: str, limit: int, claimed: dict[UUID, RunState]) -> None:
+        look = self._looks.setdefault(queue, _Look())
+        started = time.monotonic()
+        low = look.low
+        if started - look.full_at >= _FULL_EVERY or self.clock is not None:
+            low, look.full_at = None, started
+        now, parameters = self.sql.instant(self.clock)
+        above = "" if low is None else " and due_at > %s"
+        deferred, excluded = self._exclusion("id")
+        rows = self.sql.select(
+            f"select {_STATE.names} from temporalex_chain where queue = %s{above} and due_at <= {now}{deferred}"
+            f" order by due_at limit %s{self.sql.skip_locked()}",
+            [queue, *([] if low is None else [low]), *parameters, *excluded, limit],
+            _STATE.types,
+        )
+        states = [_state(row) for row in rows]
+        claimed.update((s.chain_id, s) for s in states)
+        if len(states) == limit and states[0].due_at is not None:
+            look.low = states[0].due_at - _RECENT
+        elif low is None and states and states[-1].due_at is not None:
+            look.low = states[-1].due_at - _RECENT
+
+    def _claim_fresh(self, queue: str, limit: int, claimed: dict[UUID, RunState]) -> None:
+        look = self._looks.setdefault(queue, _Look())
+        found = self._fresh_chains(queue, look.cursor, limit)
+        if look.cursor is not None and len(found) < limit:  # the end of the circle: go on at its beginning
+            found += [c for c in self._fresh_chains(queue, None, limit - len(found)) if c not in set(found)]
+            look.cursor = None
+        if len(found) >= limit:
+            look.cursor = found[-1]
+        wanted = [c for c in found if c not in claimed and not self.is_deferred(c)]
+        if wanted:
+            locked = {state.chain_id: state for state in self._lock(wanted)}
+            claimed.update((c, locked[c]) for c in wanted if c in locked)
+
+    def _fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> list[UUID]:
+        """Distinct chains with fresh messages, by a loose scan of the index.
+
+        One probe a chain, however many messages it has.
+        """
+        after = "" if cursor is None else " and chain_id > %s"
+        rows = self.sql.select(
+            "with recursive r(chain_id) as ("
+            f" select (select chain_id from temporalex_message where fresh and queue = %s{after} order by chain_id limit 1)"
+            " union all"
+            " select (select m.chain_id from temporalex_message m where m.fresh and m.queue = %s and m.chain_id > r.chain_id"
+            " order by m.chain_id limit 1) from r where r.chain_id is not null"
+            ") select chain_id from r where chain_id is not null limit %s",
+            [queue, *([] if cursor is None else [cursor]), queue, limit],
+            ("uuid",),
+        )
+        return [row[0] for row in rows]
+
+    def _lock(self, chains: Collection[UUID]) -> list[RunState]:
+        test, parameter = self.sql.among(chains, "uuid")
+        now, parameters = self.sql.instant(self.clock)
+        rows = self.sql.select(
+            # one that is blocked for its crashes has no due time: it may be locked, for its messages to be parked
+            f"select {_STATE.names} from temporalex_chain where id {test} and (crashes = 0 or due_at is null or due_at <= {now})"
+            f"{self.sql.skip_locked()}",
+            [parameter, *parameters],
+            _STATE.types,
+        )
+        return [_state(row) for row in rows]
+
+    def queue_for(self, chain: UUID, *, patience: float) -> None:
+        """Stand in line for a chain, then for the rows that its atomic activities lock, each so long.
+
+        Until the transaction ends.
+
+        A lock of its own says so to callers that have such a row and wait for the chain: see ``lock``.
+        """
+        self.sql.stand_in_line(_number(chain))
+        self.lock(chain, wait=patience)
+        self.sql.set_lock_timeout(patience)
+
+    def lock(self, chain: UUID, *, wait: float, gives_way: bool = False) -> bool:
+        """Lock one chain, waiting at most ``wait`` seconds in slices of under one second.
+
+        ``claim(chains=[chain])`` then gets it.
+
+        ``gives_way``: the transaction may hold what a worker stands in line for that has the chain (``queue_for``); no
+        more waiting then.
+
+        Inside a transaction only. Each slice is a savepoint, and the session's ``lock_timeout`` is put back, so a wait
+        in vain leaves the caller's transaction whole. True at once where the writer lock
+        is held.
+        """
+        if self.sql.writer_lock:
+            return True
+        deadline = time.monotonic() + wait
+        while True:
+            if gives_way and self.sql.is_waited_for(_number(chain)):
+                return False
+            slice_ = min(_GIVING_WAY if gives_way else _SLICE, deadline - time.monotonic())
+            try:
+                with self.savepoint(), self.sql.lock_timeout(slice_):
+                    self.sql.select(
+                        "select id from temporalex_chain where id = %s for no key update", [chain], ("uuid",)
+                    )
+                return True
+            except DatabaseError as exc:
+                if not self.sql.transient(exc):
+                    raise
+                if deadline - time.monotonic() <= 0:
+                    return False
+
+    def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
+        """Leave these runs alone for so long: kept in memory, nothing is written.
+
+        The last word counts; 0: no longer.
+        """
+        until = time.monotonic() + seconds
+        for chain in chains:
+            if seconds:
+                self._deferred[chain] = until
+            else:
+                self._deferred.pop(chain, None)
+
+    def is_deferred(self, chain: UUID) -> bool:
+        return bool(self._deferred) and self._deferred.get(chain, 0.0) > time.monotonic()
+
+    def _exclusion(self, column: str) -> tuple[str, list[Any]]:
+        if not self._deferred:
+            return "", []
+        now = time.monotonic()
+        self._deferred = {chain: until for chain, until in self._deferred.items() if until > now}
+        test, parameter = self.sql.among(list(self._deferred), "uuid")
+        return f" and not ({column} {test})", [parameter]
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
+        if not runs:
+            return {}
+        test, parameter = self.sql.among(runs, "uuid")
+        found = {}
+        for row in self.sql.select(_FACTS.select(f"where id {test}"), [parameter], _FACTS.types):
+            stored = _FACTS.raw(row)
+            with reading(f"the input of {stored['workflow']} {stored['workflow_id']}", run=stored["run_id"]):
+                facts = RunFacts(**_FACTS.read(row))
+            found[facts.run_id] = facts
+        return found
+
+    def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
+        found: dict[UUID, list[HistoryEvent]] = {run: [] for run in after}
+        rows = self.sql.write_returning(
+            _BEHIND.columns,
+            f"select h.run_id, {_EVENT.of('h')} from {EVENTS.name} h, v"
+            " where h.run_id {key} and h.run_id = v.run_id and h.seq > v.seq order by h.run_id, h.seq",
+            after.items(),
+            ("uuid", *_EVENT.types),
+            key="run_id",
+        )
+        for run, *event in rows:
+            found[run].append(_event(run, event))
+        return found
+
+    def page(self, run_id: UUID, *, after: int, most: int) -> list[HistoryEvent]:
+        rows = self.sql.select(
+            _EVENT.select("where run_id = %s and seq > %s order by seq limit %s"), [run_id, after, most], _EVENT.types
+        )
+        return [_event(run_id, row) for row in rows]
+
+    def markers(self, run_id: UUID) -> set[str]:
+        rows = self.sql.select(
+            "select attributes from temporalex_history_event where run_id = %s and kind = 'PatchMarked'",
+            [run_id],
+            ("bytea",),
+        )
+        decode = codec().decode
+        with reading(f"a marker of run {run_id}", run=run_id):
+            return {decode(attributes)["id"] for (attributes,) in rows}
+
+    def now(self) -> datetime:
+        if self.clock is not None:
+            return self.clock()
+        now, parameters = self.sql.instant(None, live=True)
+        moment: datetime = self.sql.select(f"select {now}", parameters, ("timestamptz",))[0][0]
+        return moment
+
+    def new_token(self) -> int:
+        return token()
+
+    def new_run_id(self) -> UUID:
+        return uuid7()
+
+    def next_due(self, *, queues: Sequence[str]) -> float | None:
+        """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever."""
+        now, parameters = self.sql.instant(self.clock)
+        deferred, excluded = self._exclusion("id")
+        # one probe of an index for each queue: a membership test would read every row that waits
+        runs, tasks, fresh = [], [], []
+        for queue in queues:
+            runs.append(
+                "(select due_at from temporalex_chain where queue = %s and due_at is not null"
+                f"{deferred} order by due_at limit 1)"
+            )
+            parameters += [queue, *excluded]
+        here, absent = self.here()
+        for queue in queues:
+            tasks.append(
+                f"(select due_at from temporalex_activity_task where queue = %s{here} and owner is null and not atomic"
+                " order by due_at limit 1)"
+            )
+            parameters += [queue, *absent]
+        for queue in queues:
+            fresh.append("exists (select 1 from temporalex_message where fresh and queue = %s)")
+            parameters.append(queue)
+        expiry = "(select min(expires_at) from temporalex_activity_task where expires_at is not null)"
+        rows = self.sql.select(
+            f"select {', '.join([now, *runs, *tasks, expiry])}, {' or '.join(fresh)}",
+            parameters,
+            ("timestamptz", *("timestamptz" for _ in (*runs, *tasks)), "timestamptz", "bool"),
+        )
+        moment, *dues, rung = rows[0]
+        if rung:
+            return 0.0
+        waits = [max(0.0, (due - moment).total_seconds()) for due in dues if due is not None]
+        if self._deferred:  # those that are left alone may be due when that is over
+            waits.append(max(0.01, min(self._deferred.values()) - time.monotonic()))
+        return min(waits, default=None)
+
+    def live_workers_with(self, workflow: str, version: int) -> bool:
+        """Whether some worker with a valid lease has registered that version of the class, as of a moment ago."""
+        until, there = self._living
+        if self.clock is None and time.monotonic() < until:
+            return (workflow, version) in there
+        now, parameters = self.sql.instant(self.clock)
+        rows = self.sql.select(
+            f"select cast(workflows as text) from temporalex_worker where expires_at > {now} and buried_at is null",
+            parameters,
+            ("text",),
+        )
+        import json  # noqa: PLC0415 - the column is JSON in both dialects, the codec is not for it
+
+        there = {(name, number) for (text,) in rows for name, numbers in json.loads(text).items() for number in numbers}
+        self._living = (time.monotonic() + _LIVING_FOR, there)
+        return (workflow, version) in there
+
+
+def _number(chain: UUID) -> int:
+    """By which whoever stands in line for a chain is known."""
+    return chain.int & 0x7FFFFFFF
+
+
+def _state(row: tuple[Any, ...]) -> RunState:
+    return RunState(**_STATE.raw(row))
+
+
+def _event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
+    seq, activation, kind, at, attributes = row
+    with reading(f"event {seq} ({kind}) of run {run}", run=run):
+        return HistoryEvent(seq, activation, kind, at, codec().decode(attributes), len(attributes))

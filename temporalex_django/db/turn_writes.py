@@ -1,0 +1,227 @@
+"""What a turn stores: one statement a table, however many runs it advanced."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.conf import codec
+from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.other_runs import OtherRuns
+from temporalex_django.db.permissions import audit_refused
+from temporalex_django.db.rows import CHAINS, EVENTS, MESSAGES, RUNS, TASKS, Pick
+from temporalex_django.engine.storage import NewTask, RunState, RunWrite, Taker, TaskState
+
+_EVENT = EVENTS.pick("run_id", "seq", "activation", "kind", "at", "attributes")
+_EVENT_INSERT = _EVENT.insert
+_TASK = TASKS.pick(
+    *("chain_id", "run_id", "workflow_id", "workflow", "seq", "activity", "call", "options", "queue", "run_queue"),
+    *("atomic", "max_attempts", "scheduled_at", "due_at", "close_at", "schedule_to_start", "start_to_close"),
+    *("heartbeat_timeout", "tags", "metadata", "expires_at"),
+)
+_TASK_INSERT = _TASK.insert
+_TAKEN = TASKS.pick(*_TASK.picked, "owner", "attempt")
+_TAKEN_INSERT = f"{_TAKEN.insert} returning id, run_id, seq"
+_CALL = _TASK.picked.index("call")
+_COMMAND = TASKS.pick("run_id", "seq")
+_DUE = TASKS.pick("run_id", "seq", "attempt", "due_at")
+_DUE_UPDATE = _DUE.update("run_id", "seq")
+#: All that a turn says of a chain; its queue is that of its run for good.
+_CHAIN = CHAINS.pick_for(RunState, chain_id="id", queue=None)
+_CHAIN_UPDATE = _CHAIN.update("id", open_key="case when v.closed then null else open_key end")
+_SETTLED = MESSAGES.pick("id", "outcome_status", "outcome")
+_SETTLED_UPDATE = _SETTLED.update("id", fresh="false", settled="true")
+_OUTCOME = MESSAGES.pick("chain_id", "request_id", "outcome_status", "outcome")
+_OUTCOME_UPDATE = _OUTCOME.update("chain_id", "request_id")
+_CLOSED = MESSAGES.pick("chain_id", "outcome_status", "outcome")
+_CLOSED_UPDATE = _CLOSED.update(
+    "chain_id", only=f" and {MESSAGES.name}.kind = 'update' and {MESSAGES.name}.outcome_status = 'accepted'"
+)
+_WAITING = MESSAGES.pick("id", "after")
+_WAITING_UPDATE = _WAITING.update("id", fresh="false")
+#: Columns of a run that a turn may change.
+_CHANGED = ("status", "published", "accepts", "waiting_for", "started_at", "closed_at", "closing", "blocked")
+_NEXT = RUNS.pick("id", "args", "seed", "carried_messages", "created_at", previous="uuid")
+#: What the next run of a chain has from the one before.
+_INHERITED = (
+    *("chain_id", "workflow_id", "workflow", "version", "queue", "parent", "parent_chain_id", "parent_run_id"),
+    *("parent_seq", "parent_close", "expires_at", "run_timeout", "subject_type_id", "subject_id", "tags", "metadata"),
+    "search_attributes",
+)
+_NEXT_INSERT = RUNS.insert(
+    {**{name: f"v.{name}" for name in _NEXT.picked}, **{name: f"o.{name}" for name in _INHERITED}},
+    f"from v join {RUNS.name} o on o.id = v.previous where o.id {{key}}",
+)
+
+
+@cache
+def _change(names: tuple[str, ...]) -> tuple[Pick, str]:
+    """The statement that changes these columns, each in the rows that ``v`` says have a new value of it."""
+    pick = RUNS.pick("id", *names, **{f"has_{name}": "bool" for name in names})
+    sets = {name: f"case when v.has_{name} then v.{name} else {RUNS.name}.{name} end" for name in names}
+    return pick, RUNS.update(sets, f"from v where {RUNS.name}.id = v.id and {RUNS.name}.id {{key}}")
+
+
+class TurnStatements(ABC):
+    """The writing half of ``Storage``. All of it runs inside the turn's transaction, on chains that it has locked."""
+
+    sql: Dialect
+    clock: Callable[[], datetime] | None
+    alias: str
+
+    @abstractmethod
+    def now(self) -> datetime: ...
+
+    def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
+        """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
+        OtherRuns(self.sql, self.clock).write(writes)
+        taken = self._write_taken(writes, taker) if taker is not None and self.sql.claims_on_insert else {}
+        self._warn_of_unfinished([w for w in writes if w.cut_off])
+        with self.sql.together():
+            events = (
+                [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes] for w in writes for e in w.events
+            )
+            self.sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.rows(events))
+            self._write_tasks(writes, taken)
+            self._write_inbox(writes)
+            if refused := [refused for w in writes for refused in w.refused]:
+                audit_refused(refused, alias=self.alias)
+            self._write_runs(writes)
+            self._write_chains(writes)
+        return list(taken.values())
+
+    def _warn_of_unfinished(self, writes: Sequence[RunWrite]) -> None:
+        for write in writes:
+            rows = self.sql.select(
+                "select name from temporalex_message where chain_id = %s and kind = 'update' and outcome_status = 'accepted'"
+                " order by id",
+                [write.run.chain_id],
+                ("text",),
+            )
+            write.warn_of_unfinished([name for (name,) in rows])
+
+    def _write_chains(self, writes: Sequence[RunWrite]) -> None:
+        rows = [_CHAIN.values_of(_as_stored(w)) for w in writes]
+        self.sql.write(_CHAIN.columns, _CHAIN_UPDATE, rows, key="id")
+
+    def _write_tasks(self, writes: Sequence[RunWrite], taken: Mapping[tuple[UUID, int], TaskState]) -> None:
+        new = [task_row(t, w.run.queue) for w in writes for t in w.tasks if (t.run_id, t.seq) not in taken]
+        self.sql.write(_TASK.columns, _TASK_INSERT, _TASK.rows(new))
+        again = [(w.run.run_id, seq, attempt, due) for w in writes for seq, (attempt, due) in w.retried_tasks.items()]
+        again += [(t.run_id, t.seq, t.attempt, t.due_at) for w in writes for t in w.tasks if t.due_at is not None]
+        self.sql.write(_DUE.columns, _DUE_UPDATE, again, key="run_id")
+        self.sql.write(
+            _COMMAND.columns,
+            "delete from temporalex_activity_task where run_id {key} and (run_id, seq) in (select run_id, seq from v)",
+            [(w.run.run_id, seq) for w in writes for seq in w.cancelled_tasks],
+            key="run_id",
+        )
+        dropped = [w.run.run_id for w in writes if w.drop_tasks]
+        if dropped:
+            test, parameter = self.sql.among(dropped, "uuid")
+            self.sql.execute(f"delete from temporalex_activity_task where run_id {test}", [parameter])
+
+    def _write_taken(self, writes: Sequence[RunWrite], taker: Taker) -> dict[tuple[UUID, int], TaskState]:
+        """Insert the activities that this worker takes at once, as claimed in their first attempt.
+
+        They are given by run and command number.
+        """
+        queues = {w.run.run_id: w.run.queue for w in writes}
+        new = taker.chooses(t for w in writes for t in w.tasks)
+        if not new:
+            return {}
+        rows = _TAKEN.rows((*task_row(t, queues[t.run_id]), taker.owner, 1) for t in new)
+        ids = self.sql.write_returning(_TAKEN.columns, _TAKEN_INSERT, rows, ("int8", *_COMMAND.types))
+        numbers = {(run, seq): task for task, run, seq in ids}
+        decode, taken = codec().decode, {}
+        for t, stored in zip(new, rows, strict=True):
+            args, kwargs = decode(stored[_CALL])  # a copy: an activity may change what it is given
+            key = t.run_id, t.seq
+            taken[key] = t.as_state(numbers[key], args=args, kwargs=kwargs, attempt=1, owner=taker.owner)
+        return taken
+
+    def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
+        consumed = [i for w in writes for i in w.consumed]
+        if consumed:
+            test, parameter = self.sql.among(consumed, "int8")
+            self.sql.execute(f"delete from temporalex_message where id {test}", [parameter])
+        parked = [i for w in writes for i in w.parked]
+        if parked:
+            test, parameter = self.sql.among(parked, "int8")
+            self.sql.execute(f"update temporalex_message set fresh = false where id {test}", [parameter])
+        settled = ((i, o.status, o.value) for w in writes for i, o in w.settled.items())
+        self.sql.write(_SETTLED.columns, _SETTLED_UPDATE, _SETTLED.rows(settled), key="id")
+        outcomes = ((w.run.chain_id, i, o.status, o.value) for w in writes for i, o in w.outcomes.items())
+        self.sql.write(_OUTCOME.columns, _OUTCOME_UPDATE, _OUTCOME.rows(outcomes), key="chain_id")
+        closed = ((w.run.chain_id, o.status, o.value) for w in writes if (o := w.closing) is not None)
+        self.sql.write(_CLOSED.columns, _CLOSED_UPDATE, _CLOSED.rows(closed), key="chain_id")
+        ended = [w.run.chain_id for w in writes if w.closing is not None]
+        if ended:  # what waited behind a handler, a pause or a block is answered by a turn that finds the run closed
+            test, parameter = self.sql.among(ended, "uuid")
+            self.sql.execute(
+                f"update temporalex_message set fresh = true where chain_id {test} and not settled and not fresh",
+                [parameter],
+            )
+        waiting = [(i, after) for w in writes for i, after in w.waiting.items()]
+        self.sql.write(_WAITING.columns, _WAITING_UPDATE, waiting, key="id")
+
+    def _write_runs(self, writes: Sequence[RunWrite]) -> None:
+        changes: list[tuple[UUID, Mapping[str, object]]] = [(w.run.run_id, w.instance) for w in writes if w.instance]
+        if changes:
+            names = tuple(name for name in _CHANGED if any(name in values for _, values in changes))
+            pick, statement = _change(names)
+            rows = pick.rows([run, *map(values.get, names), *(n in values for n in names)] for run, values in changes)
+            self.sql.write(pick.columns, statement, rows, key="id")
+        successors = [(w.run, w.next_run) for w in writes if w.next_run is not None]
+        if successors:
+            now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
+            new = ((n.run_id, n.args, n.seed, n.carried_messages, now, run.run_id) for run, n in successors)
+            self.sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.rows(new), key="previous")
+
+
+def _as_stored(w: RunWrite) -> RunState:
+    """The chain as it stands after the turn."""
+    run = w.run
+    if w.next_run is not None:  # it goes on with a run that has no history yet; time does not go back
+        new: dict[str, Any] = {
+            "head_token": None,
+            "length": 0,
+            "activations": 0,
+            "failed_tries": 0,
+            "atomic_due": None,
+            "crashes": 0,
+        }
+        return replace(run, run_id=w.next_run.run_id, due_at=run.due_at or run.activated_at, closed=False, **new)
+    crashes = 0 if w.executed else run.crashes
+    if run.closed and (run.due_at or run.deadline):
+        return replace(run, due_at=None, deadline=None, crashes=crashes)
+    return run if crashes == run.crashes else replace(run, crashes=crashes)
+
+
+def task_row(task: NewTask, run_queue: str) -> tuple[Any, ...]:
+    """What the row of a scheduled activity holds."""
+    options = task.options
+    to_start = options.get("schedule_to_start")
+    total = options.get("schedule_to_close")
+    close_at = None if total is None else task.scheduled_at + timedelta(seconds=total)
+    expires = None
+    if not task.atomic:  # atomic ones run inside a turn of their own run: nobody but the turn can time them out
+        start_by = None if to_start is None else task.scheduled_at + timedelta(seconds=to_start)
+        expires = earliest(close_at, start_by)
+    return (
+        *(task.chain_id, task.run_id, task.workflow_id, task.workflow, task.seq, task.activity),
+        *([list(task.args), dict(task.kwargs)], dict(options), task.queue, run_queue, task.atomic),
+        *(int((options.get("retry") or {}).get("max_attempts") or 0), task.scheduled_at, task.scheduled_at),
+        *(close_at, to_start, options.get("start_to_close"), options.get("heartbeat"), task.tags, task.metadata),
+        expires,
+    )
+
+
+def earliest(*moments: datetime | None) -> datetime | None:
+    """The first of those that there are."""
+    return min((m for m in moments if m is not None), default=None)

@@ -1,0 +1,161 @@
+"""What becomes of an attempt: pure decisions. Whoever runs activities (workers, environments) asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalex_django.authoring.retry import next_delay
+from temporalex_django.core import payloads
+from temporalex_django.core.failures import ReturnedErr, describe, types_of
+from temporalex_django.engine.storage import NewTask, TaskResult, TaskState
+from temporalex_django.errors import ActivityNotFound, KeyMissing, PayloadError, UnknownWorkflow
+
+#: Timeouts by which state of a task they count from.
+_QUEUED = ("schedule_to_start", "schedule_to_close")
+_RUNNING = ("start_to_close", "heartbeat", "schedule_to_close")
+
+
+#: When an activity is offered again that a worker gave back because it lacks what that needs.
+OFFERED_AGAIN = timedelta(seconds=2)
+
+
+def idempotency_key(task: TaskState) -> str:
+    """The same for every attempt of one call of an activity."""
+    return f"{task.run_id}:{task.seq}"
+
+
+def completed(task: TaskState, value: Any, *, limit: int = payloads.MAX_BYTES) -> TaskResult:
+    """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be encoded."""
+    result = payloads.plain(value, what=f"the result of {task.activity}", limit=limit)
+    return TaskResult(task=task, outcome=("ActivityCompleted", {"seq": task.seq, "result": result}))
+
+
+def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
+    """The attempt raised, or (a step's) returned ``Err``: due again by its policy, or over."""
+    retry_at = None if final else _retry_at(task, now, types_of(error))
+    if retry_at is not None:
+        return TaskResult(task=task, retry_at=retry_at)
+    attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
+    if isinstance(error, ReturnedErr):
+        attributes.update(type="Err", reason=error.reason)
+    return TaskResult(task=task, outcome=("ActivityFailed", attributes))
+
+
+def expiry(
+    task: TaskState | NewTask, *, started_at: datetime | None, beat_at: datetime | None
+) -> tuple[datetime, str] | None:
+    """When the next timeout of an activity in this state passes, and which; None when it has none.
+
+    A queued one (``started_at`` None) counts ``schedule_to_start``, from when it is due (it may have been given back),
+    and ``schedule_to_close``; a running one counts the others.
+    """
+    names: Sequence[str] = _QUEUED if started_at is None else _RUNNING
+    taken = isinstance(task, TaskState) and task.owner is not None
+    if started_at is None and task.attempt > taken:
+        names = ("schedule_to_close",)  # it was begun once: a retry that waits is not "never started"
+    return first_timeout(task, names, started_at=started_at, beat_at=beat_at)
+
+
+def first_timeout(
+    task: TaskState | NewTask, names: Sequence[str], *, started_at: datetime | None, beat_at: datetime | None
+) -> tuple[datetime, str] | None:
+    """The first of the timeouts ``names`` to pass."""
+    since = {"schedule_to_start": task.due_at, "start_to_close": started_at, "heartbeat": beat_at or started_at}
+    passes = [
+        ((since.get(name) or task.scheduled_at) + timedelta(seconds=task.options[name]), name)
+        for name in names
+        if task.options.get(name) is not None
+    ]
+    return min(passes, default=None)
+
+
+def timed_out(task: TaskState, now: datetime) -> TaskResult | None:
+    """What the passing of a timeout makes of a task; None when none has passed."""
+    passed = expiry(task, started_at=task.started_at, beat_at=task.beat_at)
+    return None if passed is None or passed[0] > now else ended_by(task, passed[1], now)
+
+
+def ended_by(task: TaskState, timeout: str, now: datetime) -> TaskResult:
+    """``start_to_close`` and ``heartbeat`` end an attempt, the two others the activity."""
+    if timeout in ("start_to_close", "heartbeat"):
+        retry_at = _retry_at(task, now, ["TimeoutError"])
+        if retry_at is not None:
+            return TaskResult(task=task, retry_at=retry_at)
+    what = f"{timeout} of {task.options[timeout]:g} s passed"
+    attributes = {
+        "seq": task.seq,
+        "type": "TimeoutError",
+        "message": what,
+        "attempts": task.attempt,
+        "timeout": timeout,
+    }
+    return TaskResult(task=task, outcome=("ActivityTimedOut", attributes))
+
+
+def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> datetime | None:
+    """When it is tried again: by its policy, and before ``schedule_to_close`` passes."""
+    delay = next_delay(task.options.get("retry"), task.attempt, error_types)
+    if delay is None:
+        return None
+    retry_at = now + timedelta(seconds=delay)
+    close = task.options.get("schedule_to_close")
+    return retry_at if close is None or retry_at < task.scheduled_at + timedelta(seconds=close) else None
+
+
+#: What another worker may have: not the fault of whoever is being run.
+ABSENT = (ActivityNotFound, KeyMissing, UnknownWorkflow)
+
+
+class Absent(Exception):
+    """An atomic activity needs what this process lacks.
+
+    Undoes the transaction of its turn, which is another worker's then.
+    """
+
+
+def hopeless(error: BaseException) -> bool:
+    """A payload that does not fit, or, where there is no other worker, no code for it.
+
+    Another attempt would end the same way.
+    """
+    return isinstance(error, (ActivityNotFound, PayloadError))
+
+
+def unknown(task: TaskState, error: BaseException) -> TaskResult:
+    """Its arguments cannot be read, or do not fit: not worth another attempt."""
+    return failed(task, error, task.due_at, final=True)
+
+
+def left(task: TaskState, error: BaseException, now: datetime) -> TaskResult:
+    """This process has not what it takes (code, or the key of a payload).
+
+    Another worker is to have the attempt, uncounted.
+    """
+    match error:
+        case KeyMissing():
+            what = f"the key {error.key!r}"
+        case UnknownWorkflow():
+            what = f"the class {task.workflow}"
+        case _:
+            what = f"{task.activity} in {task.workflow}"
+    return TaskResult(task=task, retry_at=now + OFFERED_AGAIN, count=False, waits_for=what)
+
+
+def lost(task: TaskState, now: datetime) -> TaskResult:
+    """The worker of this attempt died.
+
+    Due again at once, unless it was the last one (``max_attempts=1`` means at most once).
+    """
+    most = (task.options.get("retry") or {}).get("max_attempts", 0)
+    if not most or task.attempt < most:
+        return TaskResult(task=task, retry_at=now)
+    return TaskResult(task=task, outcome=("ActivityFailed", worker_lost(task.seq, task.attempt)))
+
+
+def worker_lost(seq: int, attempt: int, why: str | None = None) -> dict[str, Any]:
+    """Attributes of the end of an activity whose last attempt died with its worker."""
+    message = why or "the worker that ran it was lost"
+    message += "; whether it took effect is not known"
+    return {"seq": seq, "type": "WorkerLost", "message": message, "attempts": attempt, "timeout": None}

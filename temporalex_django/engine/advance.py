@@ -1,0 +1,418 @@
+"""One activation of one claimed run: what the inbox holds goes in, what is to be written comes out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID, uuid5
+
+from temporalex_django.core.failures import error_data
+from temporalex_django.core.history.activation import Activation, Completion
+from temporalex_django.core.history.commands import Command
+from temporalex_django.core.history.events import CLOSING, DELIVERED, Job
+from temporalex_django.core.senders import Judge, recorded
+from temporalex_django.engine.blocked import mark_of, next_try
+from temporalex_django.engine.cache import Cached
+from temporalex_django.engine.endings import ending, started_attributes, terminated, timed_out
+from temporalex_django.engine.other_runs import NewChild, NewMessage
+from temporalex_django.engine.shapes import RowAtPresent
+from temporalex_django.engine.storage import (
+    Inbox,
+    InboxMessage,
+    NewEvent,
+    NewRun,
+    NewTask,
+    Outcome,
+    Refused,
+    RunFacts,
+    RunState,
+    RunWrite,
+)
+from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
+
+_RESULTS = ("activity", "child", "external")
+_MESSAGES = ("signal", "update", "resume")
+
+
+class Advance:
+    """Builds the ``RunWrite`` of one run."""
+
+    def __init__(self, run: RunState, messages: Inbox, now: datetime, *, inline_atomic: bool = True) -> None:
+        self.run = run
+        self.left = messages.more  # whether there is more in the inbox than is read, and in the end than was delivered
+        self._inline_atomic = inline_atomic
+        # updates that waited were here before all others, whatever their ids
+        self.messages = sorted(messages, key=lambda message: message.after is None)
+        self.now = max(now, run.activated_at) if run.activated_at is not None else now
+        self.write = RunWrite(run=run)
+        self._sent: list[tuple[Job, InboxMessage]] = []  # signals that somebody is named for
+
+    def closed(self) -> RunWrite:
+        """The chain is closed: its messages are answered, never silently dropped."""
+        for message in self.messages:
+            self._undelivered(message)
+        self.run.due_at = None
+        return self.write
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run is to be closed without running its code: its parent closed, or its time is over."""
+        run = self.run
+        if run.closed:
+            return False
+        late = run.deadline is not None and run.deadline <= self.now and not run.paused
+        return late or any(message.kind == "terminate" for message in self.messages)
+
+    def ended(self, facts: RunFacts) -> RunWrite:
+        """Close it, whatever state it is in."""
+        reasons = [message.body.get("reason", "") for message in self.messages if message.kind == "terminate"]
+        if reasons:
+            self.write = terminated(self.run, reason=reasons[0], now=self.now, facts=facts)
+        else:
+            self.write = timed_out(self.run, now=self.now, facts=facts)
+        for message in self.messages:
+            self._undelivered(message)
+        return self.write
+
+    def parked(self) -> RunWrite:
+        """The run is blocked or paused and not due: its messages wait without waking anybody."""
+        self.write.parked = [message.id for message in self.messages]
+        return self.write
+
+    def blocked(self, error: BaseException, *, retry: bool = True, waits_for: str | None = None) -> RunWrite:
+        """The activation failed: nothing of it is written, the run stays open and says why.
+
+        ``waits_for`` what no worker has.
+        """
+        run = self.run
+        run.failed_tries += 1
+        again = next_try(run.failed_tries, self.now) if retry else None
+        run.due_at = min((moment for moment in (again, run.deadline) if moment is not None), default=None)
+        self.write.instance["blocked"] = mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
+        return self.parked()
+
+    def activate(
+        self,
+        entry: Cached,
+        *,
+        token: int,
+        new_run_id: Callable[[], UUID],
+        results: Sequence[Job] = (),
+        limits: Mapping[str, Any] = MappingProxyType({}),
+        enough: Callable[[], bool] | None = None,
+        judge: Judge | None = None,
+    ) -> RunWrite:
+        """Deliver what is there. ``results`` are outcomes of atomic activities of this very transaction.
+
+        Of the messages as many as ``enough`` (see ``Executor.activate``) lets through: with some left the run is due
+        again at once. ``limits`` are ``admit_updates`` and ``max_pending`` of the activation, where the host has them;
+        ``judge`` says who may send what.
+        """
+        self._new_run_id = new_run_id
+        self.write.executed = True
+        run, executor = self.run, entry.executor
+        start, jobs = self._jobs(entry, results)
+        if jobs or start is not None or executor.unfinished:
+            activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
+            completion = executor.activate(activation, enough=enough, judge=judge)
+            entry.payloads += sum(message.size for message in self.messages)
+        else:
+            completion = Completion()
+        if completion.changed:
+            self._record(completion, entry, start, {"head": token, **limits})
+            self.write.commands = completion.commands
+            self.write.notes = completion.notes
+        if completion.refused:
+            self._refuse(completion, entry)
+        self._settle(completion)
+        self._commands(completion, entry)
+        if run.failed_tries:
+            run.failed_tries = 0
+            self.write.instance["blocked"] = None
+        if completion.closed is not None and completion.changed:
+            self._close(completion, entry)
+        else:
+            self.left = self.left or completion.unapplied > 0 or completion.dispatched is not None
+            moments = (executor.next_timer(), run.atomic_due, run.deadline, self.now if self.left else None)
+            run.due_at = min((moment for moment in moments if moment is not None), default=None)
+            self._show(entry)
+        return self.write
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def _jobs(self, entry: Cached, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
+        """Jobs in the order in which they are applied.
+
+        Timers by their time, results, a cancel request, then messages in order of arrival.
+        """
+        run = self.run
+        start = None
+        delivered: list[Job] = []
+        jobs = [Job("TimerFired", {"seq": number}) for _, number in entry.executor.due_timers(self.now)]
+        jobs += results
+        cancels: list[Job] = []
+        later: list[Job] = []
+        if run.head_token is None:
+            facts = entry.facts
+            start = {"args": facts.args, "seed": facts.seed}
+            if facts.snapshot is not None:
+                start["snapshot"] = facts.snapshot
+            if facts.carried_messages is not None:
+                signals, cancel = facts.carried_messages["signals"], facts.carried_messages["cancel"]
+                start["carried"] = len(signals)
+                later = [Job("SignalReceived", dict(signal)) for signal in signals]
+                cancels += [] if cancel is None else [Job("CancelRequested", cancel)]
+        for message in self.messages:
+            if message.kind in _RESULTS:
+                self.write.consumed.append(message.id)
+                if message.run_id == run.run_id:
+                    (delivered if message.name == DELIVERED else jobs).append(Job(message.name, message.body))
+            elif message.kind == "cancel":
+                self.write.consumed.append(message.id)
+                cancels.append(Job("CancelRequested", message.body))
+            elif message.kind == "terminate":
+                continue  # came while an atomic activity ran; the next turn obeys it
+            elif message.kind == "signal":
+                signal = {"name": message.name, "payload": message.body, **recorded(message.sender)}
+                later.append(Job("SignalReceived", signal))
+                if message.sender is not None:
+                    self._sent.append((later[-1], message))
+            elif message.kind == "resume":
+                resume = {"id": message.request_id, "request": message.body, **recorded(message.sender)}
+                later.append(Job("ResumeRequested", resume))
+            else:
+                update = {"id": message.request_id, "name": message.name, "args": message.body, "after": message.after}
+                later.append(Job("UpdateRequested", {**update, **recorded(message.sender)}))
+        return start, [*delivered, *jobs, *cancels, *later]
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def _record(
+        self, completion: Completion, entry: Cached, start: dict[str, Any] | None, stamp: dict[str, Any]
+    ) -> None:
+        run = self.run
+        run.activations += 1
+        run.activated_at = self.now
+        run.head_token = stamp["head"]
+        if start is not None:
+            self._event("WorkflowStarted", started_attributes(entry.facts))
+        if delivered := [job.attributes["seq"] for job in completion.jobs if job.kind == DELIVERED]:
+            stamp["delivered"] = delivered
+        if refused := [refusal.number for refusal in completion.refused if refusal.number is not None]:
+            stamp["refused"] = refused
+        if completion.dispatched is not None:
+            stamp["dispatched"] = completion.dispatched
+        self._event("ActivationStarted", stamp)
+        entry.head, entry.head_at = stamp["head"], run.length
+        for job in completion.jobs:
+            if job.kind != DELIVERED:
+                self._event(job.kind, job.attributes)
+        for command in completion.commands:
+            self._event(command.event_kind, command.event_attributes())
+        entry.length = run.length
+
+    def _event(self, kind: str, attributes: dict[str, Any]) -> None:
+        run = self.run
+        run.length += 1
+        event = NewEvent(number=run.length, activation=run.activations, kind=kind, at=self.now, attributes=attributes)
+        self.write.events.append(event)
+
+    def _refuse(self, completion: Completion, entry: Cached) -> None:
+        """Signals whose senders may not send them: settled with the reason, and audited."""
+        facts, by_job = entry.facts, {id(job): message for job, message in self._sent}
+        for refusal in completion.refused:
+            refused = Refused(
+                run_id=self.run.run_id,
+                workflow=facts.workflow,
+                workflow_id=facts.workflow_id,
+                at=self.now,
+                signal=refusal.name,
+                permission=refusal.permission,
+                sender=refusal.sender,
+            )
+            self.write.refused.append(refused)
+            message = by_job.get(id(refusal.job))
+            if message is not None:
+                error = ActionNotPermitted(refused.reason)
+                self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
+
+    def _settle(self, completion: Completion) -> None:
+        """Every message that was read has an end now, or a place to wait."""
+        write = self.write
+        outcomes = _outcomes(completion)
+        rejected = {
+            update: Outcome(status="rejected", value=error_data(error)) for update, error in completion.rejected
+        }
+        pending = dict(completion.pending)
+        inbox = [message for message in self.messages if message.kind in _MESSAGES]
+        cut = len(inbox) - completion.unapplied
+        for message in inbox[:cut]:
+            if message.id in write.settled:
+                continue  # a signal that was refused
+            if message.kind == "signal" and message.request_id is None:
+                write.consumed.append(message.id)
+            elif message.kind == "signal":  # its row stays, so that it is not taken twice when it is sent again
+                write.settled[message.id] = Outcome(status="completed")
+            elif message.request_id in outcomes:
+                write.settled[message.id] = outcomes.pop(message.request_id)
+            elif message.request_id in rejected:
+                write.settled[message.id] = rejected[message.request_id]
+            elif message.request_id in pending:
+                write.waiting[message.id] = pending[message.request_id]
+        if completion.closed not in (None, "ContinueAsNew"):  # else the next turn, or run of the chain, reads them
+            for message in inbox[cut:]:
+                self._undelivered(message)
+        write.outcomes.update(outcomes)
+
+    def _undelivered(self, message: InboxMessage) -> None:
+        if message.kind in _MESSAGES:
+            error = WorkflowClosed(f"the run was closed before the {message.kind} {message.name!r} was delivered")
+            status = "undelivered" if message.kind == "signal" else "rejected"
+            self.write.settled[message.id] = Outcome(status=status, value=error_data(error))
+        elif message.id not in self.write.consumed:
+            self.write.consumed.append(message.id)
+
+    def _commands(self, completion: Completion, entry: Cached) -> None:
+        run, facts, write = self.run, entry.facts, self.write
+        cancelled = {command.seq for command in completion.commands if command.kind == "CancelActivity"}
+        definition = entry.executor.definition
+        for command in completion.commands:
+            if command.kind == "ScheduleActivity" and command.seq is not None and command.seq not in cancelled:
+                attributes = command.attributes
+                options = attributes.get("options", {})
+                atomic = bool(options.get("atomic"))
+                task = NewTask(
+                    run_id=run.run_id,
+                    chain_id=run.chain_id,
+                    workflow_id=facts.workflow_id,
+                    workflow=facts.workflow,
+                    seq=command.seq,
+                    activity=attributes["activity"],
+                    args=attributes["args"],
+                    kwargs=attributes.get("kwargs", {}),
+                    options=options,
+                    queue=options.get("queue") or run.queue,
+                    atomic=atomic,
+                    scheduled_at=self.now,
+                    tags=definition.tags,
+                    metadata=definition.metadata,
+                )
+                write.tasks.append(task)
+                if atomic and self._inline_atomic:  # else whoever claims tasks runs it
+                    run.atomic_due = self.now
+            elif command.kind == "StartChild":
+                write.children.append(self._child(command, facts))
+            elif command.kind in ("SignalExternal", "CancelExternal"):
+                write.messages.append(self._message(command, facts))
+        write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
+
+    def _child(self, command: Command, facts: RunFacts) -> NewChild:
+        attributes = command.attributes
+        assert command.seq is not None
+        options = {name: value for name, value in attributes.items() if name != "id"}
+        return NewChild(
+            workflow_id=attributes["id"],
+            seed=uuid5(self.run.run_id, str(command.seq)).int >> 66,
+            at=self.now,
+            parent=facts.workflow_id,
+            parent_chain=self.run.chain_id,
+            parent_run=self.run.run_id,
+            parent_seq=command.seq,
+            **options,
+        )
+
+    def _message(self, command: Command, facts: RunFacts) -> NewMessage:
+        attributes, run = command.attributes, self.run
+        assert command.seq is not None
+        signal = command.kind == "SignalExternal"
+        child = attributes.get("child")
+        return NewMessage(
+            kind="signal" if signal else "cancel",
+            name=attributes["name"] if signal else "",
+            body=attributes["payload"] if signal else {"reason": f"asked by {facts.workflow_id}"},
+            workflow_id=attributes["id"],
+            child=None if child is None else (run.run_id, child),
+            ask=(run.chain_id, run.run_id, command.seq),
+        )
+
+    def _close(self, completion: Completion, entry: Cached) -> None:
+        run, write = self.run, self.write
+        event = write.events[-1]
+        status = CLOSING[event.kind]
+        write.drop_tasks = True
+        write.tasks = []
+        write.close_children = entry.executor.had_children
+        run.atomic_due = None
+        write.instance.update(
+            {
+                "status": status,
+                "waiting_for": [],
+                "accepts": {"signals": [], "updates": []},
+                "closed_at": self.now,
+                "closing": event.attributes,
+            }
+        )
+        if run.activations == 1:
+            write.instance["started_at"] = self.now
+        if entry.shown is None or entry.shown.get("publications") != entry.executor.publications:
+            write.instance["published"] = entry.executor.published
+        if completion.closed == "ContinueAsNew":
+            write.next_run = NewRun(
+                run_id=self._new_run_id(),
+                args=event.attributes["args"],
+                seed=entry.executor.rng.getrandbits(62),
+                carried_messages=completion.carried,
+            )
+            facts = entry.facts
+            run.due_at = self.now
+            run.deadline = facts.deadline(self.now)
+            return
+        run.closed = True
+        run.due_at = None
+        run.deadline = None
+        write.messages += ending(entry.facts, status, event.attributes)
+        error = WorkflowClosed(
+            f"{entry.facts.workflow} {entry.facts.workflow_id} closed ({status}) before the update was done"
+        )
+        write.closing = Outcome(status="failed", value=error_data(error))
+
+    def _show(self, entry: Cached) -> None:
+        """Columns of the run's row that differ from what they say now."""
+        executor = entry.executor
+        shown: RowAtPresent = {
+            "status": "running" if executor.busy else "waiting",
+            "waiting_for": executor.waiting_for,
+            "accepts": executor.accepts,
+            "publications": executor.publications,
+        }
+        before, entry.shown = entry.shown, shown
+        changes = self.write.instance
+        if before is None or before["status"] != shown["status"]:
+            changes["status"] = shown["status"]
+        if before is None or before["waiting_for"] != shown["waiting_for"]:
+            changes["waiting_for"] = shown["waiting_for"]
+        if before is None or before["accepts"] != shown["accepts"]:
+            changes["accepts"] = shown["accepts"]
+        if before is None or before["publications"] != shown["publications"]:
+            changes["published"] = executor.published
+        if self.run.activations == 1 and self.write.events:
+            changes["started_at"] = self.now
+
+
+def _outcomes(completion: Completion) -> dict[str, Outcome]:
+    """What the updates and resumes that ended, or were accepted, get for an answer."""
+    found: dict[str, Outcome] = {}
+    for command in completion.commands:
+        attributes = command.attributes
+        match command.kind:
+            case "AcceptUpdate":
+                found[attributes["id"]] = Outcome(status="accepted")
+            case "CompleteUpdate":
+                found[attributes["id"]] = Outcome(status="completed", value=attributes["result"])
+            case "FailUpdate":
+                failure = {key: attributes[key] for key in ("type", "message")}
+                found[attributes["id"]] = Outcome(status="failed", value={"code": "update_failed", **failure})
+    found.update((resume, Outcome(status="completed")) for resume in completion.resumed)
+    return found

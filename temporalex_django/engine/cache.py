@@ -1,0 +1,101 @@
+"""Executors kept in memory between turns. Each entry carries the ``head`` token of the activation that it stands at."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from uuid import UUID
+
+from temporalex_django.core.executor import Executor
+from temporalex_django.engine.shapes import RowAtPresent
+from temporalex_django.engine.storage import RunFacts
+
+#: Bytes of an executor that does next to nothing, of each event that it has seen, and of a byte of payload as Python
+#: objects: measured on CPython 3.13, good for a limit.
+_EXECUTOR = 25_000
+_EVENT = 50
+_PAYLOADS = 4
+
+
+@dataclass(slots=True)
+class Cached:
+    """An executor and where it stands.
+
+    ``head_at`` is the number of the event that carries ``head``; ``length`` how many events the executor has seen.
+    ``shown`` is what the row of the run says at present, so that only changes are written; None when not known.
+    ``payloads``: bytes that came in. ``crashes``: how many the run had when this one was built.
+    """
+
+    executor: Executor
+    facts: RunFacts
+    head: int | None
+    head_at: int
+    length: int
+    shown: RowAtPresent | None = None
+    payloads: int = 0
+    crashes: int = 0
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes.
+
+        Of payloads is counted what came in, whether or not the code has kept it.
+        """
+        return _EXECUTOR + _EVENT * self.length + _PAYLOADS * self.payloads
+
+
+class Cache:
+    """Bounded by a number of entries and by their ``size`` together.
+
+    Least recently used goes first, the last one stays.
+
+    An entry is taken out during its turn, so two threads never share one.
+    """
+
+    def __init__(self, size: int, *, most_bytes: int | None = None) -> None:
+        self._size = size
+        self._most_bytes = most_bytes
+        self._entries: OrderedDict[UUID, tuple[Cached, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, run_id: UUID) -> Cached | None:
+        with self._lock:
+            return self._pop(run_id)
+
+    def put(self, run_id: UUID, entry: Cached) -> None:
+        if self._size <= 0:
+            entry.executor.evict()
+            return
+        evicted: list[Cached | None] = []
+        with self._lock:
+            replaced = self._pop(run_id)
+            size = entry.size
+            self._entries[run_id] = entry, size
+            self._bytes += size
+            if replaced is not None and replaced.executor is not entry.executor:
+                evicted.append(replaced)
+            while len(self._entries) > self._size or self._is_too_large():
+                evicted.append(self._pop(next(iter(self._entries))))
+        for old in evicted:
+            if old is not None:
+                old.executor.evict()
+
+    def _is_too_large(self) -> bool:
+        return self._most_bytes is not None and self._bytes > self._most_bytes and len(self._entries) > 1
+
+    def _pop(self, run_id: UUID) -> Cached | None:
+        entry, size = self._entries.pop(run_id, (None, 0))
+        self._bytes -= size
+        return entry
+
+    def clear(self) -> None:
+        with self._lock:
+            entries, self._entries = [entry for entry, _ in self._entries.values()], OrderedDict()
+            self._bytes = 0
+        for entry in entries:
+            entry.executor.evict()
+
+    def __len__(self) -> int:
+        return len(self._entries)

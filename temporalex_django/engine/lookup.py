@@ -1,0 +1,65 @@
+"""Which run an id means.
+
+A run id before a business id, and of a business id that several workflows used the one open run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from temporalex_django.core.names import shown
+from temporalex_django.errors import AmbiguousId, InvalidId
+
+
+class Found(NamedTuple):
+    """The present run of a chain."""
+
+    chain_id: UUID
+    run_id: UUID
+    workflow: str
+    status: str
+    closed: bool
+
+
+def as_run_id(text: str) -> UUID | None:
+    """The run id that a text may be: a UUID in any of its spellings."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def the_one(ref: str, found: Iterable[Found]) -> Found | None:
+    """Of the chains of a business id, newest first: the newest; where several workflows used it, the open one.
+
+    Raises ``AmbiguousId`` when none is open, or those of several workflows are.
+    """
+    newest: dict[str, Found] = {}
+    open_ones: dict[str, Found] = {}
+    for run in found:
+        newest.setdefault(run.workflow, run)
+        if not run.closed:
+            open_ones.setdefault(run.workflow, run)
+    if len(newest) <= 1:
+        return next(iter(newest.values()), None)
+    if len(open_ones) == 1:
+        return next(iter(open_ones.values()))
+    raise ambiguous(ref, [open_ones.get(name) or newest[name] for name in sorted(newest)])
+
+
+def ambiguous(ref: str, candidates: Sequence[Found]) -> AmbiguousId:
+    """The error that names them."""
+    are = ", ".join(f"{run.workflow} ({run.status}, run {run.run_id})" for run in candidates)
+    return AmbiguousId(
+        f"the id {shown(ref)} was used by several workflows: {are}. Name the workflow, or the run by its own id",
+        candidates=[{"workflow": run.workflow, "run_id": str(run.run_id), "status": run.status} for run in candidates],
+    )
+
+
+def run_id_taken(workflow_id: str) -> InvalidId:
+    """What a start is told whose id is the id of a run."""
+    return InvalidId(
+        f"{shown(workflow_id)} is the id of a run: whoever asked for that one would get another. Take another id"
+    )

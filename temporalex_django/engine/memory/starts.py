@@ -1,0 +1,91 @@
+"""What clients write, in memory: starts and messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.core.copying import copied
+from temporalex_django.core.senders import Sender
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.lookup import run_id_taken
+from temporalex_django.engine.memory.tables import MemoryTables
+from temporalex_django.engine.resent import Sent
+from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.storage import RunFacts, RunState
+from temporalex_django.errors import AlreadyRunning
+
+
+class MemoryStarts(MemoryTables):
+    """New chains and messages."""
+
+    def start(self, start: RunStart) -> UUID:
+        """A new chain, due now.
+
+        Raises ``AlreadyRunning`` when an open run in its scope has the id, ``InvalidId`` for a run's.
+        """
+        chain_id = self._new_chain(start)
+        if chain_id is None:
+            raise AlreadyRunning(
+                f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id"
+            )
+        return chain_id
+
+    def _new_chain(self, start: RunStart) -> UUID | None:
+        """A chain with its first run; None when its id is taken in its scope. Raises ``InvalidId`` for a run's."""
+        workflow_id, key = start.workflow_id, start.open_key
+        if self._by_run_id(workflow_id) is not None:
+            raise run_id_taken(workflow_id)
+        if key is not None and self._is_taken(key, start):
+            return None
+        chain_id = uuid7()
+        facts = RunFacts.of(replace(start, args=copied(start.args)), run_id=uuid7(), started=self.clock)
+        self._new_run(chain_id, facts)
+        self._chains_of[workflow_id] = (*self._chains_of.get(workflow_id, ()), chain_id)
+        self.queues.add(start.queue)
+        if key is not None:
+            self._open_keys[chain_id] = key
+        self.chains[chain_id] = RunState(
+            chain_id=chain_id,
+            run_id=facts.run_id,
+            queue=start.queue,
+            head_token=None,
+            length=0,
+            activations=0,
+            activated_at=None,
+            due_at=self.clock,
+            deadline=start.deadline(self.clock),
+        )
+        return chain_id
+
+    def _is_taken(self, key: str, start: RunStart) -> bool:
+        """Whether an open run keeps a start out: one of its own key, or one that a wider scope sees."""
+        for chain_id in self._chains_of.get(start.workflow_id, ()):
+            if (held := self._open_keys.get(chain_id)) is None:
+                continue
+            same = self.current(chain_id).facts.workflow == start.workflow
+            if held == key or start.scope == "global" or (start.scope == "workflow" and same):
+                return True
+        return False
+
+    def send(
+        self,
+        chain_id: UUID,
+        kind: str,
+        name: str,
+        body: Any,
+        *,
+        request_id: str | None = None,
+        sender: Sender | None = None,
+    ) -> int:
+        """Put a message into the inbox of a chain; sent again, it gives the one that is there.
+
+        Raises ``MessageIdTaken``.
+        """
+        if request_id is not None and (known := self._kept[chain_id].get(request_id)) is not None:
+            has = self.messages[known].message
+            Sent(has.kind, has.name, has.body, has.sender).require_same(
+                request_id, Sent(kind, name, body, sender), exact=False
+            )
+        return self._deliver(chain_id, kind, name, body, request_id=request_id, sender=sender)

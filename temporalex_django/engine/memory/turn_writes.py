@@ -1,0 +1,179 @@
+"""What a turn stores, in memory; what it tells other runs first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.core.copying import copied
+from temporalex_django.engine.lookup import the_one
+from temporalex_django.engine.memory.activity_tasks import MemoryTasks
+from temporalex_django.engine.memory.starts import MemoryStarts
+from temporalex_django.engine.other_runs import PARENT_CLOSED, NewChild, NewMessage, Reached
+from temporalex_django.engine.storage import NewRun, Outcome, RunFacts, RunState, RunWrite, Taker, TaskState
+from temporalex_django.errors import AmbiguousId, InvalidId
+
+#: The id of what was not accepted stays free.
+_FREE = frozenset({"rejected", "undelivered"})
+
+
+class MemoryWrites(MemoryStarts, MemoryTasks):
+    """``RunStorage.write``."""
+
+    def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
+        """Nobody takes while it writes: there are no workers."""
+        del taker
+        for write in writes:
+            for child in write.children:
+                self._start_child(child)
+        for write in writes:
+            for message in write.messages:
+                self._tell(message)
+        for write in writes:
+            if write.close_children:
+                self._close_children(write.run)
+        for write in writes:
+            self._write(write)
+        return []
+
+    # -- other runs ---------------------------------------------------------------------------------------------------
+
+    def _start_child(self, child: NewChild) -> None:
+        try:
+            chain_id = self._new_chain(child)
+        except InvalidId as exc:
+            self._tell(child.refusal(exc))
+            return
+        if chain_id is None:
+            self._tell(child.refusal())
+        else:
+            self._children[child.parent_run][child.parent_seq] = chain_id
+
+    def _tell(self, message: NewMessage) -> None:
+        reached = self._reached(message)
+        if reached.chain_id is not None:
+            self._deliver(
+                reached.chain_id,
+                message.kind,
+                message.name,
+                message.body,
+                run_id=message.run_id,
+                request_id=message.request_id,
+            )
+        if message.ask is not None:
+            name, body = message.answer(reached)
+            self._deliver(message.ask[0], "external", name, body, run_id=message.ask[1])
+
+    def _reached(self, message: NewMessage) -> Reached:
+        """Where a message goes: to the chain that it names, an open child, or the open run of an id."""
+        if message.child is not None:
+            run_id, seq = message.child
+            return self._if_open(self._children[run_id].get(seq))
+        if message.chain_id is not None or message.workflow_id is None:
+            return Reached(message.chain_id)
+        if (chain_id := self._by_run_id(message.workflow_id)) is not None:
+            return self._if_open(chain_id)
+        found = self._found(message.workflow_id)
+        try:
+            one = the_one(message.workflow_id, [run for run in found if not run.closed])
+        except AmbiguousId as exc:
+            return Reached(None, ambiguous=exc)
+        return Reached(None if one is None else one.chain_id, known=bool(found))
+
+    def _if_open(self, chain_id: UUID | None) -> Reached:
+        return Reached(None if chain_id is None or self.chains[chain_id].closed else chain_id)
+
+    def _close_children(self, parent: RunState) -> None:
+        """What ``parent_close`` says, to the open children of a run that closes."""
+        for chain_id in self._children[parent.run_id].values():
+            policy = self.current(chain_id).facts.parent_close
+            if not self.chains[chain_id].closed and policy != "abandon":
+                kind = "cancel" if policy == "request_cancel" else "terminate"
+                self._deliver(chain_id, kind, "", dict(PARENT_CLOSED))
+
+    # -- the run itself -----------------------------------------------------------------------------------------------
+
+    def _write(self, write: RunWrite) -> None:
+        state, run = write.run, self.runs[write.run.run_id]
+        self._append(run, write.events)
+        if changes := copied(write.instance):
+            if "started_at" in changes:
+                changes["facts"] = replace(run.facts, started_at=changes["started_at"])
+            self.runs[state.run_id] = replace(run, **changes)
+        for task in write.tasks:
+            self._schedule(task)
+        for seq, (attempt, due_at) in write.retried_tasks.items():
+            self._retry(state.run_id, seq, attempt, due_at)
+        self._drop(state.run_id, None if write.drop_tasks else write.cancelled_tasks)
+        self._settle(write)
+        if state.closed:
+            self._open_keys.discard(state.chain_id)
+        if write.next_run is not None:
+            self._new_run(state.chain_id, _following(run.facts, write.next_run))
+        self.chains[state.chain_id] = _stored(write)
+
+    def _settle(self, write: RunWrite) -> None:
+        chain_id = write.run.chain_id
+        inbox, ids = self._inboxes[chain_id], self._kept[chain_id]
+        for number in write.consumed:
+            inbox.discard(number)
+            self.messages.discard(number)
+        for number in write.parked:
+            self._change(number, fresh=False)
+        for number, outcome in write.settled.items():
+            inbox.discard(number)
+            self._change(number, fresh=False, outcome=copied(outcome))
+            if outcome.status in _FREE and (kept := self.messages.get(number)) and kept.message.request_id:
+                ids.discard(kept.message.request_id)
+        for update_id, outcome in write.outcomes.items():
+            if (known := ids.get(update_id)) is not None:
+                self._change(known, outcome=copied(outcome))
+        if write.closing is not None:
+            self._answer(write, write.closing)
+        for number, after in write.waiting.items():
+            if (kept := self.messages.get(number)) is not None:
+                self._change(number, fresh=False, message=replace(kept.message, after=after))
+        fresh = next((number for number in inbox if self.messages[number].fresh), None)
+        if fresh is None:
+            self._fresh.discard(chain_id)
+        else:
+            self._ring(chain_id, fresh)
+
+    def _answer(self, write: RunWrite, answer: Outcome) -> None:
+        """The chain closed: updates in progress are answered, what is left in the inbox is for the next turn."""
+        chain_id, open_ones = write.run.chain_id, []
+        for number in self._kept[chain_id].values():
+            kept = self.messages[number]
+            if kept.outcome is not None and kept.outcome.status == "accepted":
+                open_ones.append(kept.message.name)
+                self._change(number, outcome=copied(answer))
+        for number in self._inboxes[chain_id]:
+            self._change(number, fresh=True)
+        if write.cut_off:
+            write.warn_of_unfinished(open_ones)
+
+
+def _following(facts: RunFacts, new: NewRun) -> RunFacts:
+    """Of the next run of a chain: what its predecessor was started with, but for what it is given."""
+    given = {"args": copied(new.args), "seed": new.seed, "carried_messages": copied(new.carried_messages)}
+    return replace(facts, run_id=new.run_id, started_at=None, snapshot=None, **given)
+
+
+def _stored(write: RunWrite) -> RunState:
+    """The row of the chain after a turn."""
+    run = write.run
+    if write.next_run is not None:  # the chain goes on with a run that has no history yet; time does not go back
+        begin: dict[str, Any] = {
+            "head_token": None,
+            "length": 0,
+            "activations": 0,
+            "failed_tries": 0,
+            "atomic_due": None,
+        }
+        return replace(
+            run, run_id=write.next_run.run_id, due_at=run.due_at or run.activated_at, crashes=0, closed=False, **begin
+        )
+    after = replace(run, crashes=0 if write.executed else run.crashes)
+    return replace(after, due_at=None, deadline=None) if run.closed else after

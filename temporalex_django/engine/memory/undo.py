@@ -1,0 +1,87 @@
+"""What makes memory forget: tables whose changes are undone when the block that made them raises."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+logger = logging.getLogger("temporalex_django.runtime")
+
+K = TypeVar("K")
+V = TypeVar("V")
+_ABSENT: Any = object()
+
+
+class UndoLog:
+    """How the changes of open blocks are undone, and what is to happen when the outermost one ends."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+        self._callbacks: list[Callable[[], None]] = []
+        self._depth = 0
+
+    def undo_by(self, undo: Callable[[], object]) -> None:
+        """Note how a change is undone. Outside of every block nothing is ever undone."""
+        if self._depth:
+            self._undo.append(undo)
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """A transaction, or a savepoint inside one: what raises leaves nothing of itself."""
+        changes, callbacks = len(self._undo), len(self._callbacks)
+        self._depth += 1
+        try:
+            yield
+        except BaseException:
+            while len(self._undo) > changes:
+                self._undo.pop()()
+            del self._callbacks[callbacks:]
+            raise
+        finally:
+            self._depth -= 1
+        if not self._depth:
+            self._undo.clear()
+            due, self._callbacks = self._callbacks, []
+            for callback in due:
+                _run(callback)
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        if self._depth:
+            self._callbacks.append(callback)
+        else:
+            _run(callback)
+
+
+def _run(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:
+        logger.exception("what was to happen after a commit failed")
+
+
+class Table(dict[K, V]):
+    """Rows by their key. A row is never changed in place: another one is put at its key."""
+
+    def __init__(self, log: UndoLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def __setitem__(self, key: K, row: V) -> None:
+        before = self.get(key, _ABSENT)
+        undo = partial(super().__delitem__, key) if before is _ABSENT else partial(super().__setitem__, key, before)
+        self._log.undo_by(undo)
+        super().__setitem__(key, row)
+
+    def __delitem__(self, key: K) -> None:
+        self._log.undo_by(partial(super().__setitem__, key, self[key]))
+        super().__delitem__(key)
+
+    def discard(self, key: K) -> V | None:
+        """Delete a row that may be there; what it was."""
+        row = self.get(key)
+        if key in self:
+            del self[key]
+        return row

@@ -1,0 +1,89 @@
+"""What a run has for others: messages, and children to start. They are stored with its activation, as rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from temporalex_django.core.history.events import DELIVERED
+from temporalex_django.engine.starts import RunStart
+from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError
+
+
+@dataclass(slots=True, kw_only=True)
+class NewMessage:
+    """A message to another chain, to a child or to the newest open run of an id.
+
+    ``chain_id``, ``child`` (run, number) or ``workflow_id`` names it.
+
+    ``ask`` is (chain, run, number) of a sender that waits to hear whether it was stored: the answer is a message of
+    kind ``external``.
+    """
+
+    kind: str
+    name: str
+    body: Any
+    chain_id: UUID | None = None
+    workflow_id: str | None = None
+    run_id: UUID | None = None
+    request_id: str | None = None
+    child: tuple[UUID, int] | None = None
+    ask: tuple[UUID, UUID, int] | None = None
+
+    def answer(self, reached: Reached) -> tuple[str, dict[str, Any]]:
+        """Name and body of what the sender that asked hears."""
+        assert self.ask is not None
+        body: dict[str, Any] = {"seq": self.ask[2]}
+        if reached.chain_id is not None:
+            return DELIVERED, body
+        if (several := reached.ambiguous) is not None:
+            body |= {"type": "AmbiguousId", "message": str(several), "candidates": several.candidates}
+        elif reached.known:
+            body |= {"type": "WorkflowClosed", "message": f"the run {self.workflow_id!r} is closed"}
+        else:
+            body |= {
+                "type": "WorkflowNotFound",
+                "message": f"no run with the id {self.workflow_id!r} was ever started",
+            }
+        return "ExternalFailed", body
+
+
+class Reached(NamedTuple):
+    """Where a message to an id goes: an open chain, or none; ``known``: there was a run of it.
+
+    Or several could be meant.
+    """
+
+    chain_id: UUID | None
+    known: bool = True
+    ambiguous: AmbiguousId | None = None
+
+
+#: Body of the message to a child whose parent closed.
+PARENT_CLOSED: Final = {"reason": "its parent closed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewChild(RunStart):
+    """A run to start for another one.
+
+    When its id is taken, the parent gets ``ChildFailed`` with the type AlreadyRunning.
+    """
+
+    seed: int
+    at: datetime
+    parent: str
+    parent_chain: UUID
+    parent_run: UUID
+    parent_seq: int
+    parent_close: str
+
+    def refusal(self, error: TemporalexError | None = None) -> NewMessage:
+        """What the parent hears when the id is taken, or cannot be had for another reason."""
+        error = error or AlreadyRunning(f"{self.workflow} {self.workflow_id!r} is open already")
+        body = {"seq": self.parent_seq, "type": type(error).__name__, "message": str(error)}
+        return NewMessage(
+            kind="child", name="ChildFailed", body=body, chain_id=self.parent_chain, run_id=self.parent_run
+        )

@@ -1,0 +1,66 @@
+"""What callers get: a value, or the typed error that stored data stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalex_django import errors
+from temporalex_django.core.copying import copied
+from temporalex_django.core.failures import step_of
+from temporalex_django.engine.storage import Outcome
+
+#: What a message may be refused with; an update for any other reason with ``UpdateRejected``.
+_REFUSALS = (errors.WorkflowClosed, errors.ResumeRefused, errors.ActionNotPermitted, errors.PayloadError)
+
+
+def result_of(
+    status: str, closing: dict[str, Any] | None, *, workflow: str, workflow_id: str, blocked: Any = None
+) -> Any:
+    """The result of a run.
+
+    Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``, or ``ResultTimeout`` while it is open.
+    """
+    name, facts = f"{workflow} {workflow_id}", closing or {}
+    match status:
+        case "completed":
+            return copied(facts.get("result"))
+        case "failed":
+            reason, kind = facts.get("reason"), facts.get("type")
+            why = f"{kind}: {facts.get('message')}" if kind else f"{reason!r}"
+            raise errors.WorkflowFailed(
+                f"{name} failed: {step_of(facts)}{why}", reason=reason, type=kind, traceback=facts.get("traceback")
+            )
+        case "terminated":
+            reason = facts.get("reason")
+            raise errors.WorkflowTerminated(f"{name} was terminated: {reason or 'no reason given'}", reason=reason)
+        case "timed_out":
+            raise errors.WorkflowTimedOut(
+                f"{name} ran into its {facts.get('timeout', 'timeout')}", reason=facts.get("timeout")
+            )
+        case "cancelled":
+            raise errors.WorkflowCancelled(f"{name} was cancelled")
+    why = f"; it is blocked: {blocked}" if blocked else ""
+    raise errors.ResultTimeout(f"{name} has no result yet: it is {status}{why}")
+
+
+def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
+    """The response of an update.
+
+    Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, or ``UpdateTimeout`` while it has none.
+    """
+    if outcome is None or outcome.status == "accepted":
+        accepted = outcome is not None
+        state = "was accepted and is not done yet" if accepted else "was not looked at yet"
+        raise errors.UpdateTimeout(
+            f"{what} {state}; ask again with the same id", update_id=update_id, accepted=accepted
+        )
+    if outcome.status == "completed":
+        return copied(outcome.value)
+    facts = outcome.value or {}
+    message, code = facts.get("message") or "", facts.get("code")
+    for refusal in _REFUSALS:
+        if code == refusal.code:
+            raise refusal(message)
+    if outcome.status == "rejected":
+        raise errors.UpdateRejected(message)
+    raise errors.UpdateFailed(f"{what} failed: {facts.get('type')}: {message}", type=facts.get("type"))

@@ -1,0 +1,40 @@
+"""Dictionaries whose keys are known. They are JSON, or say what changes: a key that is absent stays as it is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NotRequired, TypedDict
+
+from temporalex_django.core.shapes import Accepts
+
+
+class Blocked(TypedDict):
+    """Why a run cannot go on. ``attempt``: failed tries in a row; ``waits_for``: what no worker has."""
+
+    code: str
+    error: str
+    since: str
+    attempt: int
+    waits_for: NotRequired[str]
+
+
+class RowChanges(TypedDict, total=False):
+    """What changes in the row of a run, which people read."""
+
+    status: str
+    waiting_for: list[str]
+    accepts: Accepts
+    published: Any
+    blocked: Blocked | None
+    closing: dict[str, Any]
+    started_at: datetime
+    closed_at: datetime
+
+
+class RowAtPresent(TypedDict):
+    """What the row of a run says at present, as far as a turn compares it."""
+
+    status: str
+    waiting_for: list[str]
+    accepts: Accepts
+    publications: int

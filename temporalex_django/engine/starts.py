@@ -1,0 +1,65 @@
+"""A run to start, whoever starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart:
+    """A run to start, by a caller or by another run; what its class says: ``authoring.workflow.start_options``.
+
+    ``scope`` says among which open runs the id is unique: global, workflow, version, or none. ``execution_timeout``
+    (seconds) is for the whole chain, ``run_timeout`` for each run of it.
+    """
+
+    workflow_id: str
+    workflow: str
+    args: Any
+    version: int = 1
+    queue: str = "default"
+    scope: str = "global"
+    seed: int | None = None
+    execution_timeout: float | None = None
+    run_timeout: float | None = None
+    parent: str | None = None
+    parent_chain: UUID | None = None
+    parent_run: UUID | None = None
+    parent_seq: int | None = None
+    parent_close: str | None = None
+    tags: Sequence[str] | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def open_key(self) -> str | None:
+        """What is unique among open runs."""
+        match self.scope:
+            case "global":
+                return f"g:{self.workflow_id}"
+            case "workflow":
+                return f"w:{self.workflow}:{self.workflow_id}"
+            case "version":
+                return f"v:{self.workflow}:{self.version}:{self.workflow_id}"
+            case _:
+                return None
+
+    @property
+    def first_timeout(self) -> float | None:
+        """Seconds until the first run times out."""
+        return min((t for t in (self.execution_timeout, self.run_timeout) if t is not None), default=None)
+
+    def expires_at(self, started: datetime) -> datetime | None:
+        """When the whole chain times out."""
+        return _later(started, self.execution_timeout)
+
+    def deadline(self, started: datetime) -> datetime | None:
+        """When the first run does."""
+        return _later(started, self.first_timeout)
+
+
+def _later(moment: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else moment + timedelta(seconds=seconds)

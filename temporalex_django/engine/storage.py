@@ -1,0 +1,480 @@
+"""The contract between a turn and the place where runs live. Memory and Django fulfil it; nothing here imports Django.
+
+A turn is one transaction: ``claim`` locks runs, ``inbox``/``facts``/``histories`` read what it needs, ``write`` stores
+all that it produced. Values that cross are plain JSON data and aware datetimes; how they are encoded is the storage's
+business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any, Protocol
+from uuid import UUID
+
+from temporalex_django.authoring import activity
+from temporalex_django.core.history.commands import Command
+from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, HistoryEvent
+from temporalex_django.core.senders import Sender
+from temporalex_django.core.shapes import CarriedMessages
+from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.other_runs import NewChild, NewMessage
+from temporalex_django.engine.shapes import RowChanges
+from temporalex_django.engine.starts import RunStart
+
+logger = logging.getLogger("temporalex_django.runtime")
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """A claimed (locked) chain and its current run; all of it is on the chain's row."""
+
+    chain_id: UUID
+    run_id: UUID
+    queue: str
+    head_token: int | None  # token of the last writing activation; None before the first
+    length: int  # events in the history
+    activations: int
+    activated_at: datetime | None  # of the last activation: time never goes back
+    due_at: datetime | None
+    deadline: datetime | None
+    failed_tries: int = 0  # in a row of the present activation
+    crashes: int = 0  # processes in a row that ended while they ran its code: such a run comes alone, and is rebuilt
+    closed: bool = False
+    paused: bool = False
+    atomic_due: datetime | None = None  # when the next atomic activity of the run is to run; None: there is none
+
+    def values(self) -> tuple[Any, ...]:
+        """All of it, to make it anew from (``of``): a turn keeps that of each run, and seldom needs it."""
+        return _values(self)
+
+    @classmethod
+    def of(cls, values: tuple[Any, ...]) -> RunState:
+        return cls(**dict(zip(_NAMES, values, strict=True)))
+
+
+_NAMES = tuple(one.name for one in fields(RunState))
+_values: Callable[[RunState], tuple[Any, ...]] = attrgetter(*_NAMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What the row of the run says; read only for runs that are not in the cache."""
+
+    run_id: UUID
+    workflow_id: str
+    workflow: str
+    version: int
+    args: Any
+    seed: int
+    carried_messages: CarriedMessages | None = (
+        None  # what came along from the run before (``Completion.carried``); None: there is none
+    )
+    attempt: int = 1
+    parent: str | None = None
+    parent_chain: UUID | None = None
+    parent_seq: int | None = None
+    parent_run: UUID | None = None
+    parent_close: str | None = None
+    expires_at: datetime | None = None  # when the whole chain times out
+    run_timeout: float | None = None  # seconds that each run of it has
+    started_at: datetime | None = None
+    snapshot: dict[str, Any] | None = None  # of a process that was moved from another version: where it goes on
+
+    @classmethod
+    def of(cls, start: RunStart, *, run_id: UUID, started: datetime) -> RunFacts:
+        """Of the first run of a chain."""
+        shared: dict[str, Any] = {name: getattr(start, name) for name in _OF_START}
+        return cls(run_id=run_id, expires_at=start.expires_at(started), **shared)
+
+    def deadline(self, started: datetime) -> datetime | None:
+        """When a run that starts now times out."""
+        own = None if self.run_timeout is None else started + timedelta(seconds=self.run_timeout)
+        return min((moment for moment in (own, self.expires_at) if moment is not None), default=None)
+
+
+#: What a start has in common with the row of its run.
+_OF_START = frozenset(f.name for f in fields(RunStart)) & frozenset(f.name for f in fields(RunFacts)) - {"expires_at"}
+
+
+@dataclass(slots=True, kw_only=True)
+class InboxMessage:
+    """An unsettled message of a chain, oldest first.
+
+    ``kind``: ``signal`` (name, body payload) · ``update`` (name, body args, request_id = update id) · ``resume`` (name:
+    the event, body: see ``core.executor.Resumes``, request_id = an id) · ``cancel`` (body reason) · ``activity`` (body:
+    the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child`` and ``external`` likewise. A
+    result may also be ``external`` (name ExternalDelivered/ExternalFailed). ``terminate`` (body reason): the parent
+    closed. ``after`` is set when an earlier turn left this update waiting behind a busy handler. ``sender``: the person
+    who sent it, if one did.
+    """
+
+    id: int
+    kind: str
+    name: str
+    body: Any
+    request_id: str | None = None
+    run_id: UUID | None = None  # only for results: the run that asked
+    after: int | None = None
+    sender: Sender | None = None
+    size: int = 0  # bytes of the body where it is stored, if known
+
+
+class Inbox(list[InboxMessage]):
+    """What a turn reads of the inbox of one chain. ``more``: there are messages behind these, for another turn."""
+
+    __slots__ = ("more",)
+
+    def __init__(self, messages: Iterable[InboxMessage] = (), *, more: bool = False) -> None:
+        super().__init__(messages)
+        self.more = more
+
+
+@dataclass(slots=True, kw_only=True)
+class NewEvent:
+    """An event to append."""
+
+    number: int
+    activation: int
+    kind: str
+    at: datetime
+    attributes: dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class NewTask:
+    """An activity to run. ``options``: see ``authoring.activity.Options.as_dict`` (durations in seconds)."""
+
+    run_id: UUID
+    chain_id: UUID
+    workflow_id: str
+    workflow: str
+    seq: int
+    activity: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    queue: str
+    atomic: bool
+    scheduled_at: datetime
+    attempt: int = 0  # tries so far
+    due_at: datetime | None = None  # None: at once
+    tags: Sequence[str] | None = None  # those of the workflow's class
+    metadata: Mapping[str, Any] | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether the worker that advances the run takes it, whatever its queues and its capacity."""
+        return bool(self.options.get("local"))
+
+    def as_state(self, number: int, **facts: Any) -> TaskState:
+        """The same as a scheduled activity with that id, due at once; ``facts`` is what else is known of it."""
+        shared: dict[str, Any] = {name: getattr(self, name) for name in _OF_BOTH}
+        return TaskState(id=number, **{**shared, "due_at": self.scheduled_at, **facts})
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What became of an update.
+
+    ``status``: accepted, completed, failed, rejected; ``value``: the response, or ``{"code", "message", "type"}``.
+    """
+
+    status: str
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A signal that was refused, since its sender lacks the permission of its handler."""
+
+    run_id: UUID
+    workflow: str
+    workflow_id: str
+    at: datetime
+    signal: str
+    permission: str
+    sender: Sender
+
+    @property
+    def reason(self) -> str:
+        return f"refused: {self.sender} lacks the permission {self.permission}"
+
+
+@dataclass(slots=True, kw_only=True)
+class NewRun:
+    """The next run of a chain after continue-as-new."""
+
+    run_id: UUID
+    args: Any
+    seed: int
+    carried_messages: CarriedMessages | None = None  # as in ``RunFacts``
+
+
+@dataclass(slots=True, kw_only=True)
+class RunWrite:
+    """All that a turn stores for one run. ``state`` keys present are columns to change, absent ones stay.
+
+    ``instance``: status, published (plain value), accepts, waiting_for, started_at, closed_at, closing (attributes of
+    the closing event), blocked.
+    """
+
+    run: RunState  # with head_token, length, activations, activated_at, due_at … already as they are after the turn
+    executed: bool = False  # the code of the run was run, and whoever ran it lives: its crashes are forgotten
+    events: list[NewEvent] = field(default_factory=list)
+    tasks: list[NewTask] = field(default_factory=list)
+    cancelled_tasks: list[int] = field(
+        default_factory=list
+    )  # command numbers of this run: cancelled, or atomic and done
+    retried_tasks: dict[int, tuple[int, datetime]] = field(
+        default_factory=dict
+    )  # atomic ones: number -> (attempt, due)
+    drop_tasks: bool = False  # the run closed: no activity of it may start any more
+    consumed: list[int] = field(default_factory=list)  # message ids that are in the history now: deleted
+    settled: dict[int, Outcome] = field(default_factory=dict)  # message ids kept with their outcome
+    outcomes: dict[str, Outcome] = field(default_factory=dict)  # by update id, for messages settled in an earlier turn
+    waiting: dict[int, int] = field(default_factory=dict)  # message id -> ``after``; no longer fresh, not settled
+    parked: list[int] = field(default_factory=list)  # message ids: no longer fresh (paused or blocked run)
+    messages: list[NewMessage] = field(default_factory=list)
+    children: list[NewChild] = field(default_factory=list)
+    close_children: bool = False  # the run closed: open children of it get what their ``parent_close`` says
+    instance: RowChanges = field(default_factory=RowChanges)
+    next_run: NewRun | None = None
+    notes: Sequence[tuple[str, dict[str, Any]]] = ()  # what a process tells whoever listens
+    commands: Sequence[Command] | None = (
+        None  # of a recorded activation, for whoever watches; the storage has its events
+    )
+    refused: list[Refused] = field(default_factory=list)  # signals that are to be audited
+    closing: Outcome | None = None  # the chain closed: the answer for its updates that are accepted and unfinished
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether somebody outside closed the run, whatever its code was doing."""
+        if not self.events:
+            return False
+        last = self.events[-1]
+        return last.kind in CLOSED_FROM_OUTSIDE or bool(last.attributes.get("outside"))
+
+    def warn_of_unfinished(self, updates: Collection[str]) -> None:
+        """Say that handlers of these updates (names) were still at work when the run was closed from outside."""
+        if updates:
+            run_id, names = str(self.run.run_id), ", ".join(updates)
+            logger.warning(
+                "run %s was closed by %s while these updates were in progress, their senders are told: %s",
+                *(run_id, self.events[-1].kind, names),
+                extra={"run_id": run_id},
+            )
+
+
+class RunStorage(Protocol):
+    """Where runs live. ``claim`` to ``write`` are called inside ``transaction()``.
+
+    What is given is copied, and what is read is the reader's own. ``tests/contract`` holds every storage to what is
+    said here.
+    """
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """A transaction, or a savepoint inside one that is open. What raises leaves nothing of itself."""
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """A part of a transaction: what raises leaves nothing of itself, the rest of the transaction stays."""
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """A savepoint for an atomic activity.
+
+        Its end raises what deferred constraints would raise at the commit, where nobody could tell whose fault it is.
+        """
+
+    def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
+        """Lock about ``limit`` runs of these queues that are due or have fresh messages.
+
+        Skips locked and deferred ones. With ``chains`` exactly these, whatever their queue, due or not. One with
+        ``crashes`` is to be taken alone, by its name, by workers only: others get nothing when they name it.
+        """
+
+    def inbox(
+        self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
+    ) -> dict[UUID, Inbox]:
+        """Unsettled messages of locked runs in order; of those ``waiting``, which are only to be parked, fresh ones do.
+
+        Of a long inbox as much as a turn should read: the oldest signals and updates, about ``page`` of them, and
+        everything else.
+        """
+
+    def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]: ...
+
+    def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
+        """Events of each run with ``seq`` greater than the given one, in order."""
+
+    def page(self, run_id: UUID, *, after: int, most: int) -> list[HistoryEvent]:
+        """The next ``most`` events of one run."""
+
+    def markers(self, run_id: UUID) -> set[str]:
+        """Ids of the patches that are marked in the history of a run."""
+
+    def now(self) -> datetime:
+        """The storage's clock (after the locks are held)."""
+
+    def new_token(self) -> int:
+        """A head token, never drawn twice."""
+
+    def new_run_id(self) -> UUID:
+        """For a run that goes on as new; later ones sort behind earlier ones where the storage sorts by it."""
+
+    def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
+        """Store what a turn produced, of runs that the open transaction has locked. What is not there is left out.
+
+        Children are started first, so that a message of the same turn finds them.
+        Locks their messages and activities, no other run's. With a ``taker`` new activities for which it has capacity
+        may be stored as claimed by it, in their first attempt: those are given back, and must not begin before the
+        commit. A storage that cannot tell the ids of rows that it inserts takes none.
+        """
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Call it after the commit of the outermost transaction, never after a rollback; what it raises is logged."""
+
+    def transient(self, exc: BaseException) -> bool:
+        """Whether the same work may succeed on another try.
+
+        Lock timeout, deadlock, serialization failure, a cancelled statement.
+        """
+
+    def interrupted(self, exc: BaseException) -> bool:
+        """Whether a statement was cancelled: in an activity that is its own failure."""
+
+    def lost(self, exc: BaseException) -> bool:
+        """Whether the connection is gone: nothing was committed."""
+
+    def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
+        """Leave these runs alone for so long, others may take them; nothing is written.
+
+        The last word counts; 0: no longer.
+        """
+
+    def queue_for(self, chain: UUID, *, patience: float) -> None:
+        """Stand in line, each so many seconds, for a locked chain and for the rows that its activities lock."""
+
+    def live_workers_with(self, workflow: str, version: int) -> bool:
+        """Whether some live worker has registered that version of the class."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Taker:
+    """A worker that takes new activities with the write of the turn that scheduled them: that spares the claim.
+
+    Those of ``queues`` for which there is ``capacity``, which is used up; local ones come first, of all queues, and up
+    to ``most_local`` whatever capacity there is: what is beyond that waits like any other in the queue of its run.
+    """
+
+    owner: int
+    capacity: Capacity
+    queues: Collection[str]
+    most_local: int = 400
+
+    def chooses(self, tasks: Iterable[NewTask]) -> list[NewTask]:
+        """Which of these it takes. Atomic ones belong to the turn."""
+        able = [task for task in tasks if not task.atomic and task.activity in activity.registry]
+        local = [task for task in able if task.local][: self.most_local]
+        for task in local:
+            self.capacity.takes(task.activity)
+        return local + [t for t in able if not t.local and t.queue in self.queues and self.capacity.takes(t.activity)]
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskState:
+    """A claimed external activity, or an atomic one of a locked run. ``attempt`` counts this one."""
+
+    id: int
+    chain_id: UUID
+    run_id: UUID
+    workflow_id: str
+    workflow: str
+    seq: int
+    activity: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    queue: str
+    atomic: bool
+    attempt: int
+    scheduled_at: datetime
+    due_at: datetime
+    started_at: datetime | None = None  # of this attempt; None until it has begun
+    beat_at: datetime | None = None  # last heartbeat of this attempt
+    heartbeat_details: Any = None
+    owner: int | None = None  # epoch of the worker that has it
+    crashes: int = 0  # workers that ended while they ran it: such a one runs alone
+
+    @property
+    def fence(self) -> tuple[int, int, int | None]:
+        """Names this attempt where it is stored: ``(id, attempt, owner)``.
+
+        An atomic activity was read, not claimed: its row does not count the attempt that ended.
+        """
+        return self.id, self.attempt - 1 if self.atomic and self.owner is None else self.attempt, self.owner
+
+    def as_new(self, *, due_at: datetime) -> NewTask:
+        """One that never became a row, and is to be one now: it was tried, and is due again."""
+        shared = {name: getattr(self, name) for name in _OF_BOTH}
+        return NewTask(**shared, attempt=self.attempt, due_at=due_at)
+
+
+#: What a new activity and a scheduled one have in common, apart from where the latter stands by now.
+_OF_BOTH = frozenset(f.name for f in fields(NewTask)) & frozenset(f.name for f in fields(TaskState)) - {
+    "due_at",
+    "attempt",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskResult:
+    """The end of one attempt.
+
+    ``outcome`` is ``(history kind, attributes)`` when it was the last, else it is due again at ``retry_at``. Fenced by
+    ``attempt`` and ``owner``: a late one changes nothing. ``count`` False gives the attempt back, ``waits_for`` says
+    what was lacking here.
+    """
+
+    task: TaskState
+    outcome: tuple[str, dict[str, Any]] | None = None
+    retry_at: datetime | None = None
+    body: bytes | None = None  # the attributes as they will be stored, when that is known already
+    count: bool = True
+    waits_for: str | None = None
+
+
+class TaskStorage(Protocol):
+    """Where scheduled activities live. Each call is one transaction of its own unless it is called inside one."""
+
+    def claim_tasks(
+        self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False
+    ) -> list[TaskState]:
+        """Take due, unowned external activities, oldest due first; the attempt is counted here, and has not begun yet.
+
+        ``atomic``: those as well (environments run them like any other).
+        """
+
+    def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
+        """Store ends of attempts: the ids of those that were still valid.
+
+        A final one becomes a message of its chain.
+        """
+
+    def expired_tasks(self, *, limit: int) -> list[TaskState]:
+        """Activities one of whose timeouts has passed (``expires_at``)."""
+
+    def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
+        """Atomic activities of a locked chain, due ones and those that wait for another try, in order of ``seq``.
+
+        ``attempt`` counts the one to come; nothing is written.
+        """
+
+    def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
+        """Store details (or what they are encoded to) by ``(task id, attempt, owner)``.
+
+        Gives those that are still valid (the others: cancelled).
+        """

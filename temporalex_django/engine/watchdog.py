@@ -1,0 +1,196 @@
+"""The deadlock watchdog: workflow code that computes without coming to a wait is interrupted.
+
+``PyThreadState_SetAsyncExc`` raises an exception in another thread at its next bytecode, which also ends ``while True``
+and loops in ``finally``. Three things make it sound: arming, firing and disarming share one lock, so nothing fires at a
+step that has ended; the step is one *call* inside the ``try``; and having fired counts as a deadlock even if the code
+swallowed the exception. Code that swallows it and loops on is interrupted again, every second. Time in which the whole
+process did not run (it was stopped, or the machine was busy elsewhere) is nobody's fault and does not count. Code
+inside a C function is interrupted when that returns. What cannot be interrupted at all is for somebody outside: the
+watchdog beats as long as nothing holds out against it, and ``liveness.guardian`` ends a worker that does not beat.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from temporalex_django.errors import DeadlockDetected
+
+T = TypeVar("T")
+logger = logging.getLogger("temporalex_django.runtime")
+#: Seconds until code that swallowed an interruption gets the next one: enough for the engine to unwind in between.
+_AGAIN = 1.0
+#: How many times the limit units may take together, one step after the other, until every one of them is blocked.
+_TOGETHER = 3
+#: How often it beats with nothing to watch, and how late it must be to ask whether the process ran at all.
+_BEAT_EVERY = 0.2
+_LATE = 0.2
+#: How many looks it stays awake with nothing to watch: waking it costs a caller, and he often comes again at once.
+_STAYS = 20
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_raise_in.argtypes = [ctypes.c_ulong, ctypes.py_object]
+
+
+class _Interrupted(BaseException):
+    """Raised in the thread that is stuck; out of reach of ``except Exception``."""
+
+
+def _use_up(thread: int) -> None:
+    """Leave no interruption behind in this thread, whether the last one has been delivered or is still to come.
+
+    Taking it back (no exception as argument) would leave the interpreter looking for it at every step, up to 3.12; on
+    3.11 with a profile function, for ever. So another one, which replaces what is pending, is raised and caught here.
+    """
+    try:
+        _raise_in(thread, ctypes.py_object(_Interrupted))
+        while True:
+            pass
+    except _Interrupted:
+        return
+
+
+class _WatchedCode:
+    __slots__ = ("armed", "deadline", "end", "fired", "limit", "thread")
+
+    def __init__(self, thread: int, limit: float) -> None:
+        self.thread = thread
+        self.limit = limit
+        self.fired = False
+        self.rearm()
+
+    def rearm(self) -> None:
+        self.armed = now = time.monotonic()
+        self.deadline, self.end = now + self.limit, now + self.limit * _TOGETHER
+
+    def forgive(self, now: float, before: float, pause: float, computed: float) -> None:
+        """The time in which the process did not run since ``before`` does not count.
+
+        ``pause`` of it was planned, ``computed`` used.
+        """
+        away = now - before - pause - computed if before > self.armed else now - self.armed - computed
+        if away > _LATE:
+            self.deadline += away
+            self.end += away
+
+
+class Watchdog:
+    """One thread looks after all threads that are watched; it sleeps while there are none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: dict[int, _WatchedCode] = {}
+        self._busy = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._beat: Callable[[], None] | None = None
+
+    def beat_into(self, beat: Callable[[], None] | None) -> None:
+        """Call ``beat`` several times a second from now on, unless code that was interrupted goes on all the same.
+
+        None: no more.
+        """
+        with self._lock:
+            self._beat = beat
+            self._begin()
+        if beat is not None:
+            beat()  # from now on somebody waits for the next one
+        self._busy.set()
+
+    def run(self, call: Callable[[], T], *, limit: float | None, what: str) -> T:
+        """``call()``, for at most ``limit`` seconds from wait to wait.
+
+        Raises ``DeadlockDetected`` after that, whatever it did.
+        """
+        if limit is None:
+            return call()
+        watched = _WatchedCode(threading.get_ident(), limit)
+        self._arm(watched)
+        value: T | None = None
+        try:
+            try:
+                value = call()
+            finally:
+                self._disarm(watched)
+        except _Interrupted:
+            self._disarm(watched)
+        except Exception:
+            if not watched.fired:  # else: what came of the interruption, such as a replay that broke off
+                raise
+        if watched.fired:
+            raise DeadlockDetected(
+                f"{what} did not come to a wait within {limit:g} s: its code loops or computes too long"
+            )
+        return value  # type: ignore[return-value] # None only when it was interrupted
+
+    def came_to_a_wait(self) -> None:
+        """A unit of the call in this thread did.
+
+        The next one has the whole limit, all of them together a multiple of it.
+        """
+        if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
+            watched.deadline = min(time.monotonic() + watched.limit, watched.end)
+
+    def all_blocked(self) -> None:
+        """Every unit of the call in this thread waits: what comes next is counted anew."""
+        if (watched := self._watched.get(threading.get_ident())) is not None and not watched.fired:
+            watched.rearm()
+
+    def _arm(self, watched: _WatchedCode) -> None:
+        with self._lock:
+            self._watched[watched.thread] = watched
+            self._begin()
+        if not self._busy.is_set():  # the thread rests only when it has seen, under the lock, that nobody is watched
+            self._busy.set()
+
+    def _begin(self) -> None:
+        if self._thread is None or not self._thread.is_alive():  # the first use, or the child of a fork
+            self._thread = threading.Thread(target=self._look, name="temporalex-watchdog", daemon=True)
+            self._thread.start()
+
+    def _disarm(self, watched: _WatchedCode) -> None:
+        with self._lock:
+            self._watched.pop(watched.thread, None)
+        if watched.fired:
+            _use_up(watched.thread)
+
+    def _look(self) -> None:
+        pause, before, spent, idle = 0.0, 0.0, 0.0, 0
+        while True:
+            rested = not self._busy.is_set()
+            if rested:
+                pause, before, spent = 0.0 if self._beat is None else _BEAT_EVERY, time.monotonic(), time.process_time()
+            if self._busy.wait(None if self._beat is None else _BEAT_EVERY) and rested:
+                idle = 0
+            with self._lock:
+                if self._beat is not None and not any(watched.fired for watched in self._watched.values()):
+                    self._beat()
+                idle = 0 if self._watched else idle + 1
+                if idle > _STAYS:
+                    self._busy.clear()
+                    continue
+                now, processor = time.monotonic(), time.process_time()
+                for watched in self._watched.values():
+                    watched.forgive(now, before, pause, processor - spent)
+                late = [w for w in self._watched.values() if w.deadline <= now]
+                for watched in late:
+                    watched.deadline = now + _AGAIN
+                    if watched.fired:  # swallowed, and it loops on
+                        _raise_in(watched.thread, ctypes.py_object(_Interrupted))
+                        continue
+                    watched.fired = True
+                    stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
+                    text = "".join(traceback.format_stack(stack)) if stack is not None else "(no stack)"
+                    _raise_in(watched.thread, ctypes.py_object(_Interrupted))
+                    logger.error("workflow code does not come to a wait; interrupted here:\n%s", text)
+                pause = min((w.deadline - now for w in self._watched.values()), default=0.05)
+                pause = min(max(pause, 0.001), 0.05)
+                before, spent = now, processor
+            time.sleep(pause)
+
+
+watchdog = Watchdog()

@@ -1,0 +1,131 @@
+"""The graph of a workflow class: what is known of it before anything runs.
+
+Steps are numbered in topological order and sets of steps are bit masks, so that a join is one ``and``, however large
+the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+from temporalex_django.graph.definition.transitions import Clause, Target
+from temporalex_django.graph.steps import Done, StepRef, key_of
+
+
+class Edge(NamedTuple):
+    """One clause: where ``event`` of ``source`` leads; ``dynamic`` when code chooses among ``targets``."""
+
+    source: StepRef
+    event: str
+    targets: tuple[StepRef, ...]
+    dynamic: bool
+
+
+class Graph:
+    """Built once a class, never changed. Raises ``CycleError`` (of ``graphlib``) for a graph that is no DAG.
+
+    ``before[i]``: mask of all steps from which ``i`` can be reached; ``after[i]``: mask of all that can be reached from
+    it.
+    """
+
+    def __init__(self, initial: Target, clauses: Iterable[Clause]) -> None:
+        self.initial = initial
+        self.clauses = {(clause.step, clause.event): clause for clause in clauses}
+        successors = successors_of([initial.step], self.clauses.values())
+        self.steps: tuple[StepRef, ...] = topological(successors)
+        self.number: dict[StepRef, int] = {step: i for i, step in enumerate(self.steps)}
+        self.keys: tuple[str, ...] = tuple(key_of(step) for step in self.steps)
+        self.by_key: dict[str, StepRef] = dict(zip(self.keys, self.steps, strict=True))
+        self.direct: list[int] = [0] * len(self.steps)  # masks of direct predecessors
+        self.before: list[int] = [0] * len(self.steps)
+        self.after: list[int] = [0] * len(self.steps)
+        self.next: list[int] = [self.mask(successors[step]) for step in self.steps]
+        for i, following in enumerate(self.next):
+            for n in bits(following):
+                self.direct[n] |= 1 << i
+                self.before[n] |= self.before[i] | 1 << i
+        for i in reversed(range(len(self.steps))):
+            for n in bits(self.next[i]):
+                self.after[i] |= self.after[n] | 1 << n
+
+    def mask(self, steps: Iterable[StepRef]) -> int:
+        found = 0
+        for step in steps:
+            found |= 1 << self.number[step]
+        return found
+
+    def refs(self, mask: int) -> Iterator[StepRef]:
+        """The steps of a mask, in order of their numbers."""
+        return (self.steps[i] for i in bits(mask))
+
+    def predecessors(self, step: StepRef) -> frozenset[StepRef]:
+        number = self.number.get(step)
+        return frozenset() if number is None else frozenset(self.refs(self.direct[number]))
+
+    def edges(self) -> tuple[Edge, ...]:
+        return tuple(
+            Edge(c.step, c.event, tuple(t.step for t in c.targets), c.route is not None) for c in self.clauses.values()
+        )
+
+    def around(self, branches: Sequence[StepRef]) -> bool:
+        """Whether a path from one of ``branches`` to ``Done`` passes none of the steps that all of them lead to.
+
+        A join that everything passes is a common post-dominator of all branches.
+        """
+        common = -1
+        for branch in branches:
+            common &= self.passed[self.number[branch]]
+        end = self.number.get(Done)
+        return not (common if end is None else common & ~(1 << end))
+
+    @property
+    def passed(self) -> list[int]:
+        """For each step the mask of those that every path from it to the end passes, itself among them."""
+        if not hasattr(self, "_passed"):
+            found = [0] * len(self.steps)
+            for i in reversed(range(len(self.steps))):
+                always = -1 if self.next[i] else 0
+                for n in bits(self.next[i]):
+                    always &= found[n]
+                found[i] = always | 1 << i
+            self._passed = found
+        return self._passed
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers in a mask, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def successors_of(first: Iterable[StepRef], clauses: Iterable[Clause]) -> dict[StepRef, list[StepRef]]:
+    """Direct successors by step, ``first`` first, the others in order of appearance."""
+    found: dict[StepRef, list[StepRef]] = {step: [] for step in first}
+    for clause in clauses:
+        following = found.setdefault(clause.step, [])
+        for target in clause.targets:
+            found.setdefault(target.step, [])
+            if target.step not in following:
+                following.append(target.step)
+    return found
+
+
+def topological(successors: Mapping[StepRef, Sequence[StepRef]]) -> tuple[StepRef, ...]:
+    """The steps, each behind its predecessors, of those that are free the first to appear first.
+
+    Raises ``CycleError``.
+    """
+    sorter: TopologicalSorter[StepRef] = TopologicalSorter()
+    for step in successors:
+        sorter.add(step)
+    for step, following in successors.items():
+        for other in following:
+            sorter.add(other, step)
+    return tuple(sorter.static_order())
+
+
+__all__ = ["CycleError", "Edge", "Graph", "bits", "successors_of", "topological"]

@@ -1,0 +1,133 @@
+"""From a finished step to the next ones: the forms in which a workflow class writes it down."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from temporalex_django.errors import WorkflowDefinitionError
+from temporalex_django.graph.steps import StepRef, is_event, is_step, name_of
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A step to become active, with the config that it is executed with."""
+
+    step: StepRef
+    config: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """What follows on an event of a step. ``route`` (dynamic) chooses among the targets when it comes."""
+
+    step: StepRef
+    event: str
+    targets: tuple[Target, ...]
+    route: Callable[[Any], Any] | None = None
+
+
+class Transit:
+    """A dynamic clause in the body of a workflow class."""
+
+    def __init__(self, step: StepRef, event: str, targets: tuple[StepRef, ...], fn: Callable[[Any], Any]) -> None:
+        self.step = step
+        self.event = event
+        self.targets = targets
+        self.fn = fn
+
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[[Any], Any]:
+        return self.fn
+
+
+def transit(
+    step: StepRef, event: str, *, targets: Sequence[StepRef]
+) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """A transition that code chooses.
+
+    A function ``(context)`` in the body of the class, written over ``@staticmethod``.
+
+    It gives one of ``targets``, ``(target, config)``, or a list of them; an empty list activates nothing. It must be
+    deterministic, as all workflow code. Raises ``WorkflowDefinitionError`` for arguments that cannot work.
+    """
+    wrong = [] if is_step(step) else [f"{step!r} is not a step"]
+    if not is_event(event):
+        wrong.append(f"{event!r} is not a name of an event")
+    if isinstance(targets, (str, bytes, Mapping)) or not hasattr(targets, "__iter__") or not (given := tuple(targets)):
+        given = ()
+        wrong.append("targets must be a list of the steps that it can choose")
+    wrong += [f"the target {target!r} is not a step" for target in given if not is_step(target)]
+    for ref in (step, *given):
+        try:
+            hashable(ref)
+        except ValueError as exc:
+            wrong.append(str(exc))
+    if wrong:
+        raise WorkflowDefinitionError(f"transit({name_of(step)}, {event!r}): " + "; ".join(wrong))
+
+    def decorate(fn: Callable[[Any], Any]) -> Any:
+        target = fn.__func__ if isinstance(fn, staticmethod) else fn
+        if not callable(target) or inspect.iscoroutinefunction(target) or not _takes_context(target):
+            raise WorkflowDefinitionError(
+                f"transit({name_of(step)}, {event!r}): decorate a plain function that takes (context), not {fn!r}"
+            )
+        return Transit(step, str.__str__(event), given, target)
+
+    return decorate
+
+
+def _takes_context(fn: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(fn).bind(None)
+    except TypeError:
+        return False
+    return True
+
+
+def targets_of(value: Any) -> tuple[Target, ...]:
+    """A step, ``(step, config)`` or a list of these, as targets. Raises ``ValueError`` naming the part that is none."""
+    if isinstance(value, list):
+        found = tuple(_target(part) for part in value)
+        for index, target in enumerate(found):
+            if any(target.step == other.step for other in found[:index]):
+                raise ValueError(f"{name_of(target.step)} stands twice in one list")
+        return found
+    return (_target(value),)
+
+
+def _target(value: Any) -> Target:
+    if is_step(value):
+        return Target(hashable(value))
+    if isinstance(value, tuple) and len(value) == 2 and is_step(value[0]):
+        if is_step(value[1]):
+            raise ValueError(f"({name_of(value[0])}, {name_of(value[1])}) is a tuple: write a list to fan out")
+        return Target(hashable(value[0]), value[1])
+    raise ValueError(f"{value!r} is not a step (a step, (step, config), or a list of these)")
+
+
+def hashable(step: StepRef) -> StepRef:
+    """The step. Raises ``ValueError`` for an instance that cannot be looked up."""
+    try:
+        hash(step)
+    except TypeError:
+        raise ValueError(
+            f"{name_of(step)} cannot be hashed: make its class a frozen dataclass of hashable values"
+        ) from None
+    return step
+
+
+def dynamic_of(cls: type) -> Iterator[Transit]:
+    """The ``@transit`` functions of a class and its bases, in order of definition.
+
+    A name that is defined again replaces.
+    """
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            found.pop(name, None)
+            found[name] = value
+    for value in found.values():
+        if isinstance(value, Transit):
+            yield value

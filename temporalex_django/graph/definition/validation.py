@@ -1,0 +1,245 @@
+"""What can be wrong with a graph: found when the class is defined, all of it together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError
+from typing import Any
+
+from temporalex_django.core import payloads
+from temporalex_django.errors import PayloadError
+from temporalex_django.graph.definition.repeated_keys import repeated_clauses
+from temporalex_django.graph.definition.structure import Graph, successors_of, topological
+from temporalex_django.graph.definition.transitions import Clause, Target, dynamic_of, hashable, targets_of
+from temporalex_django.graph.steps import (
+    Done,
+    Step,
+    StepRef,
+    class_of,
+    events_of,
+    is_event,
+    is_key,
+    is_step,
+    key_of,
+    name_of,
+)
+
+
+def build(cls: type) -> tuple[Graph | None, list[str]]:
+    """The graph of a class, or None; and every violation, as a sentence that names the rule and the step."""
+    problems: list[str] = []
+    initial = _initial(cls, problems)
+    clauses = [*_static(cls, problems), *_dynamic(cls)]
+    problems += _ambiguous(clauses)
+    problems += [
+        f"transitions: {pair} stands there twice, and the second would win silently" for pair in repeated_clauses(cls)
+    ]
+    # without a start the steps can be looked at all the same
+    successors = successors_of([clause.step for clause in clauses[:1]] if initial is None else [initial.step], clauses)
+    steps = list(successors)
+    problems += [problem for step in steps for problem in _step(step)]
+    problems += _keys(steps)
+    problems += _events(steps, clauses)
+    cycles = [*_cycles(successors)]
+    problems += cycles
+    if initial is not None:
+        problems += _reachable(initial.step, successors)
+    problems += _leaves(successors)
+    if initial is None or cycles:
+        return None, problems
+    graph = Graph(initial, clauses)
+    problems += _convergence(graph)
+    return (None if problems else graph), problems
+
+
+def _initial(cls: type, problems: list[str]) -> Target | None:
+    value = getattr(cls, "initial", None)
+    if value is None:
+        problems.append("initial: the start is missing: write initial = FirstStep, or (FirstStep, config)")
+        return None
+    try:
+        found = targets_of(value)
+    except ValueError as exc:
+        problems.append(f"initial: {exc}")
+        return None
+    if len(found) != 1 or isinstance(value, list):
+        problems.append("initial: it must be one step, or (step, config)")
+        return None
+    return _plain("initial", found[0], problems)
+
+
+def _static(cls: type, problems: list[str]) -> Iterator[Clause]:
+    given = getattr(cls, "transitions", {})
+    if not isinstance(given, Mapping):
+        problems.append(f"transitions: it must be a mapping of (step, event) to targets, not {given!r}")
+        return
+    for key, value in given.items():
+        if not (isinstance(key, tuple) and len(key) == 2 and is_step(key[0])):
+            problems.append(f"transitions: the key {key!r} must be (step, event)")
+            continue
+        step, event = key
+        try:
+            hashable(step)
+        except ValueError as exc:
+            problems.append(f"transitions: {exc}")
+            continue
+        if not is_event(event):
+            problems.append(f"transitions: {name_of(step)}: {event!r} is not a name of an event (a string)")
+            continue
+        where = f"transitions: ({name_of(step)}, {event!r})"
+        try:
+            targets = targets_of(value)
+        except ValueError as exc:
+            problems.append(f"{where}: {exc}")
+            continue
+        if not targets:
+            problems.append(f"{where}: it has no target; the end of a path is Done")
+            continue
+        yield Clause(step, str.__str__(event), tuple(_plain(where, target, problems) for target in targets))
+
+
+def _plain(where: str, target: Target, problems: list[str]) -> Target:
+    """With its config as the step will see it: as it comes out of a history."""
+    try:
+        return Target(target.step, payloads.plain(target.config, what=f"the config of {name_of(target.step)}"))
+    except PayloadError as exc:
+        problems.append(f"{where}: {exc.message}")
+        return Target(target.step)
+
+
+def _dynamic(cls: type) -> Iterator[Clause]:
+    for found in dynamic_of(cls):
+        yield Clause(found.step, found.event, tuple(Target(step) for step in found.targets), found.fn)
+
+
+def _ambiguous(clauses: Sequence[Clause]) -> Iterator[str]:
+    seen: dict[tuple[StepRef, str], int] = {}
+    for clause in clauses:
+        pair = (clause.step, clause.event)
+        seen[pair] = seen.get(pair, 0) + 1
+        if seen[pair] == 2:
+            yield f"transitions: ({name_of(clause.step)}, {clause.event!r}) has several clauses: which one is meant?"
+
+
+def _step(step: StepRef) -> Iterator[str]:
+    cls, name = class_of(step), name_of(step)
+    if step is not Done and isinstance(step, type) and getattr(step, "waits", False):
+        yield f"step {name}: it has parameters: use an instance of it"
+        return
+    execute = inspect.getattr_static(cls, "execute", None)
+    if cls.execute is Step.execute:
+        yield f"step {name}: it has no execute(self, instance, config, context)"
+    elif not callable(getattr(cls, "execute", None)) or not _takes_three(execute):
+        yield f"step {name}: execute must take (self, instance, config, context)"
+    elif cls.atomic and inspect.iscoroutinefunction(cls.execute):
+        yield f"step {name}: an atomic step runs inside the turn's transaction and cannot be async"
+    if step is Done:
+        return
+    if not is_key(key_of(step)):
+        yield f"step {name}: the key {key_of(step)!r} must be a name that does not begin with '_'"
+    events = step.events
+    if not isinstance(events, (list, tuple)) or not all(is_event(event) for event in events):
+        yield f"step {name}: events must be a list of names, not {events!r}"
+    elif not events:
+        yield f"step {name}: it declares no events"
+    elif len(set(events)) != len(events):
+        yield f"step {name}: it declares an event twice: {', '.join(events)}"
+
+
+def _takes_three(execute: Any) -> bool:
+    fn = execute.__func__ if isinstance(execute, (staticmethod, classmethod)) else execute
+    count = 3 if isinstance(execute, staticmethod) else 4
+    try:
+        inspect.signature(fn).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _keys(steps: Iterable[StepRef]) -> Iterator[str]:
+    owners: dict[str, list[StepRef]] = {key_of(Done): [Done]}
+    for step in steps:
+        if step is not Done:
+            owners.setdefault(key_of(step), []).append(step)
+    for key, refs in owners.items():
+        if len(refs) > 1:
+            names = ", ".join(name_of(ref) for ref in refs)
+            yield f"unique context keys: {names} all write to {key!r}: give them a key of their own"
+
+
+def _events(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iterator[str]:
+    used: dict[StepRef, dict[str, None]] = {}
+    for clause in clauses:
+        used.setdefault(clause.step, {})[clause.event] = None
+    for step in steps:
+        followed = used.get(step, {})
+        if step is Done:
+            for event in followed:
+                yield f"events: Done is the end: nothing can follow on ({name_of(step)}, {event!r})"
+            continue
+        if not isinstance(step.events, (list, tuple)) or not all(is_event(event) for event in step.events):
+            continue  # said already
+        events = events_of(step)
+        for event in dict.fromkeys(events):
+            if event not in followed:
+                yield f"events: step {name_of(step)} declares {event!r}, and no transition follows on it"
+        for event in followed:
+            if event not in events:
+                yield f"events: a transition follows on {event!r} of step {name_of(step)}, which does not declare it"
+
+
+def _cycles(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+    """One cycle of each set of steps that lead to each other."""
+    left = dict(successors)
+    while True:
+        try:
+            topological(left)
+        except CycleError as exc:
+            cycle = exc.args[1]
+            yield f"acyclic: {' → '.join(name_of(step) for step in cycle)} is a cycle"
+            inside = {step for step in left if step in reached(cycle[0], left) and cycle[0] in reached(step, left)}
+            left = {
+                step: [other for other in following if other not in inside]
+                for step, following in left.items()
+                if step not in inside
+            }
+        else:
+            return
+
+
+def reached(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> set[StepRef]:
+    """The steps that a path of at least one edge leads to."""
+    found: set[StepRef] = set()
+    waiting = [start]
+    while waiting:
+        for step in successors.get(waiting.pop(), ()):
+            if step not in found:
+                found.add(step)
+                waiting.append(step)
+    return found
+
+
+def _reachable(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+    found = reached(start, successors) | {start}
+    for step in successors:
+        if step not in found:
+            yield f"reachable: no path leads from {name_of(start)} to {name_of(step)}"
+
+
+def _leaves(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
+    for step, following in successors.items():
+        if not following and step is not Done:
+            yield f"leaf: nothing follows on {name_of(step)}: the end of every path must be Done"
+
+
+def _convergence(graph: Graph) -> Iterator[str]:
+    for clause in graph.clauses.values():
+        if clause.route is None and len(clause.targets) > 1:
+            branches = [target.step for target in clause.targets]
+            if graph.around(branches):
+                names = ", ".join(name_of(branch) for branch in branches)
+                yield (
+                    f"convergence: {name_of(clause.step)} fans out on {clause.event!r} to {names}, "
+                    "and not all of their paths meet in one step before Done"
+                )

@@ -1,0 +1,92 @@
+"""Steps as activities: what a worker runs for a step, and what of it goes into the history."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from temporalex_django.authoring import activity as activities
+from temporalex_django.authoring.activity import Activity, Options, Source
+from temporalex_django.authoring.retry import RetryPolicy
+from temporalex_django.core import payloads
+from temporalex_django.errors import ActivityNotFound
+from temporalex_django.graph.context import Context
+from temporalex_django.graph.durable.late import Late
+from temporalex_django.graph.progress import encoded
+from temporalex_django.graph.steps import Step, StepRef, class_of, events_of, name_of
+from temporalex_django.graph.values import frozen
+
+#: What a step has that says nothing else, and whose workflow does not either.
+RETRY = RetryPolicy(max_attempts=5, max_interval=60.0)
+
+
+class StepActivity(Activity[Any, Any]):
+    """The activity of one class of steps, whatever workflow they stand in."""
+
+    def __init__(self, cls: type[Step]) -> None:
+        super().__init__(cls.execute, Options(atomic=cls.atomic))
+        # the function may have come from a base or a mixin: the class is what the history names
+        self.name = f"{cls.__module__}.{cls.__qualname__.rsplit('<locals>.', 1)[-1]}"
+        self.step_class = cls
+
+    def prepared(
+        self, args: Sequence[Any], kwargs: Any, source: Source
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """``execute`` of the step, and what it takes.
+
+        Raises ``PayloadError``, ``UnknownWorkflow``, ``ActivityNotFound``.
+        """
+        key, config, version = args
+        step = self._step(key, source.workflow(version))
+        made = step() if isinstance(step, type) else step
+        hint = _config_type(type(made))
+        if hint is Any:
+            fitted = frozen(config)
+        else:
+            fitted = payloads.fit(config, hint, what=f"the config of step {name_of(step)}")
+        instance = Late(lambda: source.instance(version))
+        return made.execute, (instance, fitted, Context.of(instance)), {}
+
+    def outgoing(self, value: Any, args: Sequence[Any], source: Source) -> Any:
+        """What the step gave, for the history, or why it may not give it."""
+        step = self._step(args[0], source.workflow(args[2]))
+        return encoded(name_of(step), events_of(step), value)
+
+    def _step(self, key: str, workflow: Any) -> StepRef:
+        graph = getattr(workflow, "_graph", None)
+        step: StepRef | None = graph.by_key.get(key) if graph is not None else None
+        if step is None:
+            raise ActivityNotFound(f"{workflow.__name__} has no step {key!r} in this process")
+        return step
+
+
+def _config_type(cls: type[Step]) -> Any:
+    """The annotation of the config; looking at a signature takes longer than most steps."""
+    if cls not in _config_types:
+        name = [*inspect.signature(cls.execute).parameters][2]
+        _config_types[cls] = payloads.hints(cls.execute).get(name, Any)
+    return _config_types[cls]
+
+
+_config_types: WeakKeyDictionary[type[Step], Any] = WeakKeyDictionary()
+_made: WeakKeyDictionary[type[Step], StepActivity] = WeakKeyDictionary()
+
+
+def activity_of(step: StepRef) -> StepActivity:
+    """The activity that runs steps of that class; registered, so that workers find it."""
+    cls = class_of(step)
+    found = _made.get(cls)
+    if found is None:
+        found = _made[cls] = StepActivity(cls)
+    activities.register(found)
+    return found
+
+
+def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
+    """How it is run: what the step says, else its workflow, else the library. Raises ``WorkflowDefinitionError``."""
+    retry = step.retry or getattr(workflow, "retry", None) or RETRY
+    return Options(
+        retry=retry, start_to_close=step.timeout, heartbeat=step.heartbeat, queue=step.queue, atomic=step.atomic
+    ).as_dict()

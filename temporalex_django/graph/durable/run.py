@@ -1,0 +1,260 @@
+"""A graph on the durable runtime.
+
+What its progress begins becomes commands, what comes back is folded into the progress.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+from typing import Any, Protocol
+
+from temporalex_django.authoring.people import Person, holds
+from temporalex_django.core import payloads
+from temporalex_django.core.failures import RunFailure
+from temporalex_django.core.history.events import Job
+from temporalex_django.core.ivar import IVar
+from temporalex_django.core.port import Port
+from temporalex_django.core.results import Err, Event
+from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
+from temporalex_django.graph import engine
+from temporalex_django.graph.definition.structure import bits
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.progress import Failure, Fired, Progress, Result, as_result
+from temporalex_django.graph.steps import StepRef, events_of, is_event, is_step, key_of, name_of, role_of, timer_of
+
+_SHOWN = 20
+#: Arguments of Django's own signals: no name for what a caller gives.
+_TAKEN = frozenset({"self", "sender", "signal"})
+
+
+class StepCalls(Protocol):
+    """How the steps of a workflow class are called as activities, by number of the step."""
+
+    names: tuple[str, ...]
+    options: tuple[dict[str, Any], ...]
+
+
+class _Waiting(IVar):
+    """Waits for whatever ends first; shows each of the steps."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: GraphRun) -> None:
+        super().__init__("steps")
+        self.run = run
+
+    @property
+    def labels(self) -> list[str]:
+        return waits(self.run.progress.instance, most=_SHOWN)
+
+
+class GraphRun:
+    """One run of a ``GraphWorkflow``, inside its executor."""
+
+    def __init__(self, port: Port, instance: Instance, calls: StepCalls) -> None:
+        self.port = port
+        self.progress = Progress(instance, limit=port.standing.payload_limit)
+        self._in_hand = False
+        self._metadata = {key: value for key, value in instance.telemetry_metadata.items() if key not in _TAKEN}
+        self._seen = instance.changed(active=0, waiting=0)  # as it was published last
+        self._active: dict[str, None] = {}
+        self._waiting: dict[str, None] = {}
+        self._completed: list[str] = []
+        self._calls = calls
+        self._ended: list[tuple[int, Result]] = []
+        self._timers: dict[int, int] = {}  # command number by step
+        self._wake = IVar("steps")
+
+    async def drive(self) -> Instance:
+        """Until the instance is closed; gives it. Raises what fails the run."""
+        port = self.port
+        port.attach(self)
+        self._listen()
+        with port.standing.pure("transition"):
+            begun = self.progress.begin(port.standing.now)
+        while True:
+            for number in begun:
+                self._begin(number)
+            instance = self.progress.instance
+            self._publish(instance)
+            if instance.closed:
+                break
+            self._wake = _Waiting(self)
+            await self._wake
+            ended, self._ended = self._ended, []
+            self._listen()
+            with port.standing.pure("transition"):
+                begun = self.progress.fold(ended, port.standing.now)
+        if self.progress.failed is not None:
+            raise RunFailure(self.progress.failed)
+        if self.progress.instance.status != "completed":
+            raise TemporalexError(f"{port.standing.info.id} was begun with an instance that had ended already")
+        return self.progress.instance
+
+    def _listen(self) -> None:
+        """What the progress tells goes out with the activation, and nothing while a history is replayed."""
+        standing = self.port.standing
+        self.progress.tell = None if standing.replaying else self._tell
+        if not self._in_hand and not standing.replaying:
+            self._in_hand = True
+            self._tell("runner_initialized", {"recovered": standing.history_length > 0})
+
+    def _tell(self, name: str, facts: dict[str, Any]) -> None:
+        self.port.journal.note(name, {**self._metadata, **facts})
+
+    def _begin(self, number: int) -> None:
+        calls, instance = self.port.calls, self.progress.instance
+        step = instance.graph.steps[number]
+        if step.waits:
+            timer = timer_of(step)
+            if timer is not None:
+                self._timers[number] = calls.start_timer(
+                    self._remaining(key_of(step), timer[0]),
+                    lambda: self._end(number, Fired(timer[1])),
+                    step=key_of(step),
+                )
+            return
+        attributes: dict[str, Any] = {
+            "activity": self._calls.names[number],
+            "args": [instance.graph.keys[number], instance.log.configs.get(number), instance.version],
+        }
+        if self._calls.options[number]:
+            attributes["options"] = self._calls.options[number]
+        calls.call_activity(attributes, lambda job: self._end(number, result_of(job)))
+
+    def _remaining(self, key: str, whole: float) -> float:
+        """Seconds to wait; of a timer that ran when the run was moved here, what was left of it."""
+        due = (self.port.standing.snapshot or {}).get("due", {}).get(key)
+        if due is None:
+            return whole
+        return max((datetime.fromisoformat(due) - self.port.standing.now).total_seconds(), 0.0)
+
+    def _end(self, number: int, result: Result) -> None:
+        self._ended.append((number, result))
+        self._wake.put()
+
+    def _publish(self, instance: Instance) -> None:
+        """Only what has changed is looked at: the cost of a step does not grow with the steps beside it."""
+        keys = instance.graph.keys
+        for shown, was, now in (
+            (self._active, self._seen.active, instance.active),
+            (self._waiting, self._seen.waiting, instance.waiting),
+        ):
+            for i in bits(was ^ now):
+                if now >> i & 1:
+                    shown[keys[i]] = None
+                else:
+                    del shown[keys[i]]
+        self._completed += [key_of(entry.step) for entry in instance.log.entries[len(self._completed) : instance.count]]
+        self._seen = instance
+        self.port.publish(
+            {
+                "status": instance.status,
+                "active": list(self._active),
+                "waiting": list(self._waiting),
+                "completed": list(self._completed),
+            }
+        )
+
+    # -- resume -------------------------------------------------------------------------------------------------------
+
+    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a resume becomes in the history. Raises ``ResumeRefused``, ``ActionNotPermitted``; nothing changes then.
+
+        ``request``: event, step (a key or None), data, by (who), may (keys of the steps with a role that this person
+        may decide, None where nobody asks), permitted (whether this person may resume steps without a role).
+        """
+        step = engine.resumed_by(self.progress.instance, request["event"], request.get("step"))
+        key, may = key_of(step), request.get("may")
+        if role_of(step) is None and request.get("permitted") is False:
+            raise ActionNotPermitted(
+                f"{self.port.standing.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: that takes the permission "
+                "to signal runs"
+            )
+        if may is not None and role_of(step) is not None and key not in may:
+            by = request.get("by") or "nobody"
+            raise ActionNotPermitted(
+                f"{self.port.standing.info.id}: {by} may not decide {name_of(step)}: it takes the role {role_of(step)!r} of a user (by=user)"
+            )
+        what = f"the data of resume({request['event']!r})"
+        payload = {
+            "event": request["event"],
+            "step": key,
+            "data": payloads.plain(request.get("data"), what=what, limit=self.port.standing.payload_limit),
+        }
+        return {**payload, "by": request["by"]} if request.get("by") else payload
+
+    def apply(self, payload: dict[str, Any]) -> None:
+        """A resume that ``judge`` has let through, now or when the history was made."""
+        number, result = resumption(self.progress.instance, payload)
+        if (timer := self._timers.pop(number, None)) is not None:
+            self.port.calls.cancel_timer(timer)
+        self._end(number, result)
+
+
+def waits(instance: Instance, *, most: int | None = None) -> list[str]:
+    """What an instance waits for: a step that runs by its key, one that waits with its events."""
+    found = [f"step {key_of(step)}" for step in islice(instance.graph.refs(instance.active), most)]
+    waiting = islice(instance.graph.refs(instance.waiting), None if most is None else most - len(found))
+    return found + [f"step {key_of(step)}: {' or '.join(events_of(step))}" for step in waiting]
+
+
+def deciding(code: Any, event: str, user: Person | None) -> list[str]:
+    """Keys of the steps with a role that take the event from this person: no role, nobody.
+
+    Raises ``ActionNotPermitted``, see ``holds``.
+    """
+    graph = code.graph() if hasattr(code, "graph") else ()
+    return [
+        key_of(step)
+        for step in graph
+        if event in events_of(step) and (role := role_of(step)) is not None and holds(user, role)
+    ]
+
+
+def requested(
+    event: object,
+    *,
+    step: StepRef | str | None,
+    data: Any,
+    by: str | None,
+    may: list[str] | None = None,
+    permitted: bool = True,
+) -> dict[str, Any]:
+    """The body of a resume message; see ``GraphRun.judge``.
+
+    Raises ``ResumeRefused`` for what can be no event and no step.
+    """
+    if not is_event(event):
+        raise ResumeRefused(f"{event!r} is not a name of an event")
+    if step is not None and not isinstance(step, str) and not is_step(step):
+        raise ResumeRefused(f"{step!r} is neither a step nor the key of one")
+    key = step if step is None or isinstance(step, str) else key_of(step)
+    return {"event": event, "step": key, "data": data, "by": by, "may": may, "permitted": permitted}
+
+
+def resumption(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]:
+    """The step and the event of a resume that is in the history.
+
+    Raises ``ResumeRefused`` when the class lacks the step now.
+    """
+    step = instance.graph.by_key.get(payload["step"])
+    if step is None:
+        raise ResumeRefused(f"{instance.id}: {instance.workflow.__name__} has no step {payload['step']!r} any more")
+    data = payload.get("data")
+    if payload.get("by") is not None:  # who decided goes with what he said, whatever that is
+        said = data if isinstance(data, dict) else {} if data is None else {"data": data}
+        data = {**said, "by": payload["by"]}
+    return instance.graph.number[step], Event(payload["event"], data)
+
+
+def result_of(job: Job) -> Result:
+    """The end of a step's activity as its result."""
+    attributes = job.attributes
+    if job.kind == "ActivityCompleted":
+        return as_result(attributes.get("result"))
+    if "reason" in attributes:
+        return Err(attributes["reason"])
+    times = f" (after {attributes['attempts']} attempts)" if attributes.get("attempts", 0) > 1 else ""
+    return Failure(attributes.get("type") or "Exception", f"{attributes.get('message')}{times}")

@@ -1,0 +1,71 @@
+"""One attempt of a step in this process, judged as the durable runtime judges it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from typing import Any
+
+from temporalex_django.authoring.retry import next_delay
+from temporalex_django.core import payloads
+from temporalex_django.core.failures import ReturnedErr, describe, types_of
+from temporalex_django.core.results import Err
+from temporalex_django.errors import PayloadError
+from temporalex_django.graph.durable.activities import activity_of
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.progress import Failure, Result, as_result
+from temporalex_django.graph.steps import name_of
+
+
+class _Source:
+    """``authoring.activity.Source`` of an instance that is at hand."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    def workflow(self, version: int) -> Any:
+        del version
+        return self._instance.workflow
+
+    def instance(self, version: int) -> Instance:
+        del version
+        return self._instance
+
+
+def execute(instance: Instance, number: int, attempt: int) -> Result | float:
+    """Run the step; its result, or after how many seconds it is to be tried again.
+
+    An undeclared event, a value that is no result, and what cannot be encoded fail it at once; what it raises, and
+    ``Err``, does so behind the last attempt that its policy allows.
+    """
+    graph = instance.graph
+    step, activity, source = graph.steps[number], activity_of(graph.steps[number]), _Source(instance)
+    policy = instance.workflow.options[number].get("retry")
+    args = [graph.keys[number], instance.log.configs.get(number), instance.version]
+    try:
+        fn, given, _ = activity.prepared(args, {}, source)
+    except PayloadError as exc:
+        return Failure(**describe(exc))
+    try:
+        value = fn(*given)
+        if inspect.isawaitable(value):
+            value = asyncio.run(_awaited(value))
+    except BaseException as exc:  # noqa: BLE001 - a step that ends its thread must not end the instance's
+        delay = next_delay(policy, attempt, types_of(exc))
+        if delay is not None:
+            return delay
+        times = f" (after {attempt} attempts)" if attempt > 1 else ""
+        return Failure(type(exc).__name__, f"{describe(exc)['message']}{times}")
+    try:
+        what = f"the result of step {name_of(step)}"
+        return as_result(payloads.plain(activity.outgoing(value, args, source), what=what))
+    except ReturnedErr as exc:
+        delay = next_delay(policy, attempt, exc.types)
+        return Err(exc.reason) if delay is None else delay
+    except PayloadError as exc:
+        return Failure(**describe(exc))
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value

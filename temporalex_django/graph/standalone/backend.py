@@ -1,0 +1,202 @@
+"""The facade of graph classes over an engine.
+
+``OrderFlow.start("42", …)``, ``resume``, ``get``, ``list``, ``cancel`` without Django.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from temporalex_django.authoring.binding import Description
+from temporalex_django.errors import (
+    InvalidId,
+    NotConfigured,
+    UnknownVersion,
+    UnknownWorkflow,
+    WorkflowCancelled,
+    WorkflowFailed,
+)
+from temporalex_django.graph.contracts import OPEN
+from temporalex_django.graph.durable.run import waits
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.steps import StepRef, key_of, name_of
+from temporalex_django.graph.values import thawed
+
+if TYPE_CHECKING:
+    from temporalex_django.authoring.facade import Startable
+    from temporalex_django.graph.standalone.engine import Engine
+
+DEFAULT_TIMEOUT = 30.0
+
+
+class EngineHandle:
+    """One instance of an engine: the one that was begun last of its id, workflow and version."""
+
+    def __init__(self, engine: Engine, instance: Instance) -> None:
+        self.engine = engine
+        self.id = instance.id
+        self._where: dict[str, Any] = {"workflow": instance.workflow.name, "version": instance.version}
+
+    def __repr__(self) -> str:
+        return f"<EngineHandle {self.id!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EngineHandle):
+            return NotImplemented
+        return (self.engine, self.id, self._where) == (other.engine, other.id, other._where)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def instance(self) -> Instance:
+        """As it is stored now."""
+        return self.engine.storage.get(self.id, **self._where)
+
+    @property
+    def status(self) -> str:
+        return self.instance().status
+
+    def describe(self) -> Description:
+        """As it stands; ``closed_at`` is when its last step ended."""
+        instance = self.instance()
+        ended = [entry.timestamp for entry in instance.execution_history]
+        closed: datetime | None = ended[-1] if instance.closed and ended else None
+        return Description(
+            id=self.id,
+            run_id=self.id,
+            workflow=self._where["workflow"],
+            version=instance.version,
+            status=instance.status,
+            waiting_for=waits(instance),
+            started_at=instance.telemetry_start_time,
+            closed_at=closed,
+        )
+
+    def resume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
+        """See ``WorkflowHandle.resume``; ``by`` is noted, roles are the durable runtime's."""
+        self.engine.runner.resume(self.id, event, step=step, data=data, by=by, **self._where)
+
+    def cancel(self, reason: str = "", *, by: Any = None) -> None:
+        """At once.
+
+        Raises ``WorkflowClosed``, and ``NotConfigured`` for a reason or a user: nothing here would keep them.
+        """
+        _refuse_kept(f"cancel of {self.id}", reason=reason or None, by=by)
+        self.engine.runner.cancel(self.id, **self._where)
+
+    def result(self, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
+        """The data of its steps by their keys; waits so many seconds, None is for ever.
+
+        Raises ``WorkflowFailed``, ``WorkflowCancelled``, ``ResultTimeout``.
+        """
+        instance = self.engine.runner.wait(self.id, timeout=timeout, **self._where)
+        what = f"{self._where['workflow']} {self.id}"
+        if instance.status == "cancelled":
+            raise WorkflowCancelled(f"{what} was cancelled")
+        if instance.status == "failed":
+            step = instance.failed_step
+            which = "" if step is None else f"step {key_of(step)} ({name_of(step)}): "
+            raise WorkflowFailed(f"{what} failed: {which}{instance.reason}", reason=thawed(instance.reason))
+        return {key: thawed(data) for key, data in instance.context.steps.items()}
+
+    async def aresume(self, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None) -> None:
+        """``resume`` for async code."""
+        await asyncio.to_thread(self.resume, event, step=step, data=data, by=by)
+
+    async def acancel(self, reason: str = "", *, by: Any = None) -> None:
+        """``cancel`` for async code."""
+        await asyncio.to_thread(self.cancel, reason, by=by)
+
+    async def aresult(self, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
+        """``result`` for async code."""
+        return await asyncio.to_thread(self.result, timeout)
+
+
+def _refuse_kept(what: str, **options: Any) -> None:
+    """Raises ``NotConfigured`` for options that only Django's tables have a place for."""
+    for name, value in options.items():
+        if value is not None:
+            raise NotConfigured(f"{what}: {name}= is kept by the durable runtime, an engine has no place for it")
+
+
+class EngineBackend:
+    """``binding.Backend`` on an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def start(
+        self,
+        workflow: type[Any],
+        args: Any = None,
+        *,
+        id: str | None = None,
+        value: str | None = None,
+        subject: Any = None,
+        telemetry: Mapping[str, Any] | None = None,
+        by: Any = None,
+    ) -> EngineHandle:
+        """What ``OrderFlow.start(value, args)`` comes to."""
+        _refuse_kept(f"start of {workflow.name}", subject=subject, by=by)
+        if (id is None) == (value is None):
+            raise InvalidId(f"{workflow.name}: an engine needs the id or the value of an instance, one of them")
+        key = id
+        if key is None:
+            if workflow.unique is None:
+                raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
+            key = workflow.unique.run_id_for(value, lambda: os.urandom(4).hex())
+        self.engine.start_instance(workflow, id=key, context=args, version=workflow.version, telemetry=telemetry)
+        return EngineHandle(self.engine, self.engine.storage.get(key, workflow=workflow.name, version=workflow.version))
+
+    async def astart(self, workflow: type[Any], args: Any = None, **options: Any) -> EngineHandle:
+        """``start`` for async code."""
+        return await asyncio.to_thread(lambda: self.start(workflow, args, **options))
+
+    def signal_with_start(self, workflow: type[Any], *_: Any, **__: Any) -> Any:
+        """Refused: graphs take no signals."""
+        raise UnknownWorkflow(f"{workflow.name}: an engine executes graphs, and these take no signals: use resume")
+
+    async def asignal_with_start(self, workflow: type[Any], *_: Any, **__: Any) -> Any:
+        """Refused as well."""
+        return self.signal_with_start(workflow)
+
+    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EngineHandle:
+        """Raises ``WorkflowNotFound``."""
+        return EngineHandle(
+            self.engine, self.engine.storage.get(id, workflow=None if workflow is None else workflow.name)
+        )
+
+    def get(self, workflow: type[Startable], id: str, *, version: int | None = None) -> EngineHandle:
+        """What ``OrderFlow.get(value)`` comes to.
+
+        Raises ``WorkflowNotFound``, ``UnknownVersion`` when several versions are open.
+        """
+        if version is None:
+            several = {
+                instance.version for instance in self.engine.storage.query(id=id, workflow=workflow, status=OPEN)
+            }
+            if len(several) == 1:
+                version = several.pop()
+            elif several:
+                names = ", ".join(str(number) for number in sorted(several))
+                raise UnknownVersion(
+                    f"{workflow.name} {id!r} is open in several versions ({names}): name one with version="
+                )
+        return EngineHandle(self.engine, self.engine.storage.get(id, workflow=workflow.name, version=version))
+
+    async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> EngineHandle:
+        """``get`` for async code."""
+        return await asyncio.to_thread(self.get, workflow, id, version=version)
+
+    def list(self, workflow: type[Startable], filters: dict[str, Any]) -> Iterator[EngineHandle]:
+        """What ``OrderFlow.list(...)`` comes to."""
+        for instance in self.engine.storage.query(workflow=workflow, **filters):
+            yield EngineHandle(self.engine, instance)
+
+    async def alist(self, workflow: type[Startable], filters: dict[str, Any]) -> Sequence[EngineHandle]:
+        """``list`` for async code."""
+        return await asyncio.to_thread(lambda: [*self.list(workflow, filters)])

@@ -1,0 +1,163 @@
+"""``Engine``: a storage and a runner under a name, which graphs can be started on, with Django or without.
+
+    with Engine("shop") as engine:                                   # MemoryStorage, LocalRunner
+        OrderFlow.start("42", {"order": 42})                         # the only engine there is
+        engine.start_instance(OrderFlow, id="orderid::43", context={"order": 43})
+
+Where Django's backend is bound, graphs go there; a class with ``engine = "shop"`` goes to the engine of that name
+wherever it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from temporalex_django.authoring import binding
+from temporalex_django.authoring.unique import check_id
+from temporalex_django.errors import AlreadyRunning, NotConfigured, UnknownWorkflow
+from temporalex_django.graph.contracts import OPEN, Runner, Storage, Timer
+from temporalex_django.graph.definition.structure import Graph
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.standalone.backend import EngineBackend
+from temporalex_django.graph.standalone.local_runner import LocalRunner
+from temporalex_django.graph.standalone.memory import MemoryStorage
+from temporalex_django.graph.steps import StepRef
+
+if TYPE_CHECKING:
+    from temporalex_django.authoring.facade import Startable
+
+
+def lookup(name: str | None = None) -> Engine:
+    """The running engine of that name; without one the only engine that runs. Raises ``EngineNotFound``."""
+    return cast("Engine", binding.engine(name))
+
+
+class Engine:
+    """Each adapter is an instance, a class, or ``(class, options)``; a runner's class gets the storage first.
+
+    It runs, and is found by ``lookup`` and by the facade of graph classes, from ``start`` to ``stop``, or inside
+    ``with``. In the scope of its ``unique`` one instance of an id is open: starts are checked and
+    stored one at a time, as far as they go through one engine.
+    """
+
+    def __init__(self, name: str, storage: Any = None, runner: Any = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise NotConfigured(f"an engine needs a name that is a string, not {name!r}")
+        self.name = name
+        if storage is None and runner is not None and not isinstance(runner, (type, tuple)):
+            storage = runner.storage
+        self.storage: Storage = _made("storage", storage, MemoryStorage)
+        self.runner: Runner = _made("runner", runner, LocalRunner, self.storage)
+        if getattr(self.runner, "storage", self.storage) is not self.storage:
+            raise NotConfigured(f"engine {name!r}: its runner works on another storage than the one that was given")
+        self.backend = EngineBackend(self)
+        self._starting = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.name!r}>"
+
+    def start(self) -> Self:
+        """Register it, and go on with what its storage has open. Raises ``NotConfigured`` when its name is taken."""
+        binding.register(self.name, self)
+        try:
+            self.runner.recover()
+        except BaseException:
+            binding.deregister(self.name, self)
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Deregister it, then let the steps that run come to their end."""
+        binding.deregister(self.name, self)
+        self.runner.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    # -- instances by id -----------------------------------------------------------------------------------------------
+
+    def check(self, workflow: type[Startable], id: str, *, version: int | None = None) -> str:
+        """``"ok"``, or ``"already_running"``: something with that id is open in the scope of the class.
+
+        ``version`` is the one that would run.
+        """
+        number, cls = workflow.resolve_version(version)
+        scope = "global" if cls.unique is None else cls.unique.scope
+        if scope == "none":
+            return "ok"
+        narrower: dict[str, dict[str, Any]] = {
+            "workflow": {"workflow": cls.name},
+            "version": {"workflow": cls.name, "version": number},
+        }
+        return "already_running" if self.storage.query(id=id, status=OPEN, **narrower.get(scope, {})) else "ok"
+
+    def start_instance(
+        self,
+        workflow: type[Startable],
+        *,
+        id: str,
+        context: Mapping[str, Any] | None = None,
+        version: int | None = None,
+        telemetry: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Store and begin an instance with that id; gives the id.
+
+        Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownWorkflow`` for a function workflow, ``UnknownVersion``,
+        ``PayloadError``.
+        """
+        number, cls = workflow.resolve_version(version)
+        if not isinstance(getattr(cls, "_graph", None), Graph):
+            raise UnknownWorkflow(
+                f"{cls.name} is no graph: an engine executes graphs alone; a function workflow takes Django, or a WorkflowEnvironment"
+            )
+        check_id(id)
+        with self._starting:
+            if self.check(workflow, id, version=number) != "ok":
+                raise AlreadyRunning(f"{cls.name} {id!r} is open already: use its handle, or another id")
+            return self.runner.start_instance(cls, id=id, context=context, version=number, telemetry=telemetry)
+
+    def resume(
+        self, id: str, event: str, step: StepRef | str | None = None, data: Any = None, *, by: Any = None
+    ) -> None:
+        """See ``contracts.Runner.resume``."""
+        self.runner.resume(id, event, step=step, data=data, by=by)
+
+    def schedule_resume(self, id: str, step: StepRef | str, delay: float) -> Timer:
+        """See ``contracts.Runner.schedule_resume``."""
+        return self.runner.schedule_resume(id, step, delay)
+
+    def cancel(self, id: str) -> None:
+        """See ``contracts.Runner.cancel``."""
+        self.runner.cancel(id)
+
+    def get(self, id: str) -> Instance:
+        """See ``contracts.Storage.get``."""
+        return self.storage.get(id)
+
+    def query(self, **filters: Any) -> list[Instance]:
+        """See ``contracts.Storage.query``."""
+        return self.storage.query(**filters)
+
+    def delete(self, id: str) -> None:
+        """See ``contracts.Storage.delete``; what is open is dropped, too."""
+        self.runner.forget(id)
+        self.storage.delete(id)
+
+
+def _made(what: str, given: Any, default: type, *first: Any) -> Any:
+    """The adapter that was given in one of its three forms. Raises ``NotConfigured``."""
+    if given is None:
+        given = default
+    cls, options = (given, {}) if isinstance(given, type) else given if isinstance(given, tuple) else (None, {})
+    if cls is None:
+        return given
+    try:
+        return cls(*first, **options)
+    except TypeError as exc:
+        raise NotConfigured(f"the {what} {cls.__name__} cannot be made with {options!r}: {exc}") from exc

@@ -1,0 +1,433 @@
+"""Graphs executed by threads of this process, on any ``Storage``: as durable as that is.
+
+What is parked holds no thread. The lock of an instance is held while results are folded and stored, never while a step
+runs. An instance that was begun elsewhere, or before a crash, goes on from what is stored: steps that had begun are
+executed again, and timers begin anew, since they are in memory only. Two processes must not run the same
+instances.
+
+Not here: ``activity_context()``; ``atomic``, ``timeout``, ``heartbeat`` and ``queue`` of steps; timeouts and
+``retention`` of a class. The durable runtime has all of these, and a graph that asks for one is refused here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalex_django.authoring.people import decider, holds
+from temporalex_django.authoring.unique import check_id
+from temporalex_django.core import payloads
+from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.telling import told
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    AlreadyRunning,
+    EngineNotFound,
+    NestingError,
+    NotConfigured,
+    ResultTimeout,
+    ResumeRefused,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
+from temporalex_django.graph import engine
+from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Timers, identity
+from temporalex_django.graph.definition.structure import bits
+from temporalex_django.graph.durable.run import requested, resumption
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.progress import Fired, Progress, Result
+from temporalex_django.graph.standalone.attempts import execute
+from temporalex_django.graph.standalone.timers import ThreadTimers
+from temporalex_django.graph.steps import StepRef, events_of, key_of, name_of, role_of, timer_of
+
+logger = logging.getLogger("temporalex_django.graph")
+
+#: After how many seconds an instance whose turn crashed is begun again from the storage, one crash after the other.
+RESTARTS = (0.1, 0.5, 2.0, 10.0, 60.0)
+
+Change = Callable[[Progress, datetime], None]
+Tell = Callable[[Instance, str, dict[str, Any]], None]
+
+
+class _Run:
+    """One instance in the hands of a runner; what stands here is read and written under ``lock``."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.key = identity(instance)
+        self.lock = threading.RLock()
+        self.progress = Progress(instance)
+        self.begun = False
+        self.busy = False  # in the middle of a turn
+        self.over = False  # it takes nothing more: closed, deleted, replaced, or given up
+        self.executing: set[int] = set()
+        self.timers: dict[int, Timer] = {}
+        self.crashes = 0
+        self.crash: Exception | None = None
+        self.ended = threading.Event()
+
+    def end(self) -> None:
+        with self.lock:
+            self.over = True
+            for timer in self.timers.values():
+                timer.cancel()
+            self.timers.clear()
+        self.ended.set()
+
+
+class _Cycle:
+    """Steps that became active together: executed concurrently, folded together in order of their numbers."""
+
+    def __init__(self, run: _Run, instance: Instance, numbers: Iterable[int]) -> None:
+        self.run = run
+        self.instance = instance
+        self._left = set(numbers)
+        self._results: dict[int, Result] = {}
+        self._lock = threading.Lock()
+
+    def end(self, number: int, result: Result) -> list[tuple[int, Result]]:
+        """All results, when this is the last one; else nothing."""
+        with self._lock:
+            self._results[number] = result
+            self._left.discard(number)
+            return [] if self._left else [(n, self._results[n]) for n in sorted(self._results)]
+
+
+class LocalRunner:
+    """``contracts.Runner`` over a thread pool.
+
+    ``threads`` bounds the steps that run at once. ``clock`` gives aware datetimes; waiting steps, retries and restarts
+    are timed by ``timers``. ``tell(instance, name, facts)`` hears, once it is stored, what Django signals tell of a
+    durable run.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        threads: int = 8,
+        clock: Callable[[], datetime] | None = None,
+        timers: Timers | None = None,
+        tell: Tell | None = None,
+    ) -> None:
+        self.storage = storage
+        self._clock = clock or (lambda: datetime.now(UTC))
+        self._timers = timers or ThreadTimers()
+        self._tell = tell
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="graph")
+        self._lock = threading.Lock()
+        self._runs: dict[Identity, _Run] = {}
+        self._stopped = False
+
+    # -- the contract -------------------------------------------------------------------------------------------------
+
+    def start_instance(
+        self,
+        workflow: Any,
+        *,
+        id: str,
+        context: Mapping[str, Any] | None = None,
+        version: int | None = None,
+        telemetry: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Stored when it returns, begun by a thread of the pool. ``Engine`` sees to it that one id starts once."""
+        self._require_running()
+        number, cls = workflow.resolve_version(version)
+        _refuse_options(cls)
+        instance = Instance.new(
+            id=check_id(id), workflow=cls, version=number, initial=context, telemetry_metadata=telemetry
+        )
+        for before in self.storage.query(id=id, workflow=cls, status=OPEN):
+            if identity(before) == identity(instance):
+                raise AlreadyRunning(f"{cls.name} {id!r} is open already ({before.status})")
+        run = self._run_of(instance, anew=True)
+        try:
+            self.storage.put(instance)
+        except BaseException:
+            self._end(run)
+            raise
+        self._submit(lambda: self._drive(run))
+        return id
+
+    def resume(
+        self,
+        id: str,
+        event: str,
+        *,
+        step: StepRef | str | None = None,
+        data: Any = None,
+        by: Any = None,
+        workflow: str | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Judged and stored when it returns; the pool executes what follows. ``by`` is noted with the data.
+
+        Raises ``ActionNotPermitted`` when it is not a user with the role of the step, or groups cannot be known.
+        """
+        user, name = decider(by)
+        request = requested(event, step=step, data=data, by=str(user) if user is not None else name)
+        request["data"] = payloads.plain(data, what=f"the data of resume({event!r})")
+
+        def change(progress: Progress, now: datetime) -> None:
+            found = engine.resumed_by(progress.instance, request["event"], request["step"])
+            if (role := role_of(found)) is not None and not holds(user, role):
+                raise ActionNotPermitted(
+                    f"{id}: {request['by'] or 'nobody'} may not decide {name_of(found)}: it takes the role {role!r} of a user (by=user)"
+                )
+            progress.fold([resumption(progress.instance, {**request, "step": key_of(found)})], now)
+
+        self._change(f"resume({event!r})", id, workflow, version, change)
+
+    def schedule_resume(
+        self, id: str, step: StepRef | str, delay: float, *, workflow: str | None = None, version: int | None = None
+    ) -> Timer:
+        """The event of the step's timer; ``timeout`` for a step without one. In memory only."""
+        instance = self._open("schedule_resume", id, workflow, version)
+        ref = instance.graph.by_key.get(step if isinstance(step, str) else key_of(step))
+        if ref is None:
+            raise ResumeRefused(f"{id}: {instance.workflow.__name__} has no step {step!r}")
+        event = (timer_of(ref) or (0.0, "timeout"))[1]
+        if event not in events_of(ref):
+            raise ResumeRefused(
+                f"{id}: step {name_of(ref)} has no event {event!r} to be delivered (it has: {', '.join(events_of(ref))})"
+            )
+        seconds = wait_seconds(delay, what="delay")
+        return self._fire_after(seconds, self._run_of(instance), instance.graph.number[ref], event)
+
+    def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
+        """At once. A step that runs ends in its own time; what it gives goes nowhere."""
+
+        def change(progress: Progress, now: datetime) -> None:
+            progress.instance = engine.cancel(progress.instance)
+
+        self._change("cancel", id, workflow, version, change)
+
+    def wait(
+        self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None
+    ) -> Instance:
+        """The instance when it is closed. Raises ``ResultTimeout`` when it is not in time, or nobody runs it."""
+        instance = self.storage.get(id, workflow=workflow, version=version)
+        with self._lock:
+            run = self._runs.get(identity(instance))
+        if run is not None and not instance.closed:
+            run.ended.wait(timeout)
+        instance = self.storage.get(id, workflow=workflow, version=version)
+        if not instance.closed:
+            crash = f", and was given up: {run.crash!r}" if run is not None and run.crash is not None else ""
+            raise ResultTimeout(f"{instance.workflow.name} {id!r} has no result yet: it is {instance.status}{crash}")
+        return instance
+
+    def recover(self) -> int:
+        """Open instances go on, closed ones stay as they are."""
+        self._require_running()
+        found = self.storage.query(status=OPEN)
+        for instance in reversed(found):
+            self._recover(instance)
+        return len(found)
+
+    def forget(self, id: str) -> None:
+        """The instances of that id are about to be deleted: nothing of them is executed or timed any more."""
+        with self._lock:
+            runs = [self._runs.pop(key) for key in [*self._runs] if key[0] == id]
+        for run in runs:
+            run.end()
+
+    def stop(self) -> None:
+        """Steps that run come to their end and are stored where that ends their cycle.
+
+        The rest waits for ``recover``.
+        """
+        with self._lock:
+            self._stopped = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._timers.stop()
+        with self._lock:
+            runs = [self._runs.pop(key) for key in [*self._runs]]
+        for run in runs:
+            run.end()
+
+    # -- instances and their turns -------------------------------------------------------------------------------------
+
+    def _run_of(self, instance: Instance, *, anew: bool = False) -> _Run:
+        """The instance in our hands; ``anew`` loses what is still on its way to the one before."""
+        key = identity(instance)
+        with self._lock:
+            before = self._runs.get(key)
+            if before is not None and not before.over and not anew:
+                return before
+            run = self._runs[key] = _Run(instance)
+        if before is not None:
+            before.end()
+        return run
+
+    def _open(self, what: str, id: str, workflow: str | None, version: int | None) -> Instance:
+        self._require_running()
+        instance = self.storage.get(id, workflow=workflow, version=version)
+        if instance.closed:
+            raise WorkflowClosed(f"{instance.workflow.name} {id} is closed ({instance.status}): {what} refused")
+        return instance
+
+    def _recover(self, instance: Instance) -> None:
+        run = self._run_of(instance)
+        self._submit(lambda: self._drive(run))
+
+    def _change(self, what: str, id: str, workflow: str | None, version: int | None, change: Change) -> None:
+        """A change from outside, in the caller's thread; what it raises changes nothing."""
+        while True:
+            run = self._run_of(self._open(what, id, workflow, version))
+            with run.lock:
+                if not run.over and self._turn(run, change):
+                    return
+
+    def _drive(self, run: _Run, change: Change | None = None) -> None:
+        """A change from inside. A turn that crashes (the storage, mostly) is done again from what is stored."""
+        with run.lock:
+            if run.over:
+                return
+            try:
+                self._turn(run, change)
+                run.crashes = 0
+            except WorkflowNotFound:
+                self._end(run)
+            except Exception as exc:  # noqa: BLE001 - the storage, or a bug: it is told, and kept on the run
+                if run.crashes == len(RESTARTS):
+                    logger.error("%s %s is given up until it is recovered: %s", run.key[1], run.key[0], told(exc))
+                    run.crash = exc
+                    self._end(run)
+                    return
+                logger.warning("%s %s is begun again from the storage: %s", run.key[1], run.key[0], told(exc))
+                run.crashes += 1
+                delay = RESTARTS[run.crashes - 1]
+                self._timers.start(delay, lambda: self._submit(lambda: self._drive(run, change)))
+
+    def _turn(self, run: _Run, change: Change | None) -> bool:
+        """Load, change, store, then see to what is to be executed or timed. False: it is closed already."""
+        name, workflow, version = run.key
+        if run.busy:
+            raise NestingError(f"{name}: a transition of the instance cannot act on the instance itself")
+        notes: list[tuple[str, dict[str, Any]]] = []
+        run.busy = True
+        try:
+            stored = self.storage.get(name, workflow=workflow, version=version)
+            if stored.closed:
+                self._end(run)
+                return False
+            progress, now = run.progress, self._clock()
+            progress.instance = stored
+            progress.tell = None if self._tell is None else lambda name, facts: notes.append((name, facts))
+            if not run.begun:
+                notes.append(("runner_initialized", {"recovered": stored.status != "pending"}))
+                progress.begin(now)
+            if change is not None:
+                change(progress, now)
+            instance = progress.instance
+            if instance is not stored:
+                self.storage.put(instance)
+            run.begun = True
+        finally:
+            run.busy = False
+        if instance.closed:
+            self._end(run)
+        else:
+            self._time(run, instance)
+            self._execute(run, instance)
+        self._announce(instance, notes)
+        return True
+
+    def _end(self, run: _Run) -> None:
+        with self._lock:
+            if self._runs.get(run.key) is run:
+                del self._runs[run.key]
+        run.end()
+
+    def _announce(self, instance: Instance, notes: list[tuple[str, dict[str, Any]]]) -> None:
+        for name, facts in notes if self._tell is not None else ():
+            try:
+                self._tell(instance, name, {**instance.telemetry_metadata, **facts})  # type: ignore[misc] # not None
+            except Exception as exc:  # noqa: BLE001 - a listener is no part of the run
+                logger.error("%s: a listener to %s failed: %s", instance.id, name, told(exc))
+
+    # -- timers and steps ----------------------------------------------------------------------------------------------
+
+    def _time(self, run: _Run, instance: Instance) -> None:
+        for number in [n for n in run.timers if not instance.waiting >> n & 1]:
+            run.timers.pop(number).cancel()
+        for number in bits(instance.waiting):
+            timer = timer_of(instance.graph.steps[number])
+            if timer is not None and number not in run.timers:
+                run.timers[number] = self._fire_after(timer[0], run, number, timer[1])
+
+    def _fire_after(self, seconds: float, run: _Run, number: int, event: str) -> Timer:
+        def change(progress: Progress, now: datetime) -> None:
+            if progress.instance.waiting >> number & 1:
+                progress.fold([(number, Fired(event))], now)
+
+        return self._timers.start(seconds, lambda: self._submit(lambda: self._drive(run, change)))
+
+    def _execute(self, run: _Run, instance: Instance) -> None:
+        active = {*bits(instance.active)}
+        begun = sorted(active - run.executing)
+        run.executing = active
+        cycle = _Cycle(run, instance, begun)
+        for number in begun:
+            self._attempt_later(cycle, number, 1)
+
+    def _attempt_later(self, cycle: _Cycle, number: int, attempt: int) -> None:
+        self._submit(lambda: self._attempt(cycle, number, attempt))
+
+    def _attempt(self, cycle: _Cycle, number: int, attempt: int) -> None:
+        run = cycle.run
+        if run.over:
+            return
+        result = execute(cycle.instance, number, attempt)
+        if isinstance(result, float):
+            self._timers.start(result, lambda: self._attempt_later(cycle, number, attempt + 1))
+            return
+        ended = cycle.end(number, result)
+
+        def change(progress: Progress, now: datetime) -> None:
+            # a turn that crashed may have been stored all the same
+            progress.fold([(n, ended_with) for n, ended_with in ended if progress.instance.active >> n & 1], now)
+
+        if ended:
+            self._drive(run, change)
+
+    def _submit(self, fn: Callable[[], None]) -> None:
+        """In the pool; nothing once it has stopped: what is stored waits for ``recover``."""
+        with self._lock:
+            if not self._stopped:
+                self._pool.submit(_logged, fn)
+
+    def _require_running(self) -> None:
+        if self._stopped:
+            raise EngineNotFound(
+                "the engine has stopped: start another one over the same storage, it goes on with what is open"
+            )
+
+
+_OF_STEPS = ("atomic", "timeout", "heartbeat", "queue")
+_OF_CLASSES = ("execution_timeout", "run_timeout", "retention")
+
+
+def _refuse_options(cls: Any) -> None:
+    """Raises ``NotConfigured`` for what is declared and would have no effect here."""
+    asked = [f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _OF_STEPS if _declared(ref, name)]
+    asked += [name for name in _OF_CLASSES if getattr(cls, name) is not None]
+    if asked:
+        raise NotConfigured(
+            f"{cls.name} asks for {', '.join(asked)}: a local runner does not have that, run it on Django's backend"
+        )
+
+
+def _declared(ref: StepRef, name: str) -> bool:
+    return not ref.waits and bool(getattr(ref, name))  # the timeout of a waiting step is its own timer
+
+
+def _logged(fn: Callable[[], None]) -> None:
+    try:
+        fn()
+    except Exception as exc:  # noqa: BLE001 - the thread serves others too
+        logger.error("a thread of the local runner failed: %s", told(exc))

@@ -1,0 +1,71 @@
+"""Timers of this process: one thread for all of them, however many there are, and none while there is none."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from temporalex_django.core.telling import told
+
+logger = logging.getLogger("temporalex_django.graph")
+
+
+class _Entry:
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Callable[[], None]) -> None:
+        self.fn: Callable[[], None] | None = fn
+
+    def cancel(self) -> None:
+        self.fn = None
+
+
+class ThreadTimers:
+    """``contracts.Timers`` on the monotonic clock. They are lost with the process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._heap: list[tuple[float, int, _Entry]] = []
+        self._order = itertools.count()
+        self._thread: threading.Thread | None = None
+
+    def start(self, seconds: float, fn: Callable[[], None]) -> _Entry:
+        entry = _Entry(fn)
+        with self._changed:
+            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), entry))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="graph-timers", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        return entry
+
+    def stop(self) -> None:
+        with self._changed:
+            self._heap.clear()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (fn := self._next()) is not None:
+            try:
+                fn()
+            except Exception as exc:  # noqa: BLE001 - the other timers go on
+                logger.error("a timer failed: %s", told(exc))
+
+    def _next(self) -> Callable[[], None] | None:
+        """Waits for the next one that is due; None when there is none left, and with that the thread ends."""
+        with self._changed:
+            while self._heap:
+                due, _, entry = self._heap[0]
+                left = due - time.monotonic()
+                if entry.fn is None or left <= 0:
+                    heapq.heappop(self._heap)
+                    if entry.fn is not None:
+                        return entry.fn
+                else:
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            self._thread = None
+            return None

@@ -1,0 +1,323 @@
+"""A few bytes that outlive their process: which runs and activities it was running when it died.
+
+A small file mapped into memory: writing to it costs no system call, and SIGKILL does not take it away. A process has
+one a database; its name says which process and which database, so that a neighbour finds and judges it also when no row
+of a worker names it (web processes have none). Layout: a header, then marks of a fixed size; whoever runs user code
+holds one of those.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+from temporalex_django.liveness.process_identity import identity_of, is_gone
+
+_MAGIC = b"TXM1"
+_HEADER = struct.Struct("<4sxxxxqd")  # beats of the watchdog, 0: not watched; seconds after which a guardian ended it
+_BEATS, _ENDED_AFTER = 8, 16
+_MARK = struct.Struct("<B16s")  # what kind, 0: nothing; which one
+_MOST = 1024
+_SIZE = _HEADER.size + _MARK.size * (_MOST + 1)  # the last one is for those that find none free, and is never read
+_SUFFIX = ".marker"
+
+Kind = Literal["chain", "run", "task", "trial"]
+_KINDS: tuple[Kind, ...] = ("chain", "run", "task", "trial")
+
+
+class Marked(NamedTuple):
+    """What was being run: code of a chain, a query of a run, an activity (the id of its row); that this is on trial."""
+
+    kind: Kind
+    key: UUID | int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a process left in its marker.
+
+    ``ended_after``: seconds after which its guardian ended it, 0.0 when that did not.
+    """
+
+    marks: tuple[Marked, ...]
+    ended_after: float = 0.0
+
+
+class Mark:
+    """One place of a marker, for one thread or one attempt at a time.
+
+    What is noted inside of something hides it until it is over.
+    """
+
+    __slots__ = ("_at", "_marker", "_outer")
+
+    def __init__(self, marker: CrashMarker) -> None:
+        self._marker = marker
+        self._outer: list[bytes] = []
+        self._at = marker.take()
+
+    def note(self, kind: Kind, key: UUID | int) -> None:
+        at, data = self._at, self._marker.data
+        if data[at]:
+            self._outer.append(data[at : at + _MARK.size])
+            data[at] = 0
+        data[at + 1 : at + _MARK.size] = key.bytes if isinstance(key, UUID) else key.to_bytes(16, "little")
+        data[at] = _KINDS.index(kind) + 1
+
+    def clear(self) -> None:
+        """It came through."""
+        at, data = self._at, self._marker.data
+        data[at] = 0
+        if self._outer:
+            outer = self._outer.pop()
+            data[at + 1 : at + _MARK.size] = outer[1:]
+            data[at] = outer[0]
+
+    def free(self) -> None:
+        self._marker.data[self._at] = 0
+        self._marker.give(self._at)
+
+    def __del__(self) -> None:
+        """Its thread is gone."""
+        self.free()
+
+
+class _OfThread(threading.local):
+    mark: Mark | None = None
+
+
+class CrashMarker:
+    """The marker of this process for one database; ``open_marker`` gives it.
+
+    ``path`` is empty where no file can be had.
+    """
+
+    def __init__(self, domain: str) -> None:
+        self.domain = domain
+        self.pid = os.getpid()
+        self.holders = 0
+        self.path = ""
+        self.data = self._mapped()
+        self.data[: _HEADER.size] = _HEADER.pack(_MAGIC, 0, 0.0)
+        self._free = [_HEADER.size + number * _MARK.size for number in reversed(range(_MOST))]
+        self._own = _OfThread()
+
+    def _mapped(self) -> mmap.mmap:
+        try:
+            path = folder() / f"{self.domain}.{identity_of().replace(':', '.') or secrets.token_hex(8)}{_SUFFIX}"
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return mmap.mmap(-1, _SIZE)  # nobody will know what it ran
+        try:
+            # all of it at once: where the folder is full, the first mark in a file with holes would end the process
+            # by SIGBUS
+            if os.pwrite(handle, bytes(_SIZE), 0) < _SIZE:
+                raise OSError(errno.ENOSPC, "no room for a marker")
+            data = mmap.mmap(handle, _SIZE)
+        except OSError:
+            path.unlink(missing_ok=True)
+            return mmap.mmap(-1, _SIZE)
+        finally:
+            os.close(handle)
+        self.path = str(path)
+        return data
+
+    def take(self) -> int:
+        return self._free.pop() if self._free else _SIZE - _MARK.size
+
+    def give(self, at: int) -> None:
+        if at < _SIZE - _MARK.size:
+            self._free.append(at)
+
+    def note(self, chain: UUID | None) -> None:
+        """This thread runs code of that chain from now on; None: it came through."""
+        mark = self._own.mark
+        if mark is None:
+            mark = self._own.mark = Mark(self)
+        if chain is not None:
+            mark.note("chain", chain)
+        else:
+            mark.clear()
+
+    @contextmanager
+    def noted(self, kind: Kind, key: UUID | int) -> Iterator[None]:
+        """The same for the length of a block, in a place of its own."""
+        mark = Mark(self)
+        mark.note(kind, key)
+        try:
+            yield
+        finally:
+            mark.clear()
+
+    def beat(self) -> None:
+        """The watchdog of this process lives and nothing holds out against it.
+
+        From the first time on a guardian may end this process.
+        """
+        (beats,) = struct.unpack_from("<q", self.data, _BEATS)
+        struct.pack_into("<q", self.data, _BEATS, beats + 1)
+
+    def rest(self) -> None:
+        """Nobody beats any more, and nobody need wonder."""
+        struct.pack_into("<q", self.data, _BEATS, 0)
+
+    def close(self) -> None:
+        """One holder less.
+
+        With the last one the file goes; who still notes something writes into memory that nobody reads.
+        """
+        with _lock:
+            self.holders -= 1
+            if not self.holders:
+                self._drop()
+
+    def _drop(self) -> None:
+        if self.pid != os.getpid():
+            return  # the child of a fork: it is its parent's
+        _markers.pop((self.pid, self.domain), None)
+        self.rest()
+        if self.path:
+            Path(self.path).unlink(missing_ok=True)
+
+
+_lock = threading.Lock()
+_markers: dict[tuple[int, str], CrashMarker] = {}
+
+
+def open_marker(domain: str) -> CrashMarker:
+    """The marker of this process for a database (``DjangoStorage.domain``).
+
+    Each ``open_marker`` is ended by a ``close``, or the process.
+    """
+    key = (os.getpid(), domain)
+    with _lock:
+        if key not in _markers:
+            _markers[key] = CrashMarker(domain)
+        _markers[key].holders += 1
+        return _markers[key]
+
+
+@atexit.register
+def _drop_all() -> None:
+    for marker in list(_markers.values()):
+        with suppress(OSError):
+            marker._drop()  # noqa: SLF001 - the same module
+
+
+# --- what others left -------------------------------------------------------------------------------------------------
+
+
+def folder() -> Path:
+    """Where the markers of this user are. Raises ``PermissionError`` when somebody else made it."""
+    path = Path(tempfile.gettempdir()) / f"temporalex-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{path} is no folder of ours")
+    return path
+
+
+def left_in(path: str) -> Left | None:
+    """What the owner of this marker was running when it ended.
+
+    None: it cannot be known, or the file is no crash marker of this user's.
+    """
+    data = _content(path)
+    if data is None:
+        return None
+    marks = []
+    for at in range(_HEADER.size, _SIZE - _MARK.size, _MARK.size):
+        if data[at]:
+            kind, key = _MARK.unpack_from(data, at)
+            if kind <= len(_KINDS):
+                name = _KINDS[kind - 1]
+                marks.append(
+                    Marked(name, int.from_bytes(key, "little") if name in ("task", "trial") else UUID(bytes=key))
+                )
+    return Left(tuple(dict.fromkeys(marks)), _HEADER.unpack_from(data)[2])
+
+
+def remove_marker(path: str) -> None:
+    """Delete a marker; nothing that is not one of this user's, whatever a row of a worker says."""
+    if _content(path) is not None:
+        with suppress(OSError):
+            Path(path).unlink()
+
+
+def beats_of(pid: int, domain: str) -> tuple[str, int]:
+    """Path of the marker of a process and how often its watchdog has beaten.
+
+    0: it is not watched (yet, or any more).
+    """
+    identity = identity_of(pid)
+    with suppress(OSError):
+        path = folder() / f"{domain}.{identity.replace(':', '.')}{_SUFFIX}"
+        if identity:
+            with _opened(str(path), os.O_RDONLY) as handle:
+                return str(path), _HEADER.unpack(os.read(handle, _HEADER.size))[1]
+    return "", 0
+
+
+def note_end(path: str, seconds: float) -> None:
+    """The guardian ends the owner of this marker, which has not beaten for so long."""
+    with suppress(OSError), _opened(path, os.O_RDWR) as handle:
+        os.pwrite(handle, struct.pack("<d", seconds), _ENDED_AFTER)
+
+
+@contextmanager
+def abandoned(domain: str) -> Iterator[list[str]]:
+    """Crash markers for this database whose processes have ended. While inside nobody else gets the same ones."""
+    found: list[str] = []
+    handles: list[int] = []
+    try:
+        with suppress(OSError):
+            for entry in os.scandir(folder()):
+                mine, _, identity = entry.name.removesuffix(_SUFFIX).partition(".")
+                if mine != domain or not entry.name.endswith(_SUFFIX) or not is_gone(identity.replace(".", ":")):
+                    continue
+                with suppress(OSError):
+                    handle = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW)
+                    handles.append(handle)
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.fstat(handle).st_nlink:
+                        found.append(entry.path)
+        yield found
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _content(path: str) -> bytes | None:
+    with suppress(OSError), _opened(path, os.O_RDONLY) as handle:
+        data = os.read(handle, _SIZE + 1)
+        return data if len(data) == _SIZE and data[:4] == _MAGIC else None
+    return None
+
+
+@contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    """A marker of this user's. Raises ``OSError`` for anything else."""
+    if Path(path).parent != folder() or not path.endswith(_SUFFIX):
+        raise PermissionError(f"{path} is no marker of ours")
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(f"{path} is no marker of ours")
+        yield handle
+    finally:
+        os.close(handle)

@@ -1,0 +1,169 @@
+"""Who ends a worker that nothing inside of it can stop.
+
+Code in a C function may keep the interpreter to itself, and a loop may catch every exception: then no thread of the
+process can do anything about it. So ``manage.py temporalex worker`` is two processes: the parent, which runs no code of
+users and knows no database, and its child, which works. The watchdog of the child beats in its marker
+(``liveness.crash_markers``) as long as nothing holds out against it. The pusher of a django-q2 cluster does the same
+for the cluster's workers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from temporalex_django.liveness.crash_markers import beats_of, note_end
+from temporalex_django.liveness.process_identity import state_of
+
+log = logging.getLogger("temporalex_django.worker")
+
+_LOOK_EVERY = 0.2
+#: What a look counts at most: a guardian that was late itself has not seen what happened meanwhile.
+_LATE = 2 * _LOOK_EVERY
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_STOPPED = "T"
+
+
+class Vigil:
+    """Counts the seconds in which one process could have beaten, and did not. Pure."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.silent = 0.0
+        self._beats = 0
+        self._looked_at: float | None = None
+
+    def look(self, *, beats: int, stopped: bool, now: float) -> bool:
+        """Whether it is to be ended.
+
+        ``beats`` 0: it is not watched. Time in which it was stopped, or nobody looked, does not count.
+        """
+        before, self._looked_at = self._looked_at, now
+        if not beats or beats != self._beats or before is None:
+            self._beats, self.silent = beats, 0.0
+        elif not stopped:
+            self.silent += min(now - before, _LATE)
+        return self.silent > self.limit
+
+
+class Guard:
+    """Looks after worker processes on this machine that work on one database (``DjangoStorage.domain``)."""
+
+    def __init__(self, domain: str, limit: float) -> None:
+        self.domain = domain
+        self.limit = limit
+        self._vigils: dict[int, Vigil] = {}
+
+    def look(self, pids: Collection[int]) -> None:
+        """To be called every ``_LOOK_EVERY`` seconds.
+
+        Ends (SIGKILL) those of them that have been silent for too long.
+        """
+        self._vigils = {pid: self._vigils.get(pid) or Vigil(self.limit) for pid in pids}
+        for pid, vigil in self._vigils.items():
+            path, beats = beats_of(pid, self.domain)
+            if vigil.look(beats=beats, stopped=state_of(pid) in {"T", "t"}, now=time.monotonic()):
+                log.error("worker %d is ended: for %g s nothing could interrupt what it runs", pid, vigil.silent)
+                note_end(path, self.limit)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def attended(domain: str, limit: float) -> int | Callable[[], None]:
+    """Go on in a child of this process.
+
+    Here the exit status that this process is to end with, when the child has ended.
+
+    Before any thread or connection. SIGTERM and SIGINT are passed on; a child that a signal ended gives 128 and its
+    number; when this process is killed, so is the child. In the child: what it is to call at every beat, so that it is
+    stopped (SIGSTOP) as long as this process is; supervisors know no other pid.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    parent, (ours, theirs) = os.getpid(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ours)
+        die_with(parent)
+        return partial(_stop_with, parent, theirs)
+    os.close(theirs)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: _pass_on(child, number))
+    guard, stops = Guard(domain, limit), False
+    while True:
+        told, _, _ = select.select([ours], [], [], _LOOK_EVERY)  # readable too when the child has ended
+        stops = bool(told and os.read(ours, select.PIPE_BUF)) or stops
+        if stops and state_of(child) == _STOPPED:  # because this process was, which goes on
+            _pass_on(child, signal.SIGCONT)
+            stops = False
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        guard.look([child])
+
+
+def _pass_on(child: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(child, number)
+
+
+def _stop_with(parent: int, tell: int) -> None:
+    """Stop if the parent was stopped.
+
+    It is told before, so that it knows for whom it is to see to it that this process goes on.
+    """
+    if state_of(parent) == _STOPPED:
+        os.write(tell, b".")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def die_with(parent: int) -> None:
+    """End when the parent does, or its thread that started this process, however it ends and whatever runs here."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    except AttributeError:  # not Linux
+        threading.Thread(target=_outlive, args=[parent], name="temporalex-parent", daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _outlive(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class StopSignals:
+    """Sets ``event`` at SIGTERM or SIGINT.
+
+    A second one, unless it is the same one by another way, ends this process at once.
+
+    A signal to all processes of a service or a terminal comes twice: by itself, and from the parent.
+    """
+
+    _TWICE_WITHIN = 1.0
+
+    def __init__(self, event: threading.Event) -> None:
+        self.event = event
+        self._told_at = 0.0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told)
+
+    def _told(self, number: int, _frame: Any) -> None:
+        now = time.monotonic()
+        if self.event.is_set() and now - self._told_at > self._TWICE_WITHIN:
+            raise SystemExit(128 + number)
+        if not self.event.is_set():
+            self._told_at = now
+        self.event.set()

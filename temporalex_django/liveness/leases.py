@@ -1,0 +1,177 @@
+"""The row of a worker: its lease, and what it can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from temporalex_django.authoring import activity
+from temporalex_django.conf import get_settings
+from temporalex_django.db.rows import RUNS, WORKERS
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.errors import UnknownWorkflow
+from temporalex_django.liveness.process_identity import host, identity_of
+
+_NEW = WORKERS.pick(
+    *("id", "epoch", "kind", "host", "pid", "process_identity", "queues", "workflows", "activity_names"),
+    *("crash_marker", "session_lock", "clock_skew", "started_at", "beat_at", "expires_at"),
+)
+_CODE = RUNS.pick("chain_id", "workflow", "version", "blocked")
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerRow:
+    """What a worker process says about itself. ``epoch`` is the lease of all that it has in hand."""
+
+    kind: str
+    queues: Sequence[str]
+    workflows: Mapping[str, Sequence[int]]
+    crash_marker: str = ""
+    session_lock: bool = False
+    id: UUID = field(default_factory=uuid7)
+    epoch: int = field(default_factory=token)
+    skew: float = 0.0
+    #: What the database's clock said last, and what this process's monotonic one said then.
+    _clocks: tuple[datetime, float] = field(default=(datetime.min.replace(tzinfo=UTC), 0.0), repr=False)
+
+    def now(self) -> datetime:
+        """The database's time, as of the last beat and what has passed since.
+
+        Whatever the clock of this machine says, and does.
+        """
+        moment, at = self._clocks
+        return moment + timedelta(seconds=time.monotonic() - at)
+
+    def _measure(self, storage: DjangoStorage) -> datetime:
+        """Ask the database for its time; half of what that takes is taken for the way."""
+        began = time.monotonic()
+        now = storage.now()
+        self._clocks = now, (began + time.monotonic()) / 2
+        self.skew = (datetime.now(UTC) - self.now()).total_seconds()
+        return now
+
+    def register(self, storage: DjangoStorage) -> int:
+        """Insert the row, and set blocked runs due that this worker may be able to take.
+
+        One transaction; the number of those.
+        """
+        with storage.transaction():
+            now = self._measure(storage)
+            lease = timedelta(seconds=get_settings().LEASE_SECONDS)
+            storage.sql.execute(
+                _NEW.insert_marked(storage.sql, ""),
+                _NEW.stored(
+                    (
+                        *(self.id, self.epoch, self.kind, host(), os.getpid(), identity_of()),
+                        *(
+                            list(self.queues),
+                            {k: list(v) for k, v in self.workflows.items()},
+                            sorted(activity.registry),
+                        ),
+                        *(self.crash_marker, self.session_lock, self.skew, now, now, now + lease),
+                    )
+                ),
+            )
+            return wake_blocked(storage, list(self.workflows), now)
+
+    def beat(self, storage: DjangoStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
+        """Prolong the lease: one UPDATE.
+
+        False when the row is gone: this worker was taken for dead and needs a new epoch.
+        """
+        now = self._measure(storage)
+        lease = timedelta(seconds=get_settings().LEASE_SECONDS)
+        changed = storage.sql.execute(
+            "update temporalex_worker set beat_at = %s, expires_at = %s, runs = %s, activities = %s,"
+            " turns = %s, clock_skew = %s, session_lock = %s"
+            " where id = %s and epoch = %s and buried_at is null",
+            [now, now + lease, runs, activities, turns, self.skew, self.session_lock, self.id, self.epoch],
+        )
+        return changed == 1
+
+    def renew(self) -> None:
+        """Take a new epoch: what was held under the old one belongs to others."""
+        self.id, self.epoch = uuid7(), token()
+
+    def announce(self, storage: DjangoStorage, chains: Sequence[UUID]) -> None:
+        """Say which runs are about to be activated; none: all came through.
+
+        For whoever finds this worker dead and cannot read its crash marker.
+        """
+        cast = storage.sql.mark("jsonb")
+        trying = json.dumps([str(chain) for chain in chains]) if chains else None
+        storage.sql.execute(
+            f"update temporalex_worker set trying = {cast} where id = %s and epoch = %s", [trying, self.id, self.epoch]
+        )
+
+    def remove(self, storage: DjangoStorage) -> None:
+        """Delete the row; blocked runs of its classes are due for those that are left. Inside a transaction."""
+        storage.sql.execute("delete from temporalex_worker where id = %s", [self.id])
+        wake_for_others(storage, list(self.workflows))
+
+
+#: What no new worker puts right: the run kills whoever activates it.
+_DEADLY = "crash"
+
+
+def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime) -> int:
+    """Set blocked runs of these classes due now: their class, or other code, is here. Skips runs that are locked."""
+    return _wake(storage, now, [chain for chain, _, _, code in _blocked(storage, workflows) if code != _DEADLY])
+
+
+def wake_for_others(storage: DjangoStorage, workflows: Sequence[str]) -> int:
+    """Set blocked runs of a worker that is gone due now, if there are others.
+
+    It may have been the one with the wrong code.
+    """
+    now, parameters = storage.sql.instant(storage.clock)
+    others = f"select exists (select 1 from temporalex_worker where expires_at > {now})"
+    if not storage.sql.select(others, parameters, ("bool",))[0][0]:
+        return 0
+    return wake_blocked(storage, workflows, storage.now())
+
+
+def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]) -> int:
+    """Set runs due that were blocked for want of code that this worker has. A plain read when there is none.
+
+    The worker that blocked one may have looked for another one just before this one was there, or held the lock just
+    then.
+    """
+    found = _blocked(storage, list(workflows))
+    chains = [c for c, name, version, code in found if code == UnknownWorkflow.code and version in workflows[name]]
+    if not chains:
+        return 0
+    with storage.transaction():
+        return _wake(storage, storage.now(), chains)
+
+
+def _blocked(storage: DjangoStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
+    """Chain, class, version and code of the blocked runs of these classes."""
+    if not workflows:
+        return []
+    test, parameter = storage.sql.among(workflows, "text")
+    rows = storage.sql.select(
+        _CODE.select(f"where workflow {test} and blocked is not null"),
+        [parameter],
+        _CODE.types,
+    )
+    return [(chain, name, version, json.loads(mark).get("code", "")) for chain, name, version, mark in rows]
+
+
+def _wake(storage: DjangoStorage, now: datetime, chains: Sequence[UUID]) -> int:
+    if not chains:
+        return 0
+    among, ids = storage.sql.among(chains, "uuid")
+    locked = storage.sql.select(
+        f"select id from temporalex_chain where id {among} and not closed and not paused{storage.sql.skip_locked()}",
+        [ids],
+        ("uuid",),
+    )
+    among, ids = storage.sql.among([row[0] for row in locked], "uuid")
+    return storage.sql.execute(f"update temporalex_chain set due_at = %s where id {among}", [now, ids])

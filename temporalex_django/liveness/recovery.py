@@ -1,0 +1,380 @@
+"""What dead workers left behind, and runs that cannot be taken with others.
+
+Dead is a worker whose process has ended on this very machine, or whose lease has expired by the database's clock; a
+session lock that stands says nothing, since a frozen worker holds it for ever. What it had in hand is due again. Deaths
+are counted only against what a process was running that is known to have ended: its marker says that. Where no marker
+can be read (another machine, a container that was made anew) the dead worker's row stays for a while: as long as one is
+there, workers are *cautious* and commit to their rows what they are about to activate, in batches that halve with each
+further death, until the killer is found.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from temporalex_django.conf import get_settings
+from temporalex_django.db.rows import ENDED, ENDED_INSERT, TASKS, WORKERS, ended, text_of
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import activity_policy, blocked
+from temporalex_django.engine.blocked import mark_of, next_try
+from temporalex_django.engine.shapes import Blocked
+from temporalex_django.errors import KeyMissing
+from temporalex_django.liveness.crash_markers import Left, Marked, abandoned, left_in, remove_marker
+from temporalex_django.liveness.leases import wake_for_others
+from temporalex_django.liveness.process_identity import is_gone, is_neighbour
+from temporalex_django.liveness.verdicts import Verdict, judge
+
+log = logging.getLogger("temporalex_django.recovery")
+
+#: When a run that needs a key is offered again to workers that may have it; who lacks it leaves it alone for longer.
+_OFFERED_AGAIN = timedelta(seconds=3)
+#: Leases for which a worker must have lived since the last death whose cause is not known, until nobody is cautious any
+#: more.
+_CAUTIOUS_FOR = 5
+
+
+@dataclass(slots=True)
+class Recovered:
+    """``workers`` that were found dead, and their activities.
+
+    ``due`` ones are due again, ``failed`` ones had no attempt left.
+
+    ``caution``: deaths of late whose cause is not known; each halves the batches of those that live.
+    """
+
+    workers: list[UUID] = field(default_factory=list)
+    due: int = 0
+    failed: int = 0
+    caution: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.workers)
+
+
+class _Row(NamedTuple):
+    id: UUID
+    epoch: int
+    process_identity: str
+    crash_marker: str
+    trying: str | None
+    buried_at: datetime | None
+    expires_at: datetime
+
+    @property
+    def tried(self) -> list[UUID]:
+        return [UUID(chain) for chain in json.loads(self.trying or "null") or ()]
+
+
+_WORKER = WORKERS.pick(*_Row._fields)
+
+
+def recover(storage: DjangoStorage, *, own: UUID | None = None, lived: float = float("inf")) -> Recovered:
+    """Find dead workers and give what they held to others.
+
+    One transaction a dead worker; a plain read when there is none.
+
+    ``lived``: seconds since the first beat of whoever asks, or since the first one after he could not beat for a lease.
+    He buries by an expired lease only after one of his own: when the database was away, survivors do not bury each
+    other.
+    """
+    found = Recovered()
+    lease = get_settings().LEASE_SECONDS
+    now = storage.now()
+    rows = storage.sql.select(
+        _WORKER.select(""),
+        [],
+        _WORKER.types,
+    )
+    for row in (_Row(*row) for row in rows):
+        if row.id == own:
+            continue
+        if row.buried_at is not None:
+            found.caution += 1
+            if min(lived, (now - row.buried_at).total_seconds()) > _CAUTIOUS_FOR * lease:
+                storage.sql.execute("delete from temporalex_worker where id = %s and epoch = %s", [row.id, row.epoch])
+        elif is_gone(row.process_identity):
+            left = left_in(row.crash_marker)
+            found.caution += left is None
+            _bury(storage, row, left, now, found, unknown=left is None)
+        elif row.expires_at <= now:
+            unknown = not is_neighbour(
+                row.process_identity
+            )  # else it is frozen, or starved: when it ends, its marker is read
+            found.caution += unknown
+            if lived >= lease:
+                _bury(storage, row, None, now, found, unknown=unknown)
+            elif unknown and len(row.tried) == 1:
+                _blame_tried(storage, row)
+    return found
+
+
+def judge_abandoned(storage: DjangoStorage) -> int:
+    """Read the markers of processes of this machine that ended without a row; the number of those.
+
+    Web processes have none, and workers that were late have lost theirs. One transaction each; nothing but a look into
+    a folder when there is none.
+    """
+    with abandoned(storage.domain) as paths:
+        for path in paths:
+            if storage.sql.select("select 1 from temporalex_worker where crash_marker = %s", [path], ("int4",)):
+                continue  # whoever buries that worker reads it
+            left = left_in(path)
+            if left is not None and left.marks:
+                with storage.transaction():
+                    _blame(storage, left)
+            remove_marker(path)
+    return len(paths)
+
+
+def release_orphans(storage: DjangoStorage) -> None:
+    """Activities of an owner without a row: nobody is left who could finish them, or be judged.
+
+    Looked for now and then.
+    """
+    rows = storage.sql.select(
+        "select distinct owner from temporalex_activity_task where owner is not null"
+        " and not exists (select 1 from temporalex_worker w where w.epoch = owner and w.buried_at is null)",
+        [],
+        ("int8",),
+    )
+    for (owner,) in rows:
+        with storage.transaction():
+            release(storage, owner)
+
+
+def _bury(
+    storage: DjangoStorage, row: _Row, left: Left | None, now: datetime, found: Recovered, *, unknown: bool
+) -> None:
+    """Whoever deletes the row, or notes in it that it was buried, does the rest, in the same transaction.
+
+    ``left``: what it was running when it ended; None: it has not ended as far as is known, or ``unknown``: nobody can
+    say.
+    """
+    tried = row.tried
+    alone = unknown and len(tried) == 1
+    which = "where id = %s and epoch = %s and buried_at is null" + (" and trying is not null" if alone else "")
+    with storage.transaction():
+        classes = storage.sql.select(
+            "select cast(workflows as text) from temporalex_worker where id = %s", [row.id], ("text",)
+        )
+        if unknown and not alone:
+            statement, values = f"update temporalex_worker set buried_at = %s {which}", [now, row.id, row.epoch]
+        else:
+            statement, values = f"delete from temporalex_worker {which}", [row.id, row.epoch]
+        if not storage.sql.execute(statement, values):
+            return
+        if unknown:  # what it had claimed stands in the tables: that is all there is to go by
+            held = storage.sql.select(
+                "select id from temporalex_activity_task where owner = %s", [row.epoch], ("int8",)
+            )
+            chains = [Marked("chain", chain) for chain in tried if alone]
+            left = Left((*chains, *(Marked("task", task) for (task,) in held)))
+        due, failed = release(storage, row.epoch)
+        if left is not None:
+            _blame(storage, left)
+        if alone:
+            _found_out(storage)
+        wake_for_others(storage, list(json.loads(classes[0][0])))
+    if left is not None:
+        remove_marker(row.crash_marker)
+    found.workers.append(row.id)
+    found.due += due
+    found.failed += failed
+    log.warning(
+        "a worker %s: %d activities are due again, %d had no attempt left",
+        "died" if left is not None else "did not beat for a lease",
+        due,
+        failed,
+        extra={"worker": str(row.id)},
+    )
+
+
+def _blame_tried(storage: DjangoStorage, row: _Row) -> None:
+    """A worker elsewhere is late that had committed to activate this run and no other: once."""
+    with storage.transaction():
+        if storage.sql.execute(
+            "update temporalex_worker set trying = null where id = %s and epoch = %s and trying is not null",
+            [row.id, row.epoch],
+        ):
+            _blame(storage, Left((Marked("chain", row.tried[0]),)))
+            _found_out(storage)
+
+
+def _found_out(storage: DjangoStorage) -> None:
+    """A killer was found: it explains the deaths before."""
+    storage.sql.execute("delete from temporalex_worker where buried_at is not null")
+
+
+# --- blame ------------------------------------------------------------------------------------------------------------
+
+
+def _blame(storage: DjangoStorage, left: Left) -> None:
+    """Write what is decided about those that a process was running when it ended.
+
+    Inside a transaction; locks their rows.
+    """
+    marks = _resolved(storage, left.marks)
+    for verdict in judge(marks, _recorded(storage, marks)):
+        if verdict.what.kind == "task":
+            _blame_activity(storage, verdict, left.ended_after)
+        else:
+            _blame_run(storage, verdict, left.ended_after)
+
+
+def _resolved(storage: DjangoStorage, marks: Iterable[Marked]) -> list[Marked]:
+    """A query names a run; what counts is on the row of its chain."""
+    found: dict[Marked, None] = {}
+    for mark in marks:
+        if mark.kind == "run":
+            rows = storage.sql.select("select chain_id from temporalex_instance where id = %s", [mark.key], ("uuid",))
+            found.update((Marked("run", row[0]), None) for row in rows)
+        else:
+            found[mark] = None
+    return list(found)
+
+
+def _recorded(storage: DjangoStorage, marks: Collection[Marked]) -> Mapping[Marked, int]:
+    recorded: dict[Marked, int] = {}
+    for mark in marks:
+        if mark.kind == "trial":
+            continue
+        table, still = (
+            ("temporalex_activity_task", "") if mark.kind == "task" else ("temporalex_chain", " and not closed")
+        )
+        for (crashes,) in storage.sql.select(
+            f"select crashes from {table} where id = %s{still}",
+            [mark.key],
+            ("int4",),
+        ):
+            recorded[mark] = crashes
+    return recorded
+
+
+_HINT = "look for a segmentation fault, a memory blow-up or os._exit"
+
+
+def _cause(ended_after: float) -> str:
+    if not ended_after:
+        return _HINT
+    return (
+        f"the last one was ended by its guardian, because for {ended_after:g} s nothing could interrupt it: look for a loop that catches"
+        " every exception, or for C code that keeps the interpreter to itself, such as a regular expression"
+    )
+
+
+def _blame_run(storage: DjangoStorage, verdict: Verdict, ended_after: float) -> None:
+    """Alone next time and after a wait, to workers only; blocked when it was the last time.
+
+    Not due for a query: that the run goes on would not prove that the query is harmless.
+    """
+    now, chain = storage.now(), verdict.what.key
+    rows = storage.sql.select(
+        "update temporalex_chain set crashes = %s where id = %s and not closed returning run_id",
+        [verdict.crashes, chain],
+        ("uuid",),
+    )
+    if not rows:
+        return
+    if not verdict.final:
+        if verdict.what.kind == "chain":
+            due = now + timedelta(seconds=verdict.wait)
+            storage.sql.execute(
+                "update temporalex_chain set due_at = %s where id = %s and failed_tries = 0", [due, chain]
+            )
+        return
+    why = f"{verdict.crashes} processes in a row ended while they ran the code of this run; {_cause(ended_after)}"
+    assert isinstance(chain, UUID)
+    _block(storage, chain, rows[0][0], blocked.mark("crash", why, tries=verdict.crashes, now=now), due=None)
+    log.error("run %s is blocked: %s", rows[0][0], why, extra={"run_id": str(rows[0][0])})
+
+
+def _blame_activity(storage: DjangoStorage, verdict: Verdict, ended_after: float) -> None:
+    """Back after a wait, alone; failed when it was the last time. One that somebody else has by now goes on there."""
+    now, task = storage.now(), verdict.what.key
+    if verdict.final:
+        why = f"{verdict.crashes} workers ended while they ran it; {_cause(ended_after)}"
+        gone = storage.sql.select(
+            f"delete from temporalex_activity_task where id = %s and owner is null returning {_LOST.names}",
+            [task],
+            _LOST.types,
+        )
+        _tell_lost(storage, gone, now, why)
+        if gone:
+            return
+    storage.sql.execute(
+        "update temporalex_activity_task set crashes = %s where id = %s", [min(verdict.crashes, 2), task]
+    )
+    due = now + timedelta(seconds=verdict.wait / 2)
+    storage.sql.execute(
+        "update temporalex_activity_task set due_at = %s where id = %s and owner is null and due_at < %s",
+        [due, task, due],
+    )
+
+
+_LOST = TASKS.pick("chain_id", "run_id", "run_queue", "seq", "attempt")
+
+
+def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
+    """Take everything from an epoch: due again at once, the attempt stays counted; failed where none is left.
+
+    So ``max_attempts=1`` means at most once. Inside a transaction; locks those activities. Gives both numbers.
+    """
+    now = storage.now()
+    lost = storage.sql.select(
+        "delete from temporalex_activity_task where owner = %s and max_attempts > 0 and attempt >= max_attempts"
+        f" returning {_LOST.names}",
+        [epoch],
+        _LOST.types,
+    )
+    _tell_lost(storage, lost, now)
+    due = storage.sql.execute(
+        "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s"
+        " where owner = %s",
+        [now, epoch],
+    )
+    return due, len(lost)
+
+
+def _tell_lost(storage: DjangoStorage, lost: Iterable[tuple[Any, ...]], now: datetime, why: str | None = None) -> None:
+    """Whoever waits for these activities hears that no worker came back from them."""
+    rows = []
+    for chain, run, queue, seq, attempt in lost:
+        body = activity_policy.worker_lost(seq, attempt, why)
+        rows.append(ended(chain, run, queue, "ActivityFailed", body, now))
+    storage.sql.write(ENDED.columns, ENDED_INSERT, rows)
+
+
+def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool:
+    """Block a run whose turn raises even when it is alone, with backoff.
+
+    One transaction; False when somebody has it locked.
+    """
+    with storage.transaction():
+        claimed = storage.claim(limit=1, queues=[], chains=[chain])
+        if not claimed or claimed[0].closed:
+            return False
+        run, now = claimed[0], storage.now()
+        tries = run.failed_tries + 1
+        due, waits_for = next_try(tries, now), None
+        if isinstance(error, KeyMissing):
+            due, waits_for = now + _OFFERED_AGAIN, f"the key {error.key!r}"
+        mark = mark_of(error, tries=tries, now=now, waits_for=waits_for)
+        _block(storage, chain, run.run_id, mark, due=due)
+    log.error("run %s is blocked: %s", run.run_id, mark["error"], extra={"run_id": str(run.run_id)})
+    return True
+
+
+def _block(storage: DjangoStorage, chain: UUID, run: UUID, mark: Blocked, *, due: datetime | None) -> None:
+    storage.sql.execute(
+        "update temporalex_chain set failed_tries = %s, due_at = coalesce(%s, deadline) where id = %s",
+        [mark["attempt"], due, chain],
+    )
+    storage.sql.execute("update temporalex_message set fresh = false where chain_id = %s and fresh", [chain])
+    cast = storage.sql.mark("jsonb")
+    storage.sql.execute(f"update temporalex_instance set blocked = {cast} where id = %s", [text_of(mark), run])

@@ -1,0 +1,183 @@
+"""Activities of an environment: they, or stand-ins, run here and now, or are held until the test ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from temporalex_django.authoring import activity as activities_of
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.activity_context import ActivityContext, running
+from temporalex_django.core import current
+from temporalex_django.core.failures import ReturnedErr
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.graph.durable.activities import activity_of
+from temporalex_django.graph.steps import Step, StepRef
+from temporalex_django.testing.host import Crash, EnvironmentHost
+
+_ALL_TIMEOUTS = ("schedule_to_start", "start_to_close", "heartbeat", "schedule_to_close")
+#: Activities that are looked at together.
+_MOST = 1000
+OWNER = 1
+
+
+class EnvironmentActivities(EnvironmentHost):
+    """How a test stands in for activities, and what becomes of their attempts."""
+
+    def mock(self, activity: Activity[Any, Any] | StepRef, stand_in: Callable[..., Any]) -> None:
+        """Run ``stand_in`` (plain or async, same arguments) instead of the activity, or of the steps of a class."""
+        self._stand_ins[_name_of(activity)] = stand_in
+
+    def hold(self, activity: Activity[Any, Any] | StepRef) -> None:
+        """Leave every call of the activity open until ``complete`` or ``fail``."""
+        self._holding.add(_name_of(activity))
+
+    def complete(self, activity: Activity[Any, Any] | StepRef, value: Any = None) -> None:
+        """End the oldest held call with a value, for good (a step's ``Err`` is not tried again).
+
+        Raises ``LookupError`` when none is held.
+        """
+        self._resolve(activity, lambda task: self._completed(task, value))
+
+    def fail(self, activity: Activity[Any, Any] | StepRef, error: BaseException) -> None:
+        """End the oldest held call with an error, for good. Raises ``LookupError`` when none is held."""
+        self._resolve(activity, lambda task: activity_policy.failed(task, error, self.clock, final=True))
+
+    def _completed(self, task: TaskState, value: Any) -> TaskResult:
+        try:
+            outgoing = activities_of.find(task.activity).outgoing(value, task.args, _EnvironmentSource(self, task))
+        except ReturnedErr as exc:
+            return activity_policy.failed(task, exc, self.clock, final=True)
+        return activity_policy.completed(task, outgoing)
+
+    def _resolve(self, activity: Activity[Any, Any] | StepRef, result: Callable[[TaskState], TaskResult]) -> None:
+        name = _name_of(activity)
+        for task in [task for task in self._held if task.activity == name]:
+            ended = result(task)
+            self._held.remove(task)
+            if self.engine.tasks.finish_tasks([ended]):
+                self._drive()
+                return
+        raise LookupError(f"no call of {name} is held: call env.hold(...) before it is scheduled")
+
+    def perform(self, task: TaskState) -> Any:
+        """Run an activity, or its stand-in, here and now."""
+        activity = activities_of.find(task.activity)
+        own, args, kwargs = activity.prepared(task.args, task.kwargs, _EnvironmentSource(self, task))
+        fn = self._stand_ins.get(task.activity, own)
+
+        def beat(details: Any) -> None:
+            self._beats[task.id, task.attempt, OWNER] = details
+
+        context = ActivityContext(
+            attempt=task.attempt,
+            idempotency_key=activity_policy.idempotency_key(task),
+            workflow_id=task.workflow_id,
+            run_id=str(task.run_id),
+            heartbeat_details=task.heartbeat_details,
+            _beat=beat,
+        )
+        with current.outside_workflow(None), running(context):
+            value = fn(*args, **kwargs)
+            value = self._run_async(value) if asyncio.iscoroutine(value) else value
+        return activity.outgoing(value, task.args, _EnvironmentSource(self, task))
+
+    def _attempt(self, task: TaskState) -> None:
+        result: TaskResult | None = None
+        failure: BaseException | None = None
+        if self._crashes("before_activity"):
+            self.engine.tasks.finish_tasks([self._lost(task)])
+            return
+        crashed = False
+        try:
+            with self.engine.storage.savepoint():
+                try:
+                    result = activity_policy.completed(task, self.perform(task))
+                except BaseException as exc:
+                    if task.atomic or self._spoils(exc):
+                        raise
+                    failure = exc  # an external activity is no transaction: what it did before it failed stays
+                if task.atomic and self._crashes("after_activity"):
+                    raise Crash  # its transaction is rolled back, with all that it wrote
+        except Crash:
+            crashed = True
+        except BaseException as exc:  # noqa: BLE001 - user code, as in a worker; its policy decides
+            failure = exc
+        if crashed or (not task.atomic and self._crashes("after_activity")):
+            result = self._lost(task)
+        elif failure is not None or result is None:
+            assert failure is not None
+            result = activity_policy.failed(task, failure, self.clock, final=activity_policy.hopeless(failure))
+        if self._beats and not crashed:
+            self.engine.tasks.heartbeat(self._beats)
+        self._beats.clear()
+        self.engine.tasks.finish_tasks([result])
+        self._crashes("after_result")
+
+    def _lost(self, task: TaskState) -> TaskResult:
+        """The worker died.
+
+        An atomic activity was a part of its transaction: nothing of it was, its attempt included.
+        """
+        if task.atomic:
+            return TaskResult(task=task, retry_at=self.clock, count=False)
+        return activity_policy.lost(task, self.clock)
+
+    def _one_activity(self) -> bool:
+        """Run the activity that is due first; its result is an activation of its own."""
+        claim = self.engine.tasks.claim_tasks
+        while tasks := claim(capacity=Capacity(threads=1), queues=self._queues(), owner=OWNER, atomic=True):
+            tasks[0].started_at = self.clock
+            if tasks[0].activity not in self._holding:
+                self._attempt(tasks[0])
+                return True
+            self._held.append(tasks[0])
+        return False
+
+    # -- timeouts ------------------------------------------------------------------------------------------------------
+
+    def _next_held_timeout(self) -> datetime | None:
+        passes = [passes[0] for task in self._held if (passes := _timeout(task)) is not None]
+        return min(passes, default=None)
+
+    def _expire(self) -> None:
+        for task in list(self._held):
+            passes = _timeout(task)
+            if passes is not None and passes[0] <= self.clock:
+                self._held.remove(task)
+                self.engine.tasks.finish_tasks([activity_policy.ended_by(task, passes[1], self.clock)])
+        held = {task.id for task in self._held}
+        for task in self.engine.tasks.expired_tasks(limit=_MOST):
+            result = activity_policy.timed_out(task, self.clock) if task.id not in held else None
+            if result is not None:
+                self.engine.tasks.finish_tasks([result])
+
+
+def _timeout(task: TaskState) -> tuple[datetime, str] | None:
+    """When the first timeout of a held call passes, and which: it may be waiting to begin as well as under way."""
+    return activity_policy.first_timeout(task, _ALL_TIMEOUTS, started_at=task.started_at, beat_at=task.beat_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _EnvironmentSource:
+    """``authoring.activity.Source`` of an attempt in an environment."""
+
+    env: EnvironmentHost
+    task: TaskState
+
+    def workflow(self, version: int) -> Any:
+        return self.env.class_of(self.task.chain_id, self.task.workflow, version)
+
+    def instance(self, version: int) -> Any:
+        return self.env.projections.of(self.task.run_id, self.workflow(version)).begun[self.task.seq]
+
+
+def _name_of(activity: Activity[Any, Any] | StepRef) -> str:
+    """An activity's, or that of the activity that runs a step."""
+    is_step = isinstance(activity, (Step, type))
+    return activity_of(activity).name if is_step else activity.name  # type: ignore[arg-type,union-attr] # by is_step

@@ -1,0 +1,190 @@
+"""What an environment stands on: where runs live, which the two kinds say, and at which points a worker dies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.authoring.people import Person, sender
+from temporalex_django.authoring.workflow import Workflow, code_of, newest
+from temporalex_django.core.history.commands import Command
+from temporalex_django.core.senders import Sender
+from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.storage import Outcome, Refused, TaskState
+from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.graph.durable.projection import Projections
+from temporalex_django.testing import environment_made
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+#: Where ``crash_at`` lets a worker die.
+CRASH_POINTS = ("before_turn", "after_turn", "before_activity", "after_activity", "after_result")
+
+
+class Crash(BaseException):
+    """A worker dies in the middle of a transaction."""
+
+
+class EnvironmentHost(ABC):
+    """State of an environment, and what memory and the database do each in their way."""
+
+    engine: WorkflowEngine
+    clock: datetime
+
+    def __init__(self) -> None:
+        #: One list of commands per recorded activation, in running order over all runs.
+        self.commands: list[list[Command]] = []
+        self._stand_ins: dict[str, Callable[..., Any]] = {}
+        self._holding: set[str] = set()
+        self._beats: dict[tuple[int, int, int], Any] = {}  # of the attempt that is running
+        self._held: list[TaskState] = []
+        self._batch: list[Callable[[], None]] | None = None
+        self._seeds = random.Random(0)  # noqa: S311 - the same test draws the same numbers each time
+        self._made_ids = 0
+        self.projections = Projections(lambda run, after: self.row(run).events[after:])
+        self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
+        self.errors: dict[UUID, BaseException] = {}  # of blocked runs
+        self.refused: list[Refused] = []  # signals that the permission of a handler kept out
+        self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
+        self._crash_points: dict[str, int] = {}
+        for listener in environment_made.listeners:
+            listener(self)
+
+    # -- where runs live ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
+        """Store a new chain, due now; its id. Raises ``AlreadyRunning``."""
+
+    @abstractmethod
+    def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
+        """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
+
+    @abstractmethod
+    def run_ids(self, chain_id: UUID) -> list[UUID]:
+        """The runs of a chain, oldest first."""
+
+    @abstractmethod
+    def row(self, run_id: UUID) -> MemoryRun:
+        """A run as it is stored."""
+
+    @abstractmethod
+    def _send(
+        self, chain_id: UUID, kind: str, name: str, body: Any, request_id: str | None, sender: Sender | None
+    ) -> int: ...
+
+    @abstractmethod
+    def outcome(self, message_id: int) -> Outcome | None:
+        """What became of a message; None while it has no outcome."""
+
+    @abstractmethod
+    def _close(self, chain_id: UUID, status: str, reason: str) -> None: ...
+
+    @abstractmethod
+    def _set_clock(self, now: datetime) -> None: ...
+
+    @abstractmethod
+    def _next_due(self) -> datetime | None:
+        """The next time at which a run, a retry or a timeout is due."""
+
+    @abstractmethod
+    def _wake_blocked(self) -> None: ...
+
+    @abstractmethod
+    def chain_ids(self) -> list[UUID]:
+        """Of every chain that lives here, oldest first."""
+
+    def _queues(self) -> Sequence[str]:
+        return ()
+
+    def _sender(self, by: Person | None) -> Sender | None:
+        """What travels with a message of that person."""
+        return sender(by)
+
+    @property
+    def batching(self) -> bool:
+        """Whether ``batch()`` is open, so that nothing is delivered yet."""
+        return self._batch is not None
+
+    @abstractmethod
+    def _drive(self) -> None:
+        """Go on until every unit is blocked."""
+
+    # -- classes, and code of users ------------------------------------------------------------------------------------
+
+    def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
+        """The class that was started, or one of its name that was defined since: tests define many of one name."""
+        started, at = self._classes.get(chain_id, (None, 0))
+        if started is None or started.name != name or (started.dispatched_by and started.version != version):
+            return code_of(name, version)
+        return newest(started, at)
+
+    def _run_async(self, coroutine: Any) -> Any:
+        return _finished(coroutine)
+
+    async def from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """``call(*args, **options)`` for async code."""
+        return call(*args, **options)
+
+    def _spoils(self, error: BaseException) -> bool:
+        """Whether what an external activity wrote must be undone for the test's transaction to go on."""
+        del error
+        return False
+
+    # -- a worker dies -------------------------------------------------------------------------------------------------
+
+    def crash_at(self, point: str, times: int = 1) -> None:
+        """Let the worker die at ``point``, the next ``times`` times it comes there, and another one take over.
+
+        Points, in the order in which a worker passes them: ``before_turn`` (a turn is worked out and not committed: it
+        is lost and done again), ``after_turn`` (committed), ``before_activity`` (an activity is taken and not begun),
+        ``after_activity`` (it has run and its result is not committed: it runs again as the next attempt, or fails as
+        WorkerLost where none is left; what an atomic one wrote is rolled back, and its attempt does not count),
+        ``after_result`` (committed). Whatever lived in memory is gone each time. ``crashes`` lists those that happened.
+        Raises ``ValueError`` for another point.
+        """
+        if point not in CRASH_POINTS:
+            raise ValueError(f"crash_at({point!r}): the points are {', '.join(CRASH_POINTS)}")
+        self._crash_points[point] = times
+
+    def _crashes(self, point: str) -> bool:
+        """Whether the worker dies here; its memory is gone then."""
+        left = self._crash_points.get(point, 0)
+        if not left:
+            return False
+        if left > 1:
+            self._crash_points[point] = left - 1
+        else:
+            del self._crash_points[point]
+        self.crashes.append(point)
+        self.engine.cache.clear()
+        return True
+
+
+def _finished(coroutine: Any) -> Any:
+    """The value of an async activity, also where an event loop is running already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    box: list[Any] = []
+
+    def run() -> None:
+        try:
+            box.append((asyncio.run(coroutine), None))
+        except BaseException as exc:  # noqa: BLE001 - handed to the thread that waits
+            box.append((None, exc))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    value, error = box[0]
+    if error is not None:
+        raise error
+    return value

@@ -1,0 +1,61 @@
+"""The runner for development: a worker loop in a thread of this process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+
+from django.db import DatabaseError
+
+from temporalex_django.core.telling import told
+from temporalex_django.workers.loop import WorkerLoop
+
+log = logging.getLogger("temporalex_django.worker")
+
+
+class DevelopmentWorker:
+    """Runs workflows in threads of this process.
+
+    ``runserver`` under DEBUG starts one; see the setting ``LOCAL_RUNNER``.
+    """
+
+    def __init__(self, alias: str | None = None) -> None:
+        self.alias = alias
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop: WorkerLoop | None = None
+
+    def ring(self, after: float = 0.0) -> None:
+        del after  # the loop sleeps until what is due next
+        if self._loop is not None:
+            self._loop.wake.set()
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="temporalex-local", daemon=True)
+            self._thread.start()
+            atexit.register(self.stop)
+
+    def stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            atexit.unregister(self.stop)
+            self._stop.set()
+            self.ring()
+            thread.join(30)
+            self._stop.clear()
+
+    def _run(self) -> None:
+        """A database without our tables yet (before the first ``migrate``) is waited for."""
+        delay = 1.0
+        while not self._stop.is_set():
+            try:
+                self._loop = WorkerLoop(alias=self.alias, kind="local")
+                self._loop.run(self._stop)
+            except DatabaseError as exc:
+                log.warning("workflows do not run yet: %s (has `manage.py migrate` been run?)", told(exc))
+                self._stop.wait(delay)
+                delay = min(delay * 2, 30.0)
+            finally:
+                self._loop = None

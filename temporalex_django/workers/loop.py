@@ -1,0 +1,478 @@
+"""The worker loop: claim, activate, commit, until it is told to stop.
+
+Everything that hosts workflows turns one of these.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from temporalex_django.authoring import activity, workflow
+from temporalex_django.conf import get_settings
+from temporalex_django.core.payloads import reason_of
+from temporalex_django.core.telling import told
+from temporalex_django.db.connections import worker_session
+from temporalex_django.db.notify import announce, hint, notices
+from temporalex_django.db.permissions import DatabaseJudge
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.report import TurnReport
+from temporalex_django.engine.storage import Taker, TaskResult, TaskState
+from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.engine.watchdog import watchdog
+from temporalex_django.errors import KeyMissing, PayloadError
+from temporalex_django.liveness.crash_markers import Mark, open_marker
+from temporalex_django.liveness.leases import WorkerRow
+from temporalex_django.liveness.recovery import block_alone, release
+from temporalex_django.workers.attempts import announce_end, perform
+from temporalex_django.workers.maintenance import Maintenance
+from temporalex_django.workers.patience import once_there, pause_after
+from temporalex_django.workers.pool import InlinePool, Pool
+from temporalex_django.workers.quarantine import Quarantine
+
+if TYPE_CHECKING:
+    from temporalex_django.workers.listener import Listener
+
+log = logging.getLogger("temporalex_django.worker")
+
+#: Between two turns where one lock of the database keeps all writers out: web requests want it too.
+_WRITERS_PAUSE = 0.005
+#: Something is due and could not be had: another worker has it locked, or is the one that has its class.
+_CONTENDED = 0.05
+_FRUITLESS_POLLS = 10
+#: How long phase 2 of one poll goes on, and how long it leaves a run alone at most whose business rows others have
+#: locked.
+_PHASE_TWO = 0.1
+_LONGEST_PAUSE = 1.0
+#: How long it stands in line for such rows, from the second try on; the turns of others wait for as long.
+_PATIENCE = 0.5
+
+
+@dataclass(slots=True)
+class Polled:
+    """What one look at the tables did."""
+
+    runs: int = 0
+    tasks: int = 0
+    results: int = 0
+    rebuilding: int = 0  # runs that come into memory, slice by slice
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.tasks or self.results or self.rebuilding)
+
+
+def all_queues() -> list[str]:
+    """Every queue that the workflows and activities of this process name."""
+    named = {cls.task_queue for cls in workflow.concrete()}
+    named |= {act.options_set.queue for act in activity.registry.values() if act.options_set.queue}
+    return sorted(named | {"default"})
+
+
+class WorkerLoop:
+    """One worker: its row, its executors, its activities.
+
+    ``run`` belongs to one thread, which does the turns; a maintenance thread beats, a listener thread hears hints,
+    activities have threads of their own. Nothing is shared with other workers but the tables.
+    """
+
+    def __init__(
+        self,
+        *,
+        alias: str | None = None,
+        queues: Sequence[str] | None = None,
+        kind: str = "worker",
+        inline: bool = False,
+        on_beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        settings = get_settings()
+        self.storage = DjangoStorage(alias, worker=True)
+        self.alias = self.storage.alias
+        self.queues = list(queues or all_queues())
+        self.wake = threading.Event()
+        self.marker = open_marker(self.storage.domain)
+        self.row = WorkerRow(
+            kind=kind,
+            queues=self.queues,
+            workflows=workflow.versions_here(),
+            crash_marker=self.marker.path,
+        )
+        self.caution = 0  # set by maintenance: see ``liveness.recovery``
+        self.on_beat = on_beat  # called several times a second while this process lives, by the maintenance thread
+        self.pool: Pool = (
+            InlinePool(now=self.row.now, noted=partial(self.marker.noted, "task"))
+            if inline
+            else Pool(
+                threads=settings.ACTIVITY_THREADS,
+                tasks=settings.ACTIVITY_TASKS,
+                now=self.row.now,
+                on_result=self._ring,
+                noted=partial(self.marker.noted, "task"),
+            )
+        )
+        self.quarantine = Quarantine(self.pool, Mark(self.marker))
+        self.engine = WorkflowEngine(
+            self.storage,
+            self.storage,
+            cache_size=settings.CACHE_SIZE,
+            cache_bytes=settings.CACHE_BYTES,
+            payload_limit=settings.MAX_PAYLOAD_BYTES,
+            deadlock_timeout=settings.DEADLOCK_TIMEOUT,
+            perform=self._perform,
+            on_activate=self.marker.note,
+            rebuilds=True,
+            judges=partial(DatabaseJudge, self.alias),
+        )
+        self.turns = 0
+        self.polls = 0  # looks at the tables that are over
+        self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
+        self.listener: Listener | None = None  # maintenance's, where there is one
+
+    def _ring(self) -> None:
+        """An activity has ended. Who is to wake up already will see it: he looks after he has cleared ``wake``."""
+        if not self.wake.is_set():
+            self.wake.set()
+
+    # --- one look ----------------------------------------------------------------------------------------------------
+
+    def poll(self) -> Polled:
+        """One look at the tables; see ``_poll``.
+
+        When it is over, what was taken in it is known to the pool, or never will be.
+        """
+        try:
+            return self._poll()
+        finally:
+            self.polls += 1
+
+    def _poll(self) -> Polled:
+        """Commit ends of activities, advance due runs, take due activities.
+
+        One transaction, then one each for atomic work.
+
+        Before that a slice of what is being rebuilt, outside of transactions. Raises when the database is gone. Ends of
+        activities leave the memory after the commit, not before.
+        """
+        if self.quarantine.quiet:
+            return self._results_only()
+        if self.caution:
+            return self._cautiously()
+        rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
+        results, capacity = self.pool.results(), self._capacity()
+        if not results and self.storage.sql.writer_lock and self.storage.next_due(queues=self.queues) != 0.0:
+            return Polled(
+                rebuilding=rebuilding
+            )  # by a plain read: the writer lock is for those who have something to write
+        report = TurnReport()
+        try:
+            with self.storage.transaction():
+                valid = self.storage.finish_tasks(results)
+                # Those that wait come before those that this turn makes, where the latter can be taken while they are
+                # written.
+                tasks = self._claim_tasks(capacity) if self.storage.sql.claims_on_insert else []
+                self._advance(capacity, report)
+                tasks += report.taken if self.storage.sql.claims_on_insert else self._claim_tasks(capacity)
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            return self._apart(results, report.claimed, exc)
+        self._exchanged(results, valid, tasks)
+        self._committed(report)
+        runs = report.runs + self._phase_two(report.atomic)
+        if report.suspects:
+            runs += self._announced(report.suspects[:1])
+        return Polled(
+            runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuilding
+        )
+
+    def _advance(self, capacity: Capacity, report: TurnReport) -> None:
+        taker = Taker(owner=self.row.epoch, capacity=capacity, queues=self.queues)
+        self.engine.advance(limit=self.storage.turn_size, queues=self.queues, taker=taker, report=report)
+
+    def _capacity(self) -> Capacity:
+        return Capacity() if self.quarantine.wanted else self.pool.capacity()
+
+    def _claim_tasks(self, capacity: Capacity) -> list[TaskState]:
+        suspects = self.quarantine.wanted
+        if suspects and self.quarantine.ready:
+            capacity = Capacity(threads=1)
+        if not capacity:
+            return []
+        return self.storage.claim_tasks(capacity=capacity, queues=self.queues, owner=self.row.epoch, suspects=suspects)
+
+    def _exchanged(self, results: list[TaskResult], valid: list[int], tasks: list[TaskState]) -> None:
+        """After the commit: ends are off our hands, what was taken begins."""
+        self.pool.forget(results)
+        tasks, back = self.quarantine.sift(tasks)
+        self.pool.submit(tasks)
+        if back:
+            self.storage.give_back(back)
+        self._announce(results, valid)
+
+    def _announce(self, results: list[TaskResult], valid: list[int]) -> None:
+        ended = set(valid)
+        for result in results:
+            if result.task.id in ended:
+                announce_end(result)
+
+    def _committed(self, report: TurnReport) -> None:
+        self.turns += report.runs
+        announce(report)
+        if self.listener is not None:
+            self.listener.tell(notices(report, own_queues=self.queues))
+        else:
+            hint(report, alias=self.alias, own_queues=self.queues)
+
+    def _phase_two(self, chains: Sequence[UUID]) -> int:
+        """Atomic work, run after run, for a moment: what is left stays due. The number of runs that were advanced."""
+        deadline, advanced = time.monotonic() + _PHASE_TWO, 0
+        # those whose pause is over stand in line, one a poll: a claim would not find them while their callers take
+        # turns
+        patient = [chain for chain in self._pauses if not self.storage.is_deferred(chain)][:1]
+        for chain in dict.fromkeys([*patient, *chains]):
+            if self._atomic(chain, patience=_PATIENCE if chain in patient else 0.0):
+                self._pauses.pop(chain, None)
+                advanced += 1
+            elif chain not in chains and self._pauses[chain] >= _LONGEST_PAUSE:
+                del self._pauses[chain]  # somebody else has done it, or it is found again
+            else:  # somebody has its rows locked: others first, and it a little later each time
+                pause = self._pauses[chain] = min(self._pauses.get(chain, _CONTENDED / 2) * 2, _LONGEST_PAUSE)
+                self.storage.defer([chain], seconds=pause)
+            if time.monotonic() > deadline:
+                break
+        return advanced
+
+    def _atomic(self, chain: UUID, *, patience: float) -> bool:
+        """Whether the run was advanced, or blocked."""
+        try:
+            report = self.engine.advance_atomic(chain, queues=self.queues, patience=patience)
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            return not self._leaves(chain, exc) and block_alone(self.storage, chain, exc)
+        self._committed(report)
+        return bool(report.runs)
+
+    def _apart(self, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException) -> Polled:
+        """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
+        if not self.storage.transient(cause):
+            log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), told(cause))
+        stored = [end for result in results if (end := self._stored(result)) is not None]
+        with self.storage.transaction():
+            tasks = self._claim_tasks(self._capacity())
+        self._exchanged([end for end, _ in stored], [end.task.id for end, valid in stored if valid], tasks)
+        done = Polled(tasks=len(tasks), results=len(stored))
+        done.runs += sum(self._alone(chain) for chain in chains)
+        return done
+
+    def _stored(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
+        """Store one end by itself, or that it cannot be stored; whether it was still valid.
+
+        None: not now, it stays in memory.
+        """
+        task = result.task
+        try:
+            return result, bool(self.storage.finish_tasks([result]))
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            if self.storage.transient(exc):
+                return None
+            log.error(
+                "the end of %s cannot be stored: %s", task.activity, told(exc), extra={"run_id": str(task.run_id)}
+            )
+            why = PayloadError(f"the end of {task.activity} cannot be stored: {reason_of(exc)}")
+            result = activity_policy.failed(task, why, self.row.now(), final=True)
+        try:
+            return result, bool(self.storage.finish_tasks([result]))
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            return None
+
+    def _alone(self, chain: UUID) -> int:
+        """A turn of one run: the number of runs that it advanced, or blocked."""
+        try:
+            report = self.engine.turn(limit=1, queues=self.queues, chains=[chain])
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            if self.storage.transient(exc):
+                return 0
+            if self._leaves(chain, exc):
+                return 0
+            block_alone(self.storage, chain, exc)
+            return 1
+        self._committed(report)
+        return report.runs
+
+    def _announced(self, chains: Sequence[UUID]) -> int:
+        """Each alone; they are on the row of this worker before their code runs: one may be what ended a process."""
+        self.row.announce(self.storage, chains)
+        advanced = sum(self._alone(chain) for chain in chains)
+        self.row.announce(self.storage, ())
+        return advanced
+
+    def _results_only(self) -> Polled:
+        """While an activity runs that is to be alone."""
+        results = self.pool.results()
+        if results:
+            valid = self.storage.finish_tasks(results)
+            self.pool.forget(results)
+            self._announce(results, valid)
+        return Polled(results=len(results))
+
+    def _cautiously(self) -> Polled:
+        """While somebody died of nobody knows what.
+
+        Few runs at a time, which are on the row of this worker before their code runs.
+        """
+        results, capacity = self.pool.results(), self._capacity()
+        threads = min(capacity.threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
+        few = Capacity(threads=threads or (0 if self.pool.busy else 1))
+        with self.storage.transaction():
+            valid = self.storage.finish_tasks(results)
+            tasks = self._claim_tasks(few)
+        self._exchanged(results, valid, tasks)
+        if waiting := self.engine.put_off:
+            self.row.announce(self.storage, waiting[:1])
+            self.engine.rebuild()
+        limit = max(1, self.storage.turn_size >> min(self.caution, 30))
+        with self.storage.transaction():
+            claimed = self.storage.claim(limit=limit, queues=self.queues)
+        chains = [run.chain_id for run in claimed if not run.crashes][:limit] or [run.chain_id for run in claimed][:1]
+        runs = self._announced(chains) if chains or waiting else 0
+        return Polled(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuilding)
+
+    def _leaves(self, chain: UUID, error: BaseException) -> bool:
+        """Whether the run is left to a worker that may have the key."""
+        return isinstance(error, KeyMissing) and self.engine.leaves(chain)
+
+    def _perform(self, task: TaskState) -> TaskResult:
+        """An atomic activity. It may be what ends this process: its run is noted like one that is activated."""
+        self.marker.note(task.chain_id)
+        try:
+            return perform(task)
+        finally:
+            self.marker.note(None)
+
+    # --- loops -------------------------------------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event, *, until_idle: bool = False, timeout: float | None = None) -> int:
+        """Turn until ``stop`` is set, or, with ``until_idle``, until nothing is due.
+
+        The number of runs that were advanced.
+
+        Waits for a database that is away, and survives one that goes away: nothing was committed, and it comes back
+        with backoff. On return what has not started is given back with its attempt uncounted, what still runs with its
+        attempt counted.
+        """
+        maintenance = Maintenance(self)
+        with worker_session(self.alias):
+            watchdog.beat_into(self.marker.beat)
+            try:
+                once_there(maintenance.start, storage=self.storage, stop=stop, timeout=timeout)
+                self._loop(stop, until_idle=until_idle, timeout=timeout)
+            finally:
+                self._leave(maintenance, hurried=until_idle)
+        return self.turns
+
+    def _loop(self, stop: threading.Event, *, until_idle: bool, timeout: float | None) -> None:
+        delay = fruitless = 0.0
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not stop.is_set():
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"after {timeout:g} s there is still work: {self.pool.busy} activities are running")
+            self.wake.clear()
+            try:
+                if self.poll():
+                    delay = fruitless = 0
+                    if self.storage.sql.writer_lock:
+                        stop.wait(_WRITERS_PAUSE)
+                    continue
+                due = self.storage.next_due(queues=self.queues)
+            except DatabaseError as exc:
+                if until_idle and not self.storage.lost(exc):
+                    raise
+                delay = pause_after(delay)
+                log.warning("the database does not answer, trying again in %.1f s: %s", delay, told(exc))
+                connections[self.alias].close()
+                stop.wait(delay)
+                continue
+            except Exception as exc:
+                if until_idle:
+                    raise
+                delay = pause_after(delay)
+                log.error("a poll failed, going on in %.1f s: %s", delay, told(exc))
+                stop.wait(delay)
+                continue
+            waits = due == 0.0 or bool(self._pauses)
+            fruitless = fruitless + 1 if waits else 0
+            if until_idle and not self.pool.busy and (not waits or fruitless > _FRUITLESS_POLLS):
+                return
+            poll = get_settings().POLL_INTERVAL
+            self.wake.wait(_CONTENDED if due == 0.0 else min(poll, due) if due is not None else poll)
+
+    def run_inline(self, *, timeout: float | None) -> int:
+        """Turn until nothing is due, with everything in this thread and on its connection; see ``run_until_idle``."""
+        maintenance = Maintenance(self)
+        maintenance.register()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        fruitless = 0
+        try:
+            while True:
+                maintenance.tend()
+                if self.poll() or self.pool.busy:
+                    fruitless = 0
+                    if deadline is not None and time.monotonic() > deadline:
+                        raise TimeoutError(f"after {timeout:g} s there is still work that is due")
+                    continue
+                waits = self.storage.next_due(queues=self.queues) == 0.0 or bool(self._pauses)
+                if not waits or (fruitless := fruitless + 1) > _FRUITLESS_POLLS:
+                    return self.turns
+                time.sleep(_CONTENDED)
+        finally:
+            self._leave(None, hurried=True)
+
+    def _leave(self, maintenance: Maintenance | None, *, hurried: bool) -> None:
+        waiting = self.pool.drain(0.0 if hurried else get_settings().DRAIN_SECONDS)
+        if maintenance is not None:
+            maintenance.stop()
+        try:
+            results: list[TaskResult] = self.pool.results()
+            with self.storage.transaction():
+                self.storage.finish_tasks(results)
+                self.storage.give_back(waiting)
+                release(self.storage, self.row.epoch)
+                self.row.remove(self.storage)
+            self.pool.forget(results)
+        except DatabaseError as exc:
+            log.warning("could not give back what is in hand, the lease will run out: %s", told(exc))
+        finally:
+            self.pool.close()
+            self.engine.cache.clear()
+            watchdog.beat_into(None)
+            self.marker.rest()
+            self.marker.close()
+
+
+def run_until_idle(
+    *, alias: str | None = None, queues: Sequence[str] | None = None, timeout: float | None = 20.0, kind: str = "burst"
+) -> int:
+    """Run turns, activities and due timers on committed data in this thread until nothing is due.
+
+    The number of turns of runs.
+
+    Raises ``TimeoutError`` when that takes longer than ``timeout`` seconds.
+    """
+    return WorkerLoop(alias=alias, queues=queues, kind=kind, inline=True).run_inline(timeout=timeout)

@@ -1,0 +1,212 @@
+"""What a worker does besides turns, in a thread of its own.
+
+It beats, passes heartbeats on, ends what timed out, buries the dead and deletes what was kept long enough.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from temporalex_django.conf import get_settings
+from temporalex_django.core.telling import told
+from temporalex_django.db.connections import worker_session
+from temporalex_django.db.retention import Retention
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import activity_policy
+from temporalex_django.liveness.leases import wake_for_code
+from temporalex_django.liveness.recovery import judge_abandoned, recover, release_orphans
+from temporalex_django.workers.attempts import announce_end
+
+if TYPE_CHECKING:
+    from temporalex_django.workers.listener import Listener
+    from temporalex_django.workers.loop import WorkerLoop
+
+log = logging.getLogger("temporalex_django.worker")
+
+_EVERY = 0.5
+_SWEPT_AT_ONCE = 200
+_ORPHANS_EVERY = 30.0
+_RETAINED_EVERY = 5.0
+_ABANDONED_EVERY = 1.0
+#: How often a worker looks for runs that were blocked for want of code that it has.
+_CODE_EVERY = 3.0
+#: How often a worker that starts tries to bury the dead before it goes on; its first passes try again.
+_RECOVERIES = 3
+
+
+class Maintenance:
+    """Tends one worker loop.
+
+    Its storage and connection are its own: a long turn must not keep a worker from beating.
+    """
+
+    def __init__(self, loop: WorkerLoop) -> None:
+        self.loop = loop
+        self.storage = DjangoStorage(loop.alias, worker=True)
+        self.listener: Listener | None = None
+        self._beaten_at = 0.0
+        self._orphans_at = 0.0
+        self._retention = Retention(self.storage)
+        self._retained_at = 0.0
+        self._abandoned_at = 0.0
+        self._lives_since = 0.0  # the first beat, or the first one after it could not beat for a lease
+        self._looked_at = 0.0
+        self._stray: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # and after how many polls they were seen
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="temporalex-maintenance", daemon=True)
+
+    def start(self) -> None:
+        """Register the worker (in the calling thread: when this returns, the row is there), then tend it.
+
+        May be called again after the database did not answer.
+        """
+        loop = self.loop
+        if self.listener is None and self.storage.sql.listens and not get_settings().POOLED:
+            from temporalex_django.workers.listener import Listener  # noqa: PLC0415 - psycopg is an extra
+
+            self.listener = Listener(loop.alias, loop.queues, epoch=lambda: loop.row.epoch, ring=loop.wake.set)
+            self.listener.start()
+            loop.listener = self.listener
+        self.register()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+        if self.listener is not None:
+            self.listener.stop()
+
+    def register(self) -> None:
+        """Write the row; blocked runs that this worker may be able to take are due from now on."""
+        row = self.loop.row
+        self._recover()  # first: a run that killed the worker before this one must not be among the first to be taken
+        row.session_lock = self.listener is not None and self.listener.locked
+        row.register(self.storage)
+        self._beaten_at = self._lives_since = time.monotonic()
+
+    def _recover(self) -> None:
+        for _ in range(_RECOVERIES):
+            try:
+                self.loop.caution = recover(self.storage, lived=0.0).caution
+                judge_abandoned(self.storage)
+            except DatabaseError as exc:
+                if not self.storage.transient(exc):
+                    raise
+                log.info("somebody else is burying the same worker: %s", told(exc))
+            else:
+                return
+
+    def _run(self) -> None:
+        delay = _EVERY
+        with worker_session(self.storage.alias):
+            while not self._stop.wait(delay):
+                try:
+                    self.tend()
+                    delay = _EVERY
+                except DatabaseError as exc:
+                    self.loop.on_beat()
+                    if not self.storage.transient(exc):
+                        log.warning("the database of a worker's maintenance does not answer: %s", told(exc))
+                        connections[self.storage.alias].close()
+                        delay = min(delay * 2, 5.0)
+                except Exception as exc:  # noqa: BLE001 - whatever it is, runs are kept
+                    log.error("maintenance goes on after an error: %s", told(exc))
+
+    def tend(self) -> None:
+        """One pass. Raises when the database is gone."""
+        self.loop.on_beat()
+        self._heartbeats()
+        self._sweep()
+        if self._is_time():
+            self._beat()
+        found = recover(self.storage, own=self.loop.row.id, lived=time.monotonic() - self._lives_since)
+        self.loop.caution = found.caution
+        if time.monotonic() - self._abandoned_at >= _ABANDONED_EVERY:
+            judge_abandoned(self.storage)
+            self._abandoned_at = time.monotonic()
+        if found:
+            self.loop.wake.set()
+        if time.monotonic() - self._looked_at >= _CODE_EVERY:
+            self._looked_at = time.monotonic()
+            if wake_for_code(self.storage, self.loop.row.workflows):
+                self.loop.wake.set()
+        if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
+            release_orphans(self.storage)
+            self._orphans_at = time.monotonic()
+        if time.monotonic() - self._retained_at >= _RETAINED_EVERY and not self._retention.sweep():
+            self._retained_at = time.monotonic()
+
+    def _is_time(self) -> bool:
+        return time.monotonic() - self._beaten_at >= get_settings().LEASE_SECONDS / 3
+
+    def _beat(self) -> None:
+        loop, row = self.loop, self.loop.row
+        row.session_lock = self.listener is not None and self.listener.locked
+        if not row.beat(self.storage, runs=len(loop.engine.cache), activities=loop.pool.busy, turns=loop.turns):
+            log.error("this worker was taken for dead: its activities are others' now, it goes on under a new epoch")
+            loop.pool.cancel(loop.pool.held())
+            row.remove(self.storage)  # nobody need wonder what it died of
+            row.renew()
+            row.register(self.storage)
+            self._lives_since = time.monotonic()
+        if time.monotonic() - self._beaten_at > get_settings().LEASE_SECONDS:
+            self._lives_since = time.monotonic()
+        self._beaten_at = time.monotonic()
+
+    def _heartbeats(self) -> None:
+        """What begun and what they said to the rows, one statement each.
+
+        Who learns that he is not waited for any more is cancelled.
+        """
+        pool = self.loop.pool
+        beats = pool.beats()
+        begun = pool.begun()
+        self.storage.begin_tasks(begun)
+        pool.noted_as_begun(begun)
+        self.storage.heartbeat(beats)
+        self.storage.give_back(pool.overdue())
+        held = pool.keys()
+        if held or self._stray[0] or self._is_time():
+            owned = self._owned()
+            if lost := {key for key in (*beats, *held) if key not in owned}:
+                pool.cancel(lost)
+
+    def _owned(self) -> set[tuple[int, int, int]]:
+        """What is this worker's by the tables; what its pool does not know of that is given back uncounted.
+
+        The answer to the commit that took it was lost. A poll that is under way may have taken it a moment ago: so only
+        what is there, and still unknown, after a poll that was not under way then.
+        """
+        loop = self.loop
+        owned = self.storage.owned_tasks(loop.row.epoch)
+        unknown = owned - loop.pool.known()
+        stray, seen = self._stray
+        if unknown & stray and loop.polls > seen:
+            log.warning("%d activities were taken without this worker's knowing: given back", len(unknown & stray))
+            self.storage.give_back(unknown & stray)
+            loop.wake.set()
+            unknown -= stray
+        elif unknown & stray:
+            return owned  # the poll is not over
+        self._stray = unknown, loop.polls
+        return owned
+
+    def _sweep(self) -> None:
+        """End attempts and activities one of whose timeouts has passed, whoever has them."""
+        expired = self.storage.expired_tasks(limit=_SWEPT_AT_ONCE)
+        if not expired:
+            return
+        now = self.storage.now()
+        results = [result for task in expired if (result := activity_policy.timed_out(task, now)) is not None]
+        valid = set(self.storage.finish_tasks(results))
+        for result in results:
+            if result.task.id in valid:
+                announce_end(result)
+        self.loop.wake.set()

@@ -1,0 +1,98 @@
+"""django-q2 as the host of workers: a broker that looks after them beside its queue.
+
+    Q_CLUSTER = {..., "broker_class": "temporalex_django.workers.q2.Broker"}
+
+``manage.py qcluster`` then runs the project's own tasks as ever, from the broker that the rest of ``Q_CLUSTER``
+configures, and beside them processes that advance workflows. Turns never go through django-q2's queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from multiprocessing import util
+from typing import Any
+
+from django.db import connections
+from django_q.brokers import Broker as BaseBroker
+from django_q.conf import Conf
+
+from temporalex_django.conf import get_settings
+from temporalex_django.core.telling import told
+from temporalex_django.workers.q2.worker_processes import WorkerProcesses
+
+log = logging.getLogger("temporalex_django.worker")
+
+_AGAIN = 2.0
+
+
+def worker_count() -> int:
+    """How many processes of a cluster advance workflows."""
+    return get_settings().Q2_PUMPS or max(1, int(Conf.WORKERS) // 2)
+
+
+class WorkerHost:
+    """Mix it in front of a broker of your own: ``class Broker(WorkerHost, MyBroker)``.
+
+    ``dequeue`` runs in the cluster's pusher process, which becomes the parent of the workers. The cluster waits for its
+    pusher when it stops, and the pusher for the workers.
+    """
+
+    _owner: int = 0
+
+    def dequeue(self) -> Any:
+        """The next task of the project; starts the workers when the pusher asks first."""
+        if self._owner != os.getpid():
+            self._owner = os.getpid()
+            hosted = WorkerProcesses(worker_count())
+            hosted.start()
+            util.Finalize(None, hosted.stop, exitpriority=10)
+        try:
+            return super().dequeue()  # type: ignore[misc] # the broker that this is mixed into
+        except Exception as exc:  # noqa: BLE001 - see below
+            # Stock django-q2 replaces the pusher; what becomes of the queue must not interrupt workflows.
+            log.error("the broker of this cluster's tasks does not answer, trying again: %s", told(exc))
+            connections.close_all()
+            time.sleep(_AGAIN)
+            return None
+
+
+class _NoTasks(BaseBroker):  # type: ignore[misc] # django-q2 is not typed
+    """For a cluster that has no queue of its own: workers only."""
+
+    def dequeue(self) -> None:
+        time.sleep(Conf.POLL)
+
+    def queue_size(self) -> int:
+        return 0
+
+    def lock_size(self) -> int:
+        return 0
+
+    def ping(self) -> bool:
+        return True
+
+    def info(self) -> str:
+        return "no queue"
+
+
+def _project_broker() -> type[Any]:
+    """The broker that ``Q_CLUSTER`` configures apart from its class, as ``django_q.brokers.get_broker`` chooses it."""
+    if Conf.IRON_MQ:
+        from django_q.brokers.ironmq import IronMQBroker as Chosen  # noqa: PLC0415 - each needs a library of its own
+    elif isinstance(Conf.SQS, dict):
+        from django_q.brokers.aws_sqs import Sqs as Chosen  # noqa: PLC0415 - each needs a library of its own
+    elif Conf.ORM:
+        from django_q.brokers.orm import ORM as Chosen  # noqa: PLC0415, N811 - it needs the apps
+    elif Conf.MONGO:
+        from django_q.brokers.mongo import Mongo as Chosen  # noqa: PLC0415 - as above
+    elif Conf.REDIS or Conf.DJANGO_REDIS:
+        from django_q.brokers.redis_broker import Redis as Chosen  # noqa: PLC0415 - as above
+    else:
+        Chosen = _NoTasks  # noqa: N806 - a class
+    return Chosen  # type: ignore[no-any-return]
+
+
+class Broker(WorkerHost, _project_broker()):  # type: ignore[misc] # the base is chosen by the settings
+    """The project's broker, in a pusher that hosts workers."""

@@ -1,0 +1,67 @@
+"""One worker of a django-q2 cluster.
+
+``python -m temporalex_django.workers.q2.worker_process PID``, the pid being that of the pusher that wants it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+
+import django
+
+from temporalex_django.liveness.guardian import die_with
+
+log = logging.getLogger("temporalex_django.worker")
+
+_LOOK_EVERY = 0.2
+
+
+def main(parent: int) -> None:
+    """Advance workflows until told to stop (SIGTERM), or old: then the process ends, and its memory with it.
+
+    At once with its pusher.
+    """
+    die_with(parent)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    faulthandler.enable()
+    django.setup()
+    from temporalex_django.workers.loop import WorkerLoop  # noqa: PLC0415 - when the apps are there
+
+    threading.Thread(target=_watch, args=[stop], name="temporalex-watch", daemon=True).start()
+    WorkerLoop(kind="q2").run(stop)
+
+
+def _watch(stop: threading.Event) -> None:
+    """Tell the worker when to stop."""
+    from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
+
+    settings, began = get_settings(), time.monotonic()
+    while not stop.wait(_LOOK_EVERY):
+        if settings.WORKER_MAX_SECONDS is not None and time.monotonic() - began > settings.WORKER_MAX_SECONDS:
+            reason = f"it is older than {settings.WORKER_MAX_SECONDS:g} s"
+        elif settings.WORKER_MAX_MEMORY_MB is not None and _memory_mb() > settings.WORKER_MAX_MEMORY_MB:
+            reason = f"it takes more than {settings.WORKER_MAX_MEMORY_MB} MB"
+        else:
+            continue
+        log.info("this worker retires: %s", reason)
+        stop.set()
+
+
+def _memory_mb() -> float:
+    """Resident memory of this process; 0.0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except OSError:
+        return 0.0
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

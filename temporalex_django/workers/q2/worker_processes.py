@@ -1,0 +1,130 @@
+"""The workers of a django-q2 cluster: processes that its pusher starts, replaces and ends.
+
+They are children of the pusher and share nothing with the cluster but the log: what happens to its queue does not
+concern them. The pusher in turn is replaced by the cluster's sentinel when it dies; the workers of the dead one end,
+those of the new one take their one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from temporalex_django.conf import get_settings
+from temporalex_django.core.telling import told
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.liveness.guardian import Guard
+from temporalex_django.workers.q2.queue_locks import release_dead_reader
+
+log = logging.getLogger("temporalex_django.worker")
+
+_LOOK_EVERY = 0.2
+#: A worker that ends sooner than this is not started again at once.
+_SOON = 10.0
+_LONGEST_PAUSE = 5.0
+#: How much longer than its activities a worker may take to leave.
+_LEAVING = 15.0
+
+
+class WorkerProcesses:
+    """So many workers, looked after in a thread of this process from ``start`` to ``stop``."""
+
+    def __init__(self, number: int) -> None:
+        self.kept = [_Kept() for _ in range(number)]
+        self._sentinel = os.getppid()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="temporalex-workers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        limit = get_settings().HARD_DEADLOCK_TIMEOUT
+        guard = None if limit is None else Guard(DjangoStorage().domain, limit)
+        while not self._stop.is_set():
+            try:
+                release_dead_reader()
+                for one in self.kept:
+                    one.look()
+                if guard is not None:
+                    guard.look([one.child.pid for one in self.kept if one.child is not None])
+            except Exception as exc:  # noqa: BLE001 - the others go on
+                log.error("looking after the workers of this cluster failed, going on: %s", told(exc))
+            self._stop.wait(_LOOK_EVERY)
+            if os.getppid() != self._sentinel:
+                log.error("this cluster has lost its sentinel: its workers end")
+                break
+        self._end()
+
+    def stop(self) -> None:
+        """Tell all to finish, and return when they are gone.
+
+        Who does not leave in time is killed: others take what it had.
+        """
+        self._stop.set()
+        self._thread.join()
+
+    def _end(self) -> None:
+        deadline = time.monotonic() + get_settings().DRAIN_SECONDS + _LEAVING
+        for one in self.kept:
+            one.tell()
+        for one in self.kept:
+            one.leave(deadline)
+
+
+class _Kept:
+    """A worker process that is replaced when it ends."""
+
+    def __init__(self) -> None:
+        self.child: subprocess.Popen[bytes] | None = None
+        self.started_at = 0.0
+        self.pause = 0.0
+
+    def look(self) -> None:
+        """Start the process where there is none.
+
+        One that does not live long is started again a little later each time.
+        """
+        if self.child is None:
+            if time.monotonic() - self.started_at >= self.pause:
+                self.started_at = time.monotonic()
+                self.child = _spawn()
+        elif (code := self.child.poll()) is not None:
+            self.child = None
+            soon = time.monotonic() - self.started_at < _SOON
+            self.pause = min(max(_LOOK_EVERY, self.pause * 2), _LONGEST_PAUSE) if soon and code else 0.0
+            if code:
+                log.error("a worker of this cluster ended with %d, another one starts", code)
+
+    def tell(self) -> None:
+        if self.child is not None:
+            self.child.terminate()
+
+    def leave(self, deadline: float) -> None:
+        if self.child is None:
+            return
+        try:
+            self.child.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            log.error("the worker %d does not end, killing it", self.child.pid)
+            self.child.kill()
+            self.child.wait()
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    """A process of this interpreter, this project and these settings, in the cluster's group."""
+    environment: dict[str, Any] = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": django_settings.SETTINGS_MODULE,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    options = [*(f"-W{option}" for option in sys.warnoptions), *(f"-X{name}" for name in sys._xoptions)]  # noqa: SLF001
+    command = [sys.executable, *options, "-m", "temporalex_django.workers.q2.worker_process", str(os.getpid())]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603

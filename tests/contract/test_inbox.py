@@ -1,0 +1,210 @@
+"""``inbox``: what a turn reads of the messages of its runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from temporalex_django.core.senders import Sender
+from temporalex_django.engine.storage import Outcome
+from temporalex_django.errors import MessageIdTaken
+
+if TYPE_CHECKING:
+    from tests.contract.places import Place
+
+
+def test_messages_come_in_their_order_with_all_they_have(place: Place) -> None:
+    chain = place.start()
+    first = place.send(chain, "go", {"a": "ü"})
+    second = place.send(chain, "add", [1], kind="update", request_id="u-1", sender=Sender("7", "Ada"))
+    third = place.send(chain, "", {"reason": "why"}, kind="cancel")
+
+    found = place.inbox(chain)
+
+    assert [(m.id, m.kind, m.name, m.body, m.request_id) for m in found] == [
+        (first, "signal", "go", {"a": "ü"}, None),
+        (second, "update", "add", [1], "u-1"),
+        (third, "cancel", "", {"reason": "why"}, None),
+    ]
+    assert [m.sender for m in found] == [None, Sender("7", "Ada"), None]
+    assert [(m.run_id, m.after) for m in found] == [(None, None)] * 3
+
+
+def test_every_chain_that_is_asked_for_has_an_inbox(place: Place) -> None:
+    full, empty = place.start("full"), place.start("empty")
+    place.send(full)
+
+    with place.storage.transaction():
+        place.storage.claim(limit=2, queues=["default"])
+        found = place.storage.inbox([full, empty])
+        assert place.storage.inbox([]) == {}
+
+    assert {chain: len(messages) for chain, messages in found.items()} == {full: 1, empty: 0}
+    assert not any(messages.more for messages in found.values())
+
+
+def test_what_is_consumed_is_gone(place: Place) -> None:
+    chain = place.start()
+    first, second = place.send(chain), place.send(chain)
+    place.write(chain, consumed=[first])
+
+    assert [m.id for m in place.inbox(chain)] == [second]
+
+
+def test_what_waits_is_read_again_with_what_it_waits_behind(place: Place) -> None:
+    chain = place.start()
+    first = place.send(chain, "add", kind="update", request_id="u-1")
+    place.write(chain, run={"due_at": None}, waiting={first: 4})
+
+    assert place.claim() == []  # it does not ring any more
+    assert [(m.id, m.after) for m in place.inbox(chain)] == [(first, 4)]
+
+
+def test_of_a_run_that_waits_only_fresh_ones_are_read(place: Place) -> None:
+    """A paused or blocked one parks its messages: what was parked need not be read each time."""
+    paused, other = place.start("paused"), place.start("other")
+    numbers = {chain: [place.send(chain), place.send(chain)] for chain in (paused, other)}
+    for chain, (first, _) in numbers.items():
+        place.write(chain, parked=[first])
+
+    with place.storage.transaction():
+        place.storage.claim(limit=2, queues=["default"])
+        found = place.storage.inbox([paused, other], waiting=[paused])
+
+    assert [m.id for m in found[paused]] == numbers[paused][1:]
+    assert [m.id for m in found[other]] == numbers[other]
+
+
+def test_settled_messages_are_kept_with_their_outcome_and_not_read(place: Place) -> None:
+    chain = place.start()
+    message = place.send(chain, "add", kind="update", request_id="u-1")
+    assert place.outcome(message) is None
+
+    place.write(chain, run={"due_at": None}, settled={message: Outcome(status="accepted")})
+    assert place.inbox(chain) == []
+    assert place.claim() == []
+    assert place.outcome(message) == Outcome(status="accepted")
+
+    place.write(chain, outcomes={"u-1": Outcome(status="completed", value=[1, "ü"])})
+    assert place.outcome(message) == Outcome(status="completed", value=[1, "ü"])
+
+
+def test_outcomes_of_what_is_not_there_change_nothing(place: Place) -> None:
+    """An update may be gone by the time its run answers: deleted, or answered by whoever closed the run."""
+    chain = place.start()
+    message = place.send(chain)
+
+    place.write(
+        chain,
+        outcomes={"nobody": Outcome(status="completed")},
+        settled={message + 1000: Outcome(status="completed")},
+        waiting={message + 1001: 1},
+        parked=[message + 1002],
+        consumed=[message + 1003],
+        cancelled_tasks=[17],
+    )
+
+    assert [m.id for m in place.inbox(chain)] == [message]
+
+
+def test_a_message_is_sent_once_under_its_id(place: Place) -> None:
+    chain, other = place.start(), place.start("other")
+    first = place.send(chain, "add", 1, kind="update", request_id="u-1")
+
+    assert place.send(chain, "add", 2, kind="update", request_id="u-1") == first
+    assert place.send(other, "add", 1, kind="update", request_id="u-1") != first
+    assert [m.body for m in place.inbox(chain)] == [1]
+    for another in (
+        {"name": "else", "kind": "update"},
+        {"name": "add", "kind": "signal"},
+        {"name": "add", "kind": "update", "sender": Sender("8", "Eve")},
+    ):
+        with pytest.raises(MessageIdTaken):
+            place.send(chain, request_id="u-1", **another)
+
+
+@pytest.mark.parametrize("status", ["rejected", "undelivered"])
+def test_the_id_of_what_was_not_taken_is_free(place: Place, status: str) -> None:
+    chain = place.start()
+    first = place.send(chain, "add", 1, kind="update", request_id="u-1")
+    place.write(chain, settled={first: Outcome(status=status)})
+
+    second = place.send(chain, "add", 2, kind="update", request_id="u-1")
+
+    assert second != first
+    assert [(m.id, m.body) for m in place.inbox(chain)] == [(second, 2)]
+
+
+def test_the_id_of_what_was_taken_is_not(place: Place) -> None:
+    chain = place.start()
+    first = place.send(chain, "add", 1, kind="update", request_id="u-1")
+    place.write(chain, settled={first: Outcome(status="completed", value=3)})
+
+    assert place.send(chain, "add", 2, kind="update", request_id="u-1") == first
+    assert place.outcome(first) == Outcome(status="completed", value=3)
+
+
+def test_of_a_long_inbox_a_page_is_read(place: Place) -> None:
+    chain = place.start()
+    place.storage.inbox_page = 3
+    numbers = [place.send(chain, body=i) for i in range(7)]
+
+    found = place.inbox(chain)
+    assert [m.id for m in found] == numbers[:3]
+    assert found.more
+    place.write(chain, consumed=numbers[:3])
+    place.write(chain, consumed=[m.id for m in place.inbox(chain)])
+    rest = place.inbox(chain)
+    assert [m.id for m in rest] == numbers[6:]
+    assert not rest.more
+
+
+def test_a_turn_may_ask_for_less(place: Place) -> None:
+    chain = place.start()
+    numbers = [place.send(chain, body=i) for i in range(130)]
+    place.storage.inbox_page = 1000
+
+    found = place.inbox(chain, page=110)
+
+    assert [m.id for m in found] == numbers[:110]
+    assert found.more
+
+
+def test_results_and_waiting_updates_are_read_however_long_the_inbox_is(place: Place) -> None:
+    """They bring a run on: behind a thousand signals that nobody takes they would come never."""
+    chain = place.start()
+    place.storage.inbox_page = 3
+    numbers = [place.send(chain, body=i) for i in range(5)]
+    waits = place.send(chain, "add", kind="update", request_id="u-1")
+    place.write(chain, waiting={waits: 2})
+    cancel = place.send(chain, "", {"reason": ""}, kind="cancel")
+    result = place.send(chain, "ActivityCompleted", {"seq": 1, "result": 2}, kind="activity")
+
+    found = place.inbox(chain)
+
+    assert [m.id for m in found] == [*numbers[:3], waits, cancel, result]
+    assert found.more
+
+
+def test_a_page_is_shared_by_the_runs_of_a_turn(place: Place) -> None:
+    chains = [place.start(f"w-{i}") for i in range(2)]
+    place.storage.inbox_page = 400
+    for chain in chains:
+        for i in range(201):
+            place.send(chain, body=i)
+
+    with place.storage.transaction():
+        place.storage.claim(limit=2, queues=["default"])
+        found = place.storage.inbox(chains)
+
+    assert [(len(messages), messages.more) for messages in found.values()] == [(200, True), (200, True)]
+
+
+def test_the_body_is_as_it_was_sent(place: Place) -> None:
+    chain = place.start()
+    body = {"list": [1]}
+    place.send(chain, body=body)
+    body["list"].append(2)
+
+    assert place.inbox(chain)[0].body == {"list": [1]}

@@ -1,0 +1,338 @@
+"""Who may look at a run sees its shape; payloads take a permission of their own, and redacted fields nobody sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client, override_settings
+from rest_framework.test import APIClient
+
+from temporalex_django import (
+    Approval,
+    Done,
+    Err,
+    Event,
+    GraphWorkflow,
+    NoReply,
+    Ok,
+    Reply,
+    Step,
+    Stop,
+    Unique,
+    Workflow,
+    activity,
+    api,
+    errors,
+    query,
+)
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.models import Instance, OperatorAction
+from temporalex_django.testing import drain
+from tests.support import tenants
+from tests.support.people import stored
+
+pytestmark = pytest.mark.django_db
+
+URL = "/api/instances/"
+RUNS = "/admin/temporalex_django/instance/"
+ACTIONS = "/admin/temporalex_django/operatoraction/"
+CARD, MAIL, PLAIN = "4111-1111", "ann@example.org", "a plain word"
+
+
+@activity
+def charge(order: Any) -> Any:
+    return {"receipt": PLAIN, "card": order["card"]}
+
+
+class Paying(Workflow):
+    """All kinds of payloads, with a card and an address in each."""
+
+    name = "test.Paying"
+    redacted = ("card", "customer.email", "secret_note")
+
+    @query("order")
+    @staticmethod
+    def order(state: Any) -> Any:
+        return state
+
+    async def run(self, args: Any) -> Any:
+        api.publish_state(args)
+        await charge(args)
+        state = await api.phase(
+            args,
+            update={"pay": lambda args, state: Reply(args, state)},
+            signal={
+                "note": lambda _, state: NoReply(state),
+                "secret_note": lambda _, state: NoReply(state),
+                "end": Stop_,
+            },
+        )
+        return Err(state) if args.get("fail") else Ok(state)
+
+
+def Stop_(_: Any, state: Any) -> Stop:
+    return Stop(state)
+
+
+ORDER = {"card": CARD, "customer": {"name": PLAIN, "email": MAIL}, "lines": [{"card": CARD, "email": PLAIN}]}
+
+
+def person(*permissions: str, staff: bool = False) -> Any:
+    user = stored("ann", "temporalex_django.view_instance", *(f"temporalex_django.{name}" for name in permissions))
+    user.is_staff = staff
+    user.save()
+    return user
+
+
+def rest(user: Any) -> APIClient:
+    client = APIClient()
+    client.force_authenticate(user)
+    return client
+
+
+@pytest.fixture(params=[False, True], ids=["completed", "failed"])
+def ended(request: pytest.FixtureRequest) -> Any:
+    handle = Paying.start({**ORDER, "fail": request.param}, id="p-1")
+    drain()
+    handle.update("pay", ORDER, id="u-1")
+    handle.signal("note", ORDER)
+    handle.signal("secret_note", CARD)
+    handle.signal("end")
+    drain()
+    return handle
+
+
+def everywhere(handle: Any, user: Any) -> dict[str, str]:
+    """All that the faces tell of a run, as text."""
+    client, pages = rest(user), Client()
+    pages.force_login(user)
+    found = {
+        verb: client.get(f"{URL}{handle.id}/{verb}").content.decode()
+        for verb in ("", "events/", "result/", "updates/pay/?id=u-1")
+    }
+    found["list"] = client.get(URL).content.decode()
+    found["page"] = pages.get(f"{RUNS}{handle.run_id}/change/").content.decode()
+    found["admin list"] = pages.get(RUNS).content.decode()
+    found["history"] = repr(handle.history(by=user))
+    found["describe"] = repr(handle.describe(by=user))
+    return found
+
+
+def test_without_the_permission_a_run_shows_its_shape_only(ended: Any) -> None:
+    for where, text in everywhere(ended, person(staff=True)).items():
+        for secret in (CARD, MAIL, PLAIN, "Traceback"):
+            assert secret not in text, (where, secret)
+    ann = person_again()
+    with pytest.raises(errors.ActionNotPermitted, match="view_payload"):
+        ended.result(by=ann)
+    events = rest(ann).get(f"{URL}p-1/events/").json()["results"]
+    assert [event["kind"] for event in events] == [event.kind for event in ended.history()]
+    scheduled = next(event["attributes"] for event in events if event["kind"] == "ActivityScheduled")
+    assert scheduled["activity"].endswith("charge")
+    assert scheduled["args"] == {"hidden": "temporalex_django.view_payload"}
+
+
+def test_with_it_all_but_what_is_redacted_and_code_sees_everything(ended: Any) -> None:
+    ann = person("view_payload", staff=True)
+    found = everywhere(ended, ann)
+
+    for where in ("events/", "result/", "page", "history", "updates/pay/?id=u-1"):
+        assert PLAIN in found[where], where
+    for where, text in found.items():
+        assert CARD not in text, where
+        assert MAIL not in text, where
+    assert found["events/"].count("[redacted]") > 8
+    assert CARD in repr(ended.history())
+    if ended.status == "completed":
+        assert ended.result(by=ann) == {**redacted(), "fail": False}
+        assert ended.result() == {**ORDER, "fail": False}
+
+
+def redacted() -> dict[str, Any]:
+    gone = "[redacted]"
+    return {"card": gone, "customer": {"name": PLAIN, "email": gone}, "lines": [{"card": gone, "email": PLAIN}]}
+
+
+def person_again() -> Any:
+    from django.contrib.auth import get_user_model
+
+    return get_user_model().objects.get(username="ann")
+
+
+def test_a_query_and_the_answer_to_an_update_are_redacted_and_are_for_whoever_asked() -> None:
+    handle = Paying.start(ORDER, id="p-1")
+    drain()
+    ann = person("query_instance", "update_instance")
+
+    asked = rest(ann).post(f"{URL}p-1/queries/order/", {}, format="json").json()["result"]
+    sent = rest(ann).post(f"{URL}p-1/updates/pay/", {"args": ORDER, "id": "u-1"}, format="json").json()["result"]
+
+    assert asked == sent == handle.query("order", by=ann) == redacted()
+    assert handle.query("order") == ORDER
+    assert rest(ann).get(f"{URL}p-1/updates/pay/?id=u-1").json()["result"] == redacted()
+    bob = stored("bob", "temporalex_django.view_instance")
+    assert rest(bob).get(f"{URL}p-1/updates/pay/?id=u-1").json()["result"] == {
+        "hidden": "temporalex_django.view_payload"
+    }
+
+
+def test_what_blocks_a_run_quotes_payloads_so_its_text_is_one() -> None:
+    handle = Paying.start(ORDER, id="p-1")
+    drain()
+    Instance.objects.filter(pk=handle.run_id).update(
+        blocked={
+            "code": "nondeterminism",
+            "error": f"ValueError: {PLAIN}",
+            "since": "2026-11-22T04:00:00+00:00",
+            "attempt": 3,
+        }
+    )
+    ann = person(staff=True)
+
+    for where, text in everywhere(handle, ann).items():
+        assert PLAIN not in text, where
+    told = rest(ann).get(f"{URL}p-1/").json()["blocked"]
+    assert (told["code"], told["attempt"]) == ("nondeterminism", 3)
+    ann.user_permissions.add(Permission.objects.get(codename="view_payload"))
+    ann = person_again()
+    for where in ("", "list", "page", "admin list", "describe", "result/"):
+        assert PLAIN in everywhere(handle, ann)[where], where
+
+
+def test_messages_in_the_inbox_and_operators_addresses() -> None:
+    handle = Paying.start(ORDER, id="p-1")
+    handle.signal("note", PLAIN)
+    handle.terminate("by phone")
+    OperatorAction.objects.update(address="192.0.2.44", automatic=False)
+    ann = person("view_operatoraction", staff=True)
+    pages, row = Client(), OperatorAction.objects.get()
+    pages.force_login(ann)
+    addresses = (f"{RUNS}{handle.run_id}/change/", ACTIONS, f"{ACTIONS}{row.pk}/change/")
+
+    for address in addresses:
+        text = pages.get(address).content.decode()
+        assert "192.0.2.44" not in text
+        assert PLAIN not in text
+        assert "by phone" in text
+    ann.user_permissions.add(Permission.objects.get(codename="view_payload"))
+    assert "192.0.2.44" in pages.get(addresses[0]).content.decode()
+    assert "192.0.2.44" in pages.get(addresses[2]).content.decode()
+
+
+def test_of_a_class_that_is_not_here_nobody_knows_what_it_redacts(ended: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(workflows.registry, "test.Paying")
+    ann = person("view_payload", staff=True)
+
+    for where, text in everywhere(ended, ann).items():
+        for secret in (CARD, MAIL, PLAIN):
+            assert secret not in text, (where, secret)
+
+
+@override_settings(TEMPORALEX={"ACCESS_POLICY": f"{tenants.__name__}.Masking"})
+def test_a_policy_masks_what_is_left(ended: Any) -> None:
+    found = everywhere(ended, person("view_payload", staff=True))
+
+    for where, text in found.items():
+        assert PLAIN not in text, where
+    assert "***" in found["page"]
+
+
+class Pick(Step):
+    events = ("picked",)
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Event:
+        return Event("picked", {"card": CARD, "shelf": PLAIN})
+
+
+class Packing(GraphWorkflow):
+    name = "test.Packing"
+    redacted = ("card",)
+    unique = Unique(key="packing")
+    initial = Pick
+    transitions = {(Pick, "picked"): Approval(), (Approval(), "approved"): Done, (Approval(), "rejected"): Done}
+
+
+def test_the_instance_of_a_graph_is_redacted() -> None:
+    handle = Packing.start("1", {"card": CARD, "who": PLAIN})
+    drain()
+    ann = person("view_payload")
+
+    instance = handle.instance(by=ann)
+
+    assert instance.context.steps.pick == {"card": "[redacted]", "shelf": PLAIN}
+    assert instance.initial == {"card": "[redacted]", "who": PLAIN}
+    assert handle.instance().initial == {"card": CARD, "who": PLAIN}
+    with pytest.raises(errors.ActionNotPermitted, match="view_payload"):
+        handle.instance(by=stored("bob", "temporalex_django.view_instance"))
+
+
+class Failing(Workflow):
+    """Its answers are bare values that are redacted, and its refusals quote payloads."""
+
+    name = "test.FailingUpdate"
+    redacted = ("card",)
+
+    @query("card")
+    @staticmethod
+    def card(state: Any) -> Any:
+        return CARD
+
+    async def run(self, args: Any) -> Any:
+        def fail(args: Any, state: Any) -> Any:
+            raise ValueError(PLAIN)
+
+        api.publish_state(1)
+        await api.phase(1, update={"fail": fail, "card": lambda args, state: Reply(CARD, state)})
+
+
+def test_a_bare_answer_under_a_redacted_name_is_redacted() -> None:
+    handle = Failing.start(id="f-1")
+    drain()
+    ann = person("query_instance", "update_instance", "view_payload")
+
+    assert rest(ann).post(f"{URL}f-1/queries/card/", {}, format="json").json()["result"] == "[redacted]"
+    assert rest(ann).post(f"{URL}f-1/updates/card/", {"id": "u"}, format="json").json()["result"] == "[redacted]"
+    assert handle.query("card", by=ann) == "[redacted]"
+    assert handle.query("card") == CARD
+
+
+def test_why_an_update_failed_is_for_whoever_sent_it_and_for_who_may_see_payloads() -> None:
+    Failing.start(id="f-1")
+    drain()
+    ann, bob = person("update_instance"), stored("bob", "temporalex_django.view_instance")
+    sent = rest(ann).post(f"{URL}f-1/updates/fail/", {"id": "u-1"}, format="json")
+
+    def told(user: Any) -> str:
+        answer = rest(user).get(f"{URL}f-1/updates/fail/?id=u-1")
+        assert answer.status_code == sent.status_code == 422
+        return answer.content.decode()
+
+    assert PLAIN in told(ann)
+    assert PLAIN not in told(bob)
+    bob.user_permissions.add(Permission.objects.get(codename="view_payload"))
+    assert PLAIN in told(type(bob).objects.get(pk=bob.pk))
+
+
+def test_no_lookup_of_the_admin_tells_of_columns_that_are_not_shown() -> None:
+    handle = Paying.start(ORDER, id="p-1")
+    handle.terminate("by phone")
+    Instance.objects.filter(pk=handle.run_id).update(blocked={"code": "x", "error": PLAIN})
+    OperatorAction.objects.update(address="192.0.2.44")
+    pages = Client()
+    pages.force_login(person("view_operatoraction", staff=True))
+
+    for address in (
+        f"{RUNS}?blocked__error__startswith=a",
+        f"{RUNS}?args__contains=4",
+        f"{ACTIONS}?address__startswith=1",
+    ):
+        assert pages.get(address).status_code == 400, address
+    for address in (
+        f"{RUNS}?status__exact=terminated",
+        f"{RUNS}?standing=closed&workflow=test.Paying",
+        f"{ACTIONS}?who=all",
+    ):
+        answer = pages.get(address)
+        assert (answer.status_code, b"p-1" in answer.content) == (200, True), address

@@ -1,0 +1,121 @@
+"""The walks that docs/architecture.md describes are those that calls take, from the outside to the core."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from temporalex_django.core.executor import Executor
+from temporalex_django.workers.loop import run_until_idle
+from tests.app.graphs import Order
+from tests.structure.source import PACKAGE, ROOT
+from tests.support.client_flows import Basket
+from tests.support.runs import flow, work
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = ROOT / "docs" / "architecture.md"
+#: They stand around a walk and hand it on: who may, and for how long; how a statement is said to this database.
+AROUND = {"actions/base.py", "engine/watchdog.py", "db/guarded_orm.py"}
+CORE = "core/executor.py"
+
+
+def described() -> dict[str, list[str]]:
+    """Name and files of each walk of the page's table."""
+    rows = re.findall(r"^\| (an? [^|]+?) \| (`[^|]+`) \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {name: re.findall(r"`([^`]+)`", files) for name, files in rows}
+
+
+def calling() -> list[str]:
+    """The files of the package through which the present call came, outermost first."""
+    found: list[str] = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE):
+            name = path.relative_to(PACKAGE).as_posix()
+            if name not in AROUND and not name.startswith("db/dialects/") and found[-1:] != [name]:
+                found.append(name)
+        frame = frame.f_back
+    return found[::-1]
+
+
+@contextmanager
+def walked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[list[str]]]]:
+    """How the inbox and the executor are reached inside."""
+    found: dict[str, list[list[str]]] = {"inbox": [], "core": []}
+    activate = Executor.activate
+
+    def noted(self: Executor, *args: Any, **kwargs: Any) -> Any:
+        found["core"].append([*calling(), CORE])
+        return activate(self, *args, **kwargs)
+
+    def told(execute: Any, sql: str, *rest: Any) -> Any:
+        if "insert into temporalex_message" in sql:
+            found["inbox"].append(calling())
+        return execute(sql, *rest)
+
+    with monkeypatch.context() as patch, connection.execute_wrapper(told):
+        patch.setattr(Executor, "activate", noted)
+        yield found
+
+
+def test_each_walk_is_short() -> None:
+    walks = described()
+
+    assert len(walks) == 6
+    assert {name: files for name, files in walks.items() if len(set(files) - {CORE}) > 5} == {}
+
+
+def test_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Basket.start({})
+    run_until_idle()
+    with walked(monkeypatch) as found:
+        handle.signal("anything", 1)
+        assert found == {"inbox": [described()["a signal is sent"]], "core": []}
+        run_until_idle()
+
+    assert found["core"] == [described()["a signal is delivered"]]
+
+
+def test_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Basket.start({})
+    run_until_idle()
+    with walked(monkeypatch) as found:
+        handle.update("add", 1)
+
+    assert found["core"] == [described()["an update"]]
+
+
+def test_an_activitys_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(self: Any, args: Any) -> Any:
+        await work(1)
+
+    flow(run, name="Walked").start({})
+    with walked(monkeypatch) as found:
+        run_until_idle()
+
+    assert found["inbox"] == [described()["an activity's result is committed"]]
+    assert found["core"] == [described()["an activity's result is delivered"]] * 2  # the first one is the start
+
+
+def test_a_resume(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    handle = Order.start("walked", {"path": str(tmp_path / "effects")})
+
+    def waits() -> bool:
+        run_until_idle()
+        return any("delivered" in str(wait) for wait in handle.describe().waiting_for)
+
+    wait_for(waits)
+    with walked(monkeypatch) as found:
+        handle.resume("delivered")
+
+    assert found["core"][:1] == [described()["a resume"]]

@@ -1,0 +1,189 @@
+"""The lint of workflow modules: the guard's calls, found without running them."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from temporalex_django.authoring.lint import lint
+
+HEAD = "from temporalex_django import Workflow, Step, activity, api, Ok, query\nimport temporalex_django as tx\n"
+
+
+def found(text: str, workflows: tuple[str, ...] = ()) -> list[tuple[int, str, str]]:
+    """Line (after the head), call, and function."""
+    findings = lint(HEAD + dedent(text), workflows=workflows)
+    return [(finding.line - 2, finding.call, finding.function) for finding in findings]
+
+
+def in_run(imports: str, expression: str) -> list[tuple[str, str]]:
+    text = f"{imports}\nclass Flow(Workflow):\n    async def run(self, args):\n        {expression}\n"
+    return [(finding.call, finding.advice) for finding in lint(HEAD + text)]
+
+
+@pytest.mark.parametrize(
+    ("imports", "expression", "call", "replacement"),
+    [
+        ("import time", "time.time()", "time.time", "api.now"),
+        ("import time as t", "t.monotonic()", "time.monotonic", "api.now"),
+        ("from time import time", "time()", "time.time", "api.now"),
+        ("from time import time as clock", "clock()", "time.time", "api.now"),
+        ("import time", "x = [time.time() for _ in args]", "time.time", "api.now"),
+        ("import time", "return lambda: time.time()", "time.time", "api.now"),
+        ("", "import time; time.sleep(1)", "time.sleep", "api.sleep"),
+        ("import datetime", "datetime.datetime.now()", "datetime.datetime.now", "api.now"),
+        ("from datetime import datetime as dt", "dt.utcnow()", "datetime.datetime.utcnow", "api.now"),
+        ("from datetime import date", "date.today()", "datetime.date.today", "api.now"),
+        ("from django.utils import timezone", "timezone.now()", "django.utils.timezone.now", "api.now"),
+        ("from django.utils import timezone", "timezone.localdate()", "django.utils.timezone.localdate", "api.now"),
+        ("import random", "random.choice(args)", "random.choice", "api.random"),
+        ("import random", "random.Random()", "random.Random", "api.random"),
+        ("from random import Random", "Random(None)", "random.Random", "api.random"),
+        ("import secrets", "secrets.token_hex()", "secrets.token_hex", "activity"),
+        ("import uuid", "uuid.uuid4()", "uuid.uuid4", "api.uuid4"),
+        ("from uuid import uuid1", "uuid1()", "uuid.uuid1", "api.uuid4"),
+        ("import os", "os.urandom(4)", "os.urandom", "activity"),
+        ("import os", "os.getenv('X')", "os.getenv", "activity"),
+        ("import os", "os.environ['X']", "os.environ[...]", "activity"),
+        ("from os import environ", "environ.get('X')", "os.environ.get", "activity"),
+        ("import os", "'X' in os.environ", "... in os.environ", "activity"),
+        ("import os.path", "os.path.exists('x')", "os.path.exists", "activity"),
+        ("", "open('x')", "open", "activity"),
+        ("from pathlib import Path", "Path('x').read_text()", "pathlib.Path.read_text", "activity"),
+        ("import subprocess", "subprocess.run(['x'])", "subprocess.run", "activity"),
+        ("import socket", "socket.socket()", "socket.socket", "activity"),
+        ("import requests", "requests.get('x')", "requests.get", "activity"),
+        ("import urllib.request", "urllib.request.urlopen('x')", "urllib.request.urlopen", "activity"),
+        ("import threading", "threading.Thread(target=x).start()", "threading.Thread.start", "activity"),
+        ("from concurrent.futures import ThreadPoolExecutor", "ThreadPoolExecutor()", "concurrent.futures.ThreadPoolExecutor", "activity"),
+        ("import asyncio", "await asyncio.sleep(1)", "asyncio.sleep", "api.sleep"),
+        ("import asyncio", "await asyncio.gather()", "asyncio.gather", "activity"),
+        ("from shop.models import Order", "Order.objects.get(pk=1)", "Order.objects.get", "activity"),
+    ],
+)  # fmt: skip
+def test_each_call_has_its_replacement(imports: str, expression: str, call: str, replacement: str) -> None:
+    """TX-189."""
+    [(seen, advice)] = in_run(imports, expression)
+
+    assert seen == call
+    assert replacement in advice
+
+
+@pytest.mark.parametrize(
+    ("imports", "expression"),
+    [
+        ("import datetime", "datetime.datetime(2026, 1, 1)"),
+        ("from datetime import datetime", "datetime.fromisoformat(args)"),
+        ("from random import Random", "Random(7).random()"),
+        ("import uuid", "uuid.UUID(args)"),
+        ("import os", "os.path.join('a', 'b')"),
+        ("from pathlib import Path", "Path('x').name"),
+        ("from django.utils import timezone", "timezone.localtime(api.now())"),
+        ("import asyncio", "except_this = asyncio.TimeoutError"),
+        ("", "api.now(); api.random(); api.uuid4()"),
+        ("import time", "time = args; time.time()"),
+        ("", "open = args.open; open('x')"),
+        ("", "args.objects.get(pk=1)"),
+        ("", "args.now()"),
+    ],
+)
+def test_what_is_harmless_is_left_alone(imports: str, expression: str) -> None:
+    """TX-189."""
+    assert in_run(imports, expression) == []
+
+
+def test_only_workflow_code_is_read() -> None:
+    """TX-189: activities, steps, and what workflow code does not name, may do what they like."""
+    text = """
+    import time
+    STARTED = time.time()
+    @activity
+    def charge(x): return time.time()
+    @tx.activity(name="other")
+    async def other(x): return time.time()
+    class Ship(Step):
+        def execute(self, context): return time.time()
+    def unreached(): return time.time()
+    class Plain:
+        def run(self): return time.time()
+    class Flow(Workflow):
+        @activity
+        def inner(x): return time.time()
+        async def run(self, args):
+            await charge(STARTED); await other(Ship)
+    """
+    assert found(text) == []
+
+
+def test_helpers_handlers_and_bases_are_read_when_workflow_code_names_them() -> None:
+    """TX-189."""
+    text = """
+    import time
+    def deep(): return time.time()
+    def helper(): return deep()
+    def add(args, state): return time.monotonic()
+    def check(args, state): return time.perf_counter()
+    HANDLERS = {"add": add, "x": lambda a, s: time.time_ns()}
+    class Tool:
+        def use(self): return time.sleep(1)
+    class Base(Workflow):
+        def shared(self): return time.time()
+    class Flow(Base):
+        extra = {"y": check}
+        @query("q")
+        @staticmethod
+        def q(state): return time.process_time()
+        async def run(self, args):
+            helper(); Tool().use()
+            await api.phase(0, update=HANDLERS)
+    """
+    assert found(text) == [
+        (3, "time.time", "deep"),
+        (5, "time.monotonic", "add"),
+        (6, "time.perf_counter", "check"),
+        (7, "time.time_ns", "HANDLERS"),
+        (9, "time.sleep", "Tool.use"),
+        (11, "time.time", "Base.shared"),
+        (16, "time.process_time", "Flow.q"),
+    ]
+
+
+def test_names_are_those_of_the_place() -> None:
+    """TX-189: a parameter hides an import; an import in a function counts there only."""
+    text = """
+    import time
+    class Flow(Workflow):
+        def hidden(self, time): return time.time()
+        def own(self):
+            from uuid import uuid4
+            return uuid4()
+        def other(self): return uuid4()
+        def nested(self):
+            def inner(at=time.time()): return at
+            return inner
+    """
+    assert found(text) == [(7, "uuid.uuid4", "Flow.own"), (10, "time.time", "Flow.nested")]
+
+
+def test_classes_that_are_workflows_by_a_base_from_elsewhere() -> None:
+    """TX-189: those that are registered are named by the caller."""
+    text = """
+    import time
+    from elsewhere import Base
+    class Flow(Base):
+        async def run(self, args): return time.time()
+    """
+    assert found(text) == []
+    assert found(text, workflows=("Flow",)) == [(5, "time.time", "Flow.run")]
+
+
+def test_classes_that_are_defined_twice_are_read_once() -> None:
+    text = """
+    import time
+    class A(Workflow):
+        async def run(self, args): return time.time()
+    class A(A):
+        async def run(self, args): return time.time()
+    """
+    assert found(text, workflows=("A",)) == [(6, "time.time", "A.run")]

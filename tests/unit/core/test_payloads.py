@@ -1,0 +1,149 @@
+"""Payloads, copies and annotations: what values become at borders, and what is refused there."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import math
+
+import pytest
+
+from temporalex_django import errors
+from temporalex_django.core import names, payloads
+from temporalex_django.core.copying import copied
+from temporalex_django.core.history.tracing import _frames, _is_users
+
+
+class TestCodec:
+    """What history rows are written with: total on plain data."""
+
+    def test_round_trip(self):
+        codec = payloads.JsonCodec()
+        value = {"b": [1, 2.5, None, True], "a": "größer"}
+        assert codec.decode(codec.encode(value)) == value
+        assert codec.encode({"b": 1, "a": 2}) == b'{"a":2,"b":1}'
+
+    def test_keys_that_are_no_strings_and_numbers_of_any_size(self):
+        codec = payloads.JsonCodec()
+        assert codec.decode(codec.encode({1: {2.5: 2}})) == {"1": {"2.5": 2}}
+        with pytest.raises(errors.PayloadError, match="cannot be encoded at `\\$.a`"):
+            codec.encode({"a": object()})
+
+    @pytest.mark.parametrize("data", [b"{", b"", b"\xff", b'"\xff"'])
+    def test_what_is_no_json_is_said_to_be_none(self, data):
+        with pytest.raises(errors.PayloadError, match="a stored payload is not JSON"):
+            payloads.JsonCodec().decode(data)
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: object = None
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"a": [1, {"b": object()}]}, r"\$.a\[1\].b"),
+        ([1, (2, math.nan)], r"\$\[1\]\[1\]"),
+        (Point(1.0, {"deep": math.inf}), r"\$.y.deep"),
+        ({(1, 2): "tuple as a key"}, None),
+        ({"a": {(1, 2): "deeper"}}, r"\$.a"),
+    ],
+)
+def test_what_cannot_be_encoded_is_shown_by_its_path(value, path):
+    with pytest.raises(errors.PayloadError, match=f"cannot be encoded at `{path}`" if path else "cannot be encoded: "):
+        payloads.plain(value)
+
+
+def test_depth_and_size_have_limits():
+    nested = []
+    for _ in range(payloads.MAX_DEPTH + 1):
+        nested = [nested]
+    with pytest.raises(errors.PayloadError, match="nested more than 200 levels deep"):
+        payloads.plain(nested)
+    assert payloads.plain([[]] * 500) == [[]] * 500, "many side by side are not deep"
+    assert payloads.plain("x" * 10, limit=12) == "x" * 10
+    with pytest.raises(errors.PayloadError, match="12 bytes, more than the 10 allowed"):
+        payloads.plain("x" * 10, limit=10)
+
+
+def test_what_does_not_fit_its_annotation_is_refused_with_both():
+    with pytest.raises(errors.PayloadError, match="does not fit Point: .*x"):
+        payloads.fit({"x": "text"}, Point)
+    with pytest.raises(errors.PayloadError, match="cannot be decoded to"):
+        payloads.fit({"x": 1}, lambda: 1)
+    assert payloads.fit({"x": 1}, Point) == Point(1.0)
+    assert payloads.fit("2026-01-01", dt.date | None) == dt.date(2026, 1, 1)
+
+
+def test_each_annotation_is_resolved_by_itself():
+    """What cannot be resolved stays plain JSON."""
+
+    class Local:
+        pass
+
+    def partly(a: Local, b: Unknown, c: int): ...  # noqa: F821 - on purpose
+
+    def closes(a: Local, b: Unknown, c: Later):  # noqa: F821 - on purpose
+        return Local, Later
+
+    if not partly:
+        Later = 1
+    assert payloads.hints(partly) == {"c": int}
+    assert payloads.hints(closes) == {"a": Local}
+
+    class Called:
+        def __call__(self, a: Unknown, b: int): ...  # noqa: F821 - on purpose
+
+    assert payloads.hints(Called()) == {"b": int}
+    assert payloads.hints(Called().__call__) == {"b": int}
+    assert payloads.hints(max) == {}
+
+
+class Kept:
+    def __init__(self, value):
+        self.value = value
+
+
+def test_copies_share_nothing_whatever_they_are_made_of():
+    inner = Kept([1])
+    value = {"a": [inner, (1, [2])], "b": inner}
+    made = copied(value)
+    made["a"][0].value.append(2)
+    made["a"][1][1].append(3)
+    assert inner.value == [1] and value["a"][1] == (1, [2])
+    assert copied(inner).value == [1] and copied(inner) is not inner
+    deep = last = []
+    for _ in range(100):
+        last.append([])
+        last = last[0]
+    again = copied(deep)
+    assert again == deep
+    circle: list = []
+    circle.append(circle)
+    assert copied(circle)[0][0] is not circle
+
+
+def test_names_that_are_wrong_are_shown_cut_short():
+    assert names.shown("n" * 1_000_000).startswith("'nnn") and len(names.shown("n" * 1_000_000)) <= 60
+    assert names.shown(["x" * 100]).endswith("…")
+    assert names.check_name("add item", what="signal") == "add item"
+    with pytest.raises(
+        errors.PayloadError, match="signal '__resume__': names that begin with two underscores are reserved"
+    ):
+        names.check_name("__resume__", what="signal")
+
+
+def test_lines_are_the_users_unless_they_are_ours_or_the_interpreters():
+    def here():
+        yield
+
+    frames = [*_frames(here()), *_frames(None)]
+    assert [code.co_name for code, _ in frames] == ["here"]
+    done = here()
+    list(done)
+    assert list(_frames(done)) == []
+    assert _is_users(here.__code__)
+    assert not _is_users(compile("1", "<string>", "exec"))
+    assert not _is_users(payloads.plain.__code__) and not _is_users(dataclasses.replace.__code__)

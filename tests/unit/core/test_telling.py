@@ -1,0 +1,132 @@
+"""What a log says about an error: one line, not too long, no payload."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any, Literal
+
+import pytest
+
+from temporalex_django import Async, Stop, Workflow, api, errors
+from temporalex_django.core.payloads import fit
+from temporalex_django.core.telling import LONGEST, one_line, told
+from temporalex_django.testing import WorkflowEnvironment
+
+SECRET = "4111 1111\n1111 1111"
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as exc:
+        return exc
+
+
+class OperationalError(Exception):
+    """As drivers call it."""
+
+
+def test_an_error_of_user_code_is_its_type_and_place() -> None:
+    text = told(raised(ValueError(SECRET)))
+
+    assert text.startswith("ValueError at core/test_telling.py:")
+    assert text.endswith(" in raised")
+    assert told(ValueError(SECRET)) == "ValueError"
+    assert told(errors.PayloadError(SECRET)) == "PayloadError"
+    assert told(errors.UpdateRejected(SECRET)) == "UpdateRejected"
+
+
+def test_of_a_payload_that_does_not_fit_the_field_is_named() -> None:
+    with pytest.raises(errors.PayloadError, match="4111") as caught:
+        fit({"kind": SECRET}, dict[str, Literal["card"]], what="a payment")
+
+    assert told(caught.value).startswith("PayloadError for `$[...]` at ")
+
+
+def test_what_quotes_nothing_is_said() -> None:
+    assert told(errors.NotAwaited("sleep was not awaited")) == "NotAwaited: sleep was not awaited"
+    assert told(OperationalError("\n  connection refused\nDETAIL: x")) == "OperationalError: connection refused"
+
+
+def test_lines_are_cut_and_printable() -> None:
+    assert one_line("a\x00b\x1b[31m") == "a?b?[31m"
+    assert one_line(" \n") == ""
+    assert len(told(OperationalError("x" * 10_000))) == LONGEST
+    assert len(one_line("x" * 10_000)) == LONGEST
+
+
+def deep(n: int) -> None:
+    if n == 0:
+        raise KeyError(SECRET)
+    deep(n - 1)
+
+
+def test_the_places_nearest_to_the_error_are_named() -> None:
+    with pytest.raises(KeyError) as caught:
+        deep(50)
+
+    assert told(caught.value).count(" in deep") == 3
+    assert "\n" not in told(caught.value)
+
+
+def undoes(card: str) -> None:
+    raise OSError(f"cannot undo {card}")
+
+
+class Careless(Workflow):
+    """Errors that have no caller: of a compensation, of a branch that lost its race, of handlers."""
+
+    name = "telling.Careless"
+
+    async def run(self, args: str) -> Any:
+        async def loses() -> None:
+            try:
+                await api.sleep(60)
+            except errors.Cancelled:
+                raise ValueError(args) from None
+
+        async def note(payload: str) -> None:
+            raise RuntimeError(f"no such note: {payload}")
+
+        try:
+            async with api.saga() as saga:
+                saga.add(undoes, args)
+                raise LookupError(args)
+        except LookupError:
+            pass
+        await api.race(loses, api.wait_for_signal("go"))
+        await api.phase(
+            0,
+            signal={
+                "note": lambda payload, state: Async(partial(note, payload), state),
+                "end": lambda payload, state: Stop(state),
+            },
+        )
+        raise KeyError(args)
+
+
+def test_no_payload_of_a_run_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="temporalex_django")
+    env = WorkflowEnvironment()
+    handle = env.start(Careless, SECRET)
+    handle.signal("go", SECRET)
+    handle.signal("note", SECRET)
+    handle.signal("end")
+
+    with pytest.raises(errors.WorkflowFailed, match="4111"):  # there it stands
+        handle.result()
+    told_of = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told_of) == 3
+    for text, kind in zip(told_of, ("OSError", "ValueError", "RuntimeError"), strict=True):
+        assert f"failed: {kind} at core/test_telling.py:" in text
+    shows_nothing(caplog)
+
+
+def shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing of the payload stands in any line of the log, and each is one line."""
+    for record in caplog.records:
+        shown = logging.Formatter("%(message)s").format(record)
+        assert "4111" not in shown
+        assert "\n" not in shown
+        assert len(shown) < 2 * LONGEST

@@ -1,0 +1,81 @@
+"""Crash markers: what outlives a process, and that nothing else is touched whatever a row says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from temporalex_django.liveness.crash_markers import Marked, folder, left_in, open_marker, remove_marker
+
+CHAIN, INNER = UUID(int=7), UUID(int=8)
+
+
+@pytest.fixture
+def marker(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    marker = open_marker("test-domain")
+    yield marker
+    marker.close()
+
+
+def test_what_is_noted_can_be_read_by_others(marker):
+    marker.note(CHAIN)
+    with marker.noted("task", 12):
+        left = left_in(marker.path)
+        assert left is not None
+        assert set(left.marks) == {Marked("chain", CHAIN), Marked("task", 12)}
+    marker.note(INNER)
+    assert left_in(marker.path).marks == (Marked("chain", INNER),)
+    marker.note(None)
+    assert left_in(marker.path).marks == (Marked("chain", CHAIN),)
+    marker.note(None)
+    assert left_in(marker.path).marks == ()
+
+
+def test_nothing_but_a_marker_of_this_user_is_read_or_deleted(marker, tmp_path):
+    content = Path(marker.path).read_bytes()
+    elsewhere, strange = tmp_path / "other.marker", folder() / "strange.marker"
+    elsewhere.write_bytes(content)
+    strange.write_bytes(b"not one of ours")
+    link = folder() / "link.marker"
+    link.symlink_to(elsewhere)
+    for path in (elsewhere, strange, link, tmp_path / "missing.marker"):
+        assert left_in(str(path)) is None
+        remove_marker(str(path))
+    assert elsewhere.exists()
+    assert strange.exists()
+    assert link.is_symlink()
+    remove_marker(marker.path)
+    assert not Path(marker.path).exists()
+
+
+_NO_ROOM = """
+import resource, sys, tempfile
+from uuid import UUID
+from temporalex_django.liveness.crash_markers import folder, open_marker
+tempfile.tempdir = sys.argv[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+marker = open_marker("test-domain")
+marker.note(UUID(int=7))
+for number in range(700):
+    marker.noted("task", number).__enter__()
+print([marker.path, list(folder().iterdir())])
+"""
+
+
+def test_where_a_marker_finds_no_room_its_process_goes_on_without_one(tmp_path):
+    """A file with holes in a folder that is full would end it by SIGBUS at one of its marks."""
+    done = subprocess.run(
+        [sys.executable, "-c", _NO_ROOM, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "['', []]"), done.stderr
+
+
+def test_the_room_of_a_marker_is_taken_when_it_is_made(marker):
+    found = Path(marker.path).stat()
+    assert found.st_blocks * 512 >= found.st_size

@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from temporalex_django import access
 from temporalex_django.actions import describe as reading
 from temporalex_django.actions.base import Actor, refuse_inside_workflow, storage
-from temporalex_django.actions.cancel import cancel
+from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.query import Query
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.signal import SendSignal
@@ -122,7 +122,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
 
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
         who = _actor(by)
-        cancel(self._found(who.user), reason=reason, by=who)
+        Cancel(self._found(who.user), reason=reason, by=who).execute()
 
     def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
         who = _actor(by)

@@ -8,7 +8,7 @@ The code is what REST answers, logs and ``docs/reference/errors.md`` use; the do
     ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
     ├── InvalidId └── MessageIdTaken
     ├── NotCancellable · UnknownQuery · QueryFailed · EngineNotFound · NotConfigured
-    ├── ActivityNotFound · ActionNotPermitted
+    ├── ActivityNotFound · ActionNotPermitted · ActionNotPossible
     ├── UpdateRejected └── WorkflowClosed
     ├── UpdateFailed · UpdateTimeout · ResultTimeout
     ├── WorkflowFailed ├── WorkflowTerminated └── WorkflowTimedOut
@@ -244,6 +244,15 @@ class ActionNotPermitted(TemporalexError):
 
     code = "not_permitted"
     next_step = "Ask for the permission that the message names."
+
+
+class ActionNotPossible(TemporalexError):
+    """The run is not in a state in which this can be done to it."""
+
+    code = "not_possible"
+    next_step = (
+        "Read the reason in the message, and look at the run: somebody else may have been quicker. Nothing was done."
+    )
 
 
 class UpdateRejected(TemporalexError):

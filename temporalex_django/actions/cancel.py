@@ -4,50 +4,35 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from temporalex_django.actions.base import CODE, Actor
-from temporalex_django.actions.targets import ActionOnRun, RunTarget
-from temporalex_django.actions.terminate import Terminate
-from temporalex_django.core.payloads import text
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.terminate import end
 from temporalex_django.db.starts import insert_message, ring_on_commit
 
 
-class CancelAtOnce(Terminate):
-    """Close a graph as cancelled, in the caller's transaction; otherwise as ``Terminate``."""
+class Cancel(Steering[None]):
+    """One INSERT into the inbox, as with a signal: the workflow decides what it does about it.
 
-    name: ClassVar[str] = "cancel"
-    permission: ClassVar[str] = "cancel_instance"
-    forced: ClassVar[bool] = False
-    status: ClassVar[str] = "cancelled"
-
-
-def cancel(target: RunTarget, *, reason: str = "", by: Actor = CODE) -> None:
-    """Cancel a run in the way of its class; one whose class this process lacks is asked to.
-
-    Raises ``WorkflowClosed``.
-    """
-    at_once = target.code is not None and target.code.cancels_at_once
-    (CancelAtOnce if at_once else Cancel)(target, reason=reason, by=by).execute()
-
-
-class Cancel(ActionOnRun[None]):
-    """One INSERT into the inbox, as with a signal.
-
-    The workflow decides what it does about it, a second request is dropped.
-
-    Raises ``WorkflowClosed``.
+    A second request is dropped. A graph is closed as cancelled at once, in the caller's transaction; one whose class
+    this process lacks is asked to.
     """
 
     name: ClassVar[str] = "cancel"
     permission: ClassVar[str] = "cancel_instance"
-
-    def __init__(self, target: RunTarget, *, reason: str = "", by: Actor = CODE) -> None:
-        super().__init__(by=by)
-        self.target = target
-        self.reason = text(reason, what="the reason")
+    label: ClassVar[Promise] = _("Cancel")
+    effect: ClassVar[Promise] = _("The run is asked to end. Its code may clean up first; a graph ends at once.")
+    done: ClassVar[Promise] = _("The run is asked to end.")
+    destructive: ClassVar[bool] = True
 
     def perform(self) -> None:
         target = self.target
-        target.require_open("cancel request")
+        if target.code is not None and target.code.cancels_at_once:
+            end(self, "cancelled")
+            return
+        if target.closed:
+            self.refuse(_("the run is closed already"), closed=True)
         with self.together():
             insert_message(target.chain_id, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
             self.tell(target.subject, reason=self.reason)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from temporalex_django.actions.base import Actor
-from temporalex_django.actions.cancel import cancel
+from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.start import Start
 from temporalex_django.actions.targets import RunTarget, find
@@ -70,7 +70,7 @@ class DjangoRunner:
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
         """See ``actions.cancel``."""
-        cancel(_target(id, workflow, version))
+        Cancel(_target(id, workflow, version)).execute()
 
     def wait(
         self, id: str, *, timeout: float | None, workflow: str | None = None, version: int | None = None

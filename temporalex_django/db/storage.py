@@ -282,6 +282,16 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements, WorkerStora
                 if deadline - time.monotonic() <= 0:
                     return False
 
+    def hold(self, chain: UUID, *, wait: float) -> RunState | None:
+        """Lock one chain, whatever state it is in, waiting at most so many seconds for it.
+
+        None when that was in vain, or there is no such chain. Inside a transaction only, which stays whole.
+        """
+        if not self.lock(chain, wait=wait):
+            return None
+        rows = self.sql.select(_STATE.select("where id = %s"), [chain], _STATE.types)
+        return _state(rows[0]) if rows else None
+
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
         """Leave these runs alone for so long: kept in memory, nothing is written.
 

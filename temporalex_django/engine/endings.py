@@ -111,6 +111,7 @@ def _closed_from_outside(
     stamp = max(now, run.activated_at) if run.activated_at is not None else now
     run.activated_at = stamp
     run.closed = True
+    run.crashes = 0
     run.due_at = run.deadline = run.atomic_due = None
     events = _last_events(run, kind, attributes, stamp, facts)
     error = WorkflowClosed(why)

@@ -26,6 +26,7 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.AlreadyRunning, HTTPStatus.CONFLICT),
     (errors.NotCancellable, HTTPStatus.CONFLICT),
     (errors.ResumeRefused, HTTPStatus.CONFLICT),
+    (errors.ActionNotPossible, HTTPStatus.CONFLICT),
     (errors.NestingError, HTTPStatus.CONFLICT),
     (errors.UpdateRejected, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.UpdateFailed, HTTPStatus.UNPROCESSABLE_ENTITY),

@@ -22,7 +22,7 @@ from temporalex_django import errors
 from temporalex_django.access import runs_for, view_of
 from temporalex_django.actions.addresses import client_address
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.cancel import cancel
+from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.describe import Result, describe, described, live_workers
 from temporalex_django.actions.query import Query
 from temporalex_django.actions.resume import Resume
@@ -228,7 +228,7 @@ class InstanceViewSet(GenericViewSet):
     def cancel(self, request: Request, id: str) -> Response:
         """202: a graph is cancelled, a function workflow decides what it does about it."""
         target = self._target(id)
-        cancel(target, reason=self._body(serializers.ReasonBody)["reason"], by=self._actor())
+        Cancel(target, reason=self._body(serializers.ReasonBody)["reason"], by=self._actor()).execute()
         return Response({"id": target.workflow_id}, status=202)
 
     def terminate(self, request: Request, id: str) -> Response:

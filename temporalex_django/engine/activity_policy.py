@@ -22,14 +22,21 @@ OFFERED_AGAIN = timedelta(seconds=2)
 
 
 def idempotency_key(task: TaskState) -> str:
-    """The same for every attempt of one call of an activity."""
-    return f"{task.run_id}:{task.seq}"
+    """The same for every attempt of one call of an activity, also where a reset schedules it anew."""
+    return str(task.options.get("key") or f"{task.run_id}:{task.seq}")
+
+
+def _ended(task: TaskState, kind: str, attributes: dict[str, Any]) -> TaskResult:
+    """The end of an activity. With the input that it had at last, where somebody edited that (option ``edited``)."""
+    if task.options.get("edited"):
+        attributes["edited"] = {"args": list(task.args), "kwargs": dict(task.kwargs), "key": idempotency_key(task)}
+    return TaskResult(task=task, outcome=(kind, attributes))
 
 
 def completed(task: TaskState, value: Any, *, limit: int = payloads.MAX_BYTES) -> TaskResult:
     """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be encoded."""
     result = payloads.plain(value, what=f"the result of {task.activity}", limit=limit)
-    return TaskResult(task=task, outcome=("ActivityCompleted", {"seq": task.seq, "result": result}))
+    return _ended(task, "ActivityCompleted", {"seq": task.seq, "result": result})
 
 
 def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
@@ -40,7 +47,7 @@ def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool 
     attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
     if isinstance(error, ReturnedErr):
         attributes.update(type="Err", reason=error.reason)
-    return TaskResult(task=task, outcome=("ActivityFailed", attributes))
+    return _ended(task, "ActivityFailed", attributes)
 
 
 def expiry(
@@ -91,7 +98,7 @@ def ended_by(task: TaskState, timeout: str, now: datetime) -> TaskResult:
         "attempts": task.attempt,
         "timeout": timeout,
     }
-    return TaskResult(task=task, outcome=("ActivityTimedOut", attributes))
+    return _ended(task, "ActivityTimedOut", attributes)
 
 
 def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> datetime | None:
@@ -151,7 +158,7 @@ def lost(task: TaskState, now: datetime) -> TaskResult:
     most = (task.options.get("retry") or {}).get("max_attempts", 0)
     if not most or task.attempt < most:
         return TaskResult(task=task, retry_at=now)
-    return TaskResult(task=task, outcome=("ActivityFailed", worker_lost(task.seq, task.attempt)))
+    return _ended(task, "ActivityFailed", worker_lost(task.seq, task.attempt))
 
 
 def worker_lost(seq: int, attempt: int, why: str | None = None) -> dict[str, Any]:

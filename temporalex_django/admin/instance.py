@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from django.contrib import admin
@@ -13,6 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -22,9 +23,11 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import live_workers
 from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.filters import QueueFilter, StandingFilter, WorkflowFilter
+from temporalex_django.admin.messages import MessagePage, MessagePanel, panels
 from temporalex_django.admin.page import page_of
+from temporalex_django.admin.requests import user_of
+from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
-from temporalex_django.authoring.people import Person
 from temporalex_django.models import Instance, Status
 
 _UNREAD = ("args", "carried_messages", "published", "closing", "seed", "accepts", "metadata", "search_attributes")
@@ -41,7 +44,7 @@ class InstanceChangeList(ChangeList):
         super().get_results(request)
         for run in self.result_list:
             if run.blocked:
-                setattr(run, _SHOWN, view_of(_user(request), run).blocked(run.blocked))
+                setattr(run, _SHOWN, view_of(user_of(request), run).blocked(run.blocked))
         pending = [run for run in self.result_list if run.status == Status.PENDING and not run.blocked]
         if pending:
             workers = live_workers(alias=self.queryset.db)
@@ -69,11 +72,11 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
         """The runs that there are for the user, in the list and one by one. A subclass may narrow them further."""
-        narrowed = runs_for(_user(request), alias=storage().alias)
+        narrowed = runs_for(user_of(request), alias=storage().alias)
         return super().get_queryset(request) if narrowed is None else narrowed
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
-        return policy().allows(_user(request), VIEW if obj is None else VIEW.of(obj))
+        return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
@@ -114,13 +117,31 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
 
     # -- one run -------------------------------------------------------------------------------------------------------
 
+    def get_urls(self) -> list[Any]:
+        """Ours before Django's, whose last one takes everything."""
+        return [
+            path("<path:run_id>/message/", self._page(MessagePage), name="temporalex_django_instance_message"),
+            *super().get_urls(),
+        ]
+
+    def _page(self, page: type[RunPage]) -> Any:
+        return self.admin_site.admin_view(page(self))
+
+    def address_of(self, run: Instance, page: str = "change") -> str:
+        """Of the page of a run, or of another page about it, under this site."""
+        return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk])
+
+    def no_such_run(self, request: HttpRequest, ref: str) -> HttpResponse:
+        """To the index, with a message."""
+        return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """The page of a run. A POST is refused: there is nothing to save."""
-        run = self._run(request, unquote(object_id))
+        run = self.run_for(request, unquote(object_id))
         if run is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+            return self.no_such_run(request, object_id)
         if not self.has_view_permission(request, run) or request.method not in ("GET", "HEAD"):
             raise PermissionDenied
         context = {
@@ -138,21 +159,24 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 run,
                 page=request.GET.get("p", ""),
                 alias=storage().alias,
-                view=view_of(_user(request), run),
+                view=view_of(user_of(request), run),
                 there=self.get_queryset(request),
             ),
+            "panels": self._panels(request, run),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, self.change_form_template, context)
 
-    def _run(self, request: HttpRequest, ref: str) -> Instance | None:
+    def _panels(self, request: HttpRequest, run: Instance) -> list[MessagePanel]:
+        if not_the_present(run) is not None:
+            return []
+        return panels(run, user_of(request), address=self.address_of(run, "message"))
+
+    def run_for(self, request: HttpRequest, ref: str) -> Instance | None:
+        """With its chain, if it is there for the user."""
         try:
             run_id = UUID(ref)
         except ValueError:
             return None
         return self.get_queryset(request).select_related("chain").filter(pk=run_id).first()
-
-
-def _user(request: HttpRequest) -> Person:
-    return cast("Person", request.user)

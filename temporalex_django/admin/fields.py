@@ -1,0 +1,116 @@
+"""A form field for a type: of an annotation, what msgspec knows about it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_lazy as _
+from msgspec import inspect as types
+
+from temporalex_django.conf import get_settings
+
+#: Nothing was written in a box.
+NOTHING: Any = type("Nothing", (), {"__repr__": lambda _: "NOTHING", "__bool__": lambda _: False})()
+
+Structure = types.DataclassType | types.StructType | types.TypedDictType
+_DAY = {"type": "date"}
+_INSTANT = {"type": "datetime-local", "step": "1"}
+_PLAIN: dict[type[Any], tuple[type[forms.Field], dict[str, Any]]] = {
+    types.StrType: (forms.CharField, {"strip": False, "widget": forms.TextInput(attrs={"class": "vTextField"})}),
+    types.IntType: (forms.IntegerField, {}),
+    types.FloatType: (forms.FloatField, {"widget": forms.NumberInput(attrs={"step": "any"})}),
+    types.DecimalType: (forms.DecimalField, {"widget": forms.NumberInput(attrs={"step": "any"})}),
+    types.DateType: (forms.DateField, {"widget": forms.DateInput(format="%Y-%m-%d", attrs=_DAY)}),
+    types.DateTimeType: (
+        forms.DateTimeField,
+        {"widget": forms.DateTimeInput(format="%Y-%m-%dT%H:%M:%S", attrs=_INSTANT)},
+    ),
+    types.TimeType: (forms.TimeField, {"widget": forms.TimeInput(attrs={"type": "time", "step": "1"})}),
+    types.TimeDeltaType: (forms.DurationField, {"help_text": _("Days, then hours, minutes and seconds: 2 03:30:00")}),
+    types.UUIDType: (forms.UUIDField, {}),
+}
+
+
+class JSONBox(forms.CharField):
+    """Any JSON, in a box; ``NOTHING`` where nothing is written in it."""
+
+    widget = forms.Textarea(attrs={"rows": 3, "class": "vLargeTextField tx-json", "spellcheck": "false"})
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("help_text", _('JSON: "a text" in quotes, 5, true, [1, 2] or {"key": "value"}'))
+        super().__init__(max_length=4 * get_settings().MAX_PAYLOAD_BYTES, **kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, str) else ("" if value is NOTHING else json.dumps(value, ensure_ascii=False))
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        if not text.strip():
+            return NOTHING
+        try:
+            return msgspec.json.decode(text.encode("utf-8", "replace"))
+        except (msgspec.DecodeError, RecursionError) as exc:
+            raise ValidationError(
+                _("That is not JSON: %(why)s. A text stands in double quotes."), params={"why": str(exc)[:200]}
+            ) from exc
+
+
+def type_of(annotation: Any) -> types.Type:
+    """What msgspec knows of an annotation; Any for what it cannot take."""
+    try:
+        return bare(types.type_info(annotation))
+    except Exception:  # noqa: BLE001 - an annotation is arbitrary user code
+        return types.AnyType()
+
+
+def bare(known: types.Type) -> types.Type:
+    """Without what annotates it."""
+    while isinstance(known, types.Metadata):
+        known = known.type
+    return known
+
+
+def field_for(known: types.Type, *, required: bool, **more: Any) -> forms.Field:
+    """A field whose value can be a payload of that type; a box for JSON where there is no better one."""
+    known = bare(known)
+    if isinstance(known, types.UnionType):
+        rest = [bare(one) for one in known.types if not isinstance(bare(one), types.NoneType)]
+        if len(rest) < len(known.types):
+            required = False
+        if len(rest) == 1:
+            return _may_be_nothing(rest[0], required=required, **more)
+        return JSONBox(required=required, **more)
+    if isinstance(known, types.BoolType):
+        return forms.BooleanField(required=False, **more)
+    if isinstance(known, types.EnumType):
+        return _choice([(one.value, one.name) for one in known.cls], required=required, **more)
+    if isinstance(known, types.LiteralType):
+        return _choice([(one, str(one)) for one in known.values], required=required, **more)
+    if (plain := _PLAIN.get(type(known))) is not None:
+        kind, options = plain
+        return kind(required=required, **{**options, **more})
+    return JSONBox(required=required and not isinstance(known, types.AnyType), **more)
+
+
+def _may_be_nothing(known: types.Type, *, required: bool, **more: Any) -> forms.Field:
+    if isinstance(known, types.BoolType):
+        return _choice([(True, _("yes")), (False, _("no"))], required=required, **more)
+    return field_for(known, required=required, **more)
+
+
+def _choice(found: list[tuple[Any, Any]], *, required: bool, **more: Any) -> forms.Field:
+    """By number in the page, so that no value has to be told from its text."""
+    values = [value for value, _label in found]
+    if "initial" in more:
+        more["initial"] = values.index(more["initial"]) if more["initial"] in values else None
+    return forms.TypedChoiceField(
+        choices=[("", "–"), *((str(number), label) for number, (_value, label) in enumerate(found))],
+        coerce=lambda number: values[int(number)],
+        empty_value=None,
+        required=required,
+        **more,
+    )

@@ -1,0 +1,134 @@
+"""Messages that a run takes now, as forms: on its page, and on a page of their own that posts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest
+from django.utils.translation import gettext as _
+
+from temporalex_django.actions.accepting import AcceptedMessage, accepted
+from temporalex_django.actions.resume import Resume
+from temporalex_django.actions.signal import SendSignal
+from temporalex_django.actions.update import SendUpdate
+from temporalex_django.admin.payload_forms import PayloadForm
+from temporalex_django.admin.requests import actor_of, user_of
+from temporalex_django.admin.run_pages import Confirmation, RunPage, not_the_present
+from temporalex_django.admin.shown import shortened, value
+from temporalex_django.authoring.people import Person
+from temporalex_django.errors import UpdateTimeout
+from temporalex_django.models import Instance
+
+#: Seconds that a page waits for the answer to an update.
+_WAIT = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagePanel:
+    """A message on the page of its run. Without ``form`` it is shown with the reason ``why_not``."""
+
+    message: AcceptedMessage
+    label: str
+    address: str
+    form: PayloadForm | None
+    why_not: str | None
+
+
+def panels(run: Instance, user: Person, *, address: str) -> list[MessagePanel]:
+    """Of all messages that it takes. Reads nothing; ``address`` is that of the page that posts them."""
+    found = []
+    for number, message in enumerate(accepted(run)):
+        why_not = message.why_not(user, run)
+        form = None
+        if why_not is None:
+            form = PayloadForm(annotation=message.args_type, auto_id=f"message{number}_%s")
+        found.append(
+            MessagePanel(
+                message=message,
+                label=label(message),
+                address=f"{address}?{query_of(message)}",
+                form=form,
+                why_not=why_not,
+            )
+        )
+    return found
+
+
+def query_of(message: AcceptedMessage) -> str:
+    """How the address names a message."""
+    named = {"kind": message.kind, "name": message.name}
+    return urlencode({**named, "step": message.step} if message.step is not None else named)
+
+
+def label(message: AcceptedMessage) -> str:
+    """What its button says."""
+    words = message.name.replace("_", " ")
+    return f"{words} ({message.step})" if message.step is not None else words
+
+
+class MessagePage(RunPage):
+    """Sends the message that the address names, if the run takes it now."""
+
+    def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
+        kind, name, step = (request.GET.get(key) for key in ("kind", "name", "step"))
+        if kind not in ("signal", "update", "resume") or not name:
+            raise Http404
+        message, why, not_yours = self._message(request, run), None, None
+        if message is None:
+            why = not_the_present(run) or (
+                _("The run is closed: it takes no more messages.")
+                if not run.is_open
+                else _("The run does not take “%(name)s” now.") % {"name": name}
+            )
+            message = AcceptedMessage(kind=kind, name=name, step=step)  # type: ignore[arg-type] # looked at above
+        else:
+            not_yours = message.why_not(user_of(request), run)
+        return Confirmation(
+            heading=_("Send “%(name)s”") % {"name": label(message)},
+            effect=message.about.split("\n\n", 1)[0] or _effects()[message.kind],
+            button=_("Send"),
+            why_not=why,
+            not_yours=not_yours,
+        )
+
+    def form(self, request: HttpRequest, run: Instance) -> PayloadForm:
+        message = self._message(request, run)
+        annotation = Any if message is None else message.args_type
+        return PayloadForm(request.POST if request.method == "POST" else None, annotation=annotation)
+
+    def act(self, request: HttpRequest, run: Instance, form: PayloadForm) -> str:
+        kind, name, step = (request.GET.get(key) for key in ("kind", "name", "step"))
+        assert name is not None
+        target, actor, token = self.target(request, run), actor_of(request), form.cleaned_data["token"]
+        if kind == "signal":
+            SendSignal(target, signal=name, payload=form.payload, id=token, exact=True, by=actor).execute()
+            return _("Sent: the run reads “%(name)s” in its next turn.") % {"name": name}
+        if kind == "resume":
+            Resume(target, event=name, step=step, data=form.payload, timeout=_WAIT, by=actor).execute()
+            return _("“%(name)s” is decided.") % {"name": name}
+        update = SendUpdate(target, update=name, args=form.payload, id=token, timeout=_WAIT, by=actor, exact=True)
+        try:
+            answer = update.execute()
+        except UpdateTimeout as exc:
+            if exc.code != UpdateTimeout.code:  # nothing was stored
+                raise
+            return _("Sent: “%(name)s” is not answered yet. It stands below among the messages.") % {"name": name}
+        if answer is None:
+            return _("“%(name)s” is done.") % {"name": name}
+        return _("“%(name)s” is done: %(answer)s") % {"name": name, "answer": shortened(value(answer).preview)}
+
+    def _message(self, request: HttpRequest, run: Instance) -> AcceptedMessage | None:
+        if not_the_present(run) is not None:
+            return None
+        wanted = tuple(request.GET.get(key) for key in ("kind", "name", "step"))
+        return next((one for one in accepted(run) if (one.kind, one.name, one.step) == wanted), None)
+
+
+def _effects() -> dict[str, str]:
+    return {
+        "signal": _("The run reads it in its next turn. It gives no answer."),
+        "update": _("The run accepts it and answers, or refuses it with a reason; then nothing has changed."),
+        "resume": _("The step that waits for it goes on with it. What you decide is noted with your name."),
+    }

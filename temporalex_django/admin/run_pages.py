@@ -1,0 +1,133 @@
+"""Base of the pages that do something to one run: looking shows what it would do, posting does it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.admin.payload_forms import TokenForm
+from temporalex_django.admin.shown import status_badge
+from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
+from temporalex_django.models import Instance
+
+if TYPE_CHECKING:
+    from temporalex_django.admin.instance import InstanceAdmin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """What a page says before somebody presses its button.
+
+    ``why_not`` is why it cannot be done now, ``not_yours`` why this person may not: then there is no button.
+    """
+
+    heading: str
+    effect: str
+    button: str
+    destructive: bool = False
+    why_not: str | None = None
+    not_yours: str | None = None
+
+
+class RunPage(ABC):
+    """A view of an ``InstanceAdmin`` (or a subclass, under any site) about one run."""
+
+    template = "admin/temporalex_django/instance/confirm_action.html"
+
+    def __init__(self, model_admin: InstanceAdmin) -> None:
+        self.admin = model_admin
+
+    @abstractmethod
+    def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
+        """Raises ``Http404`` for an address that means nothing."""
+
+    @abstractmethod
+    def form(self, request: HttpRequest, run: Instance) -> TokenForm: ...
+
+    @abstractmethod
+    def act(self, request: HttpRequest, run: Instance, form: Any) -> str:
+        """Do it, and say what was done. Raises ``TemporalexError``."""
+
+    def __call__(self, request: HttpRequest, run_id: str) -> HttpResponse:
+        run = self.admin.run_for(request, run_id)
+        if run is None:
+            return self.admin.no_such_run(request, run_id)
+        if not self.admin.has_view_permission(request, run):
+            raise PermissionDenied
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        said = self.confirmation(request, run)
+        form = self.form(request, run)
+        if request.method != "POST":
+            return self.page(request, run, said, form)
+        return self._posted(request, run, said, form)
+
+    def _posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: TokenForm) -> HttpResponse:
+        if said.not_yours is None and said.why_not is not None:  # it became so since he looked
+            return self.page(request, run, said, form, status=409)
+        if not form.is_valid():
+            if said.not_yours is not None:
+                raise PermissionDenied(said.not_yours)
+            return self.page(request, run, said, form)
+        try:
+            done = self.act(request, run, form)
+        except ActionNotPermitted as exc:
+            raise PermissionDenied(str(exc)) from exc
+        except WorkflowNotFound:
+            return self.admin.no_such_run(request, str(run.pk))
+        except TemporalexError as exc:
+            form.add_error(None, exc.message)
+            form.renew()
+            return self.page(request, run, said, form, status=409)
+        messages.success(request, done)
+        return HttpResponseRedirect(self.afterwards(request, run))
+
+    def page(
+        self, request: HttpRequest, run: Instance, said: Confirmation, form: TokenForm, *, status: int = 200
+    ) -> HttpResponse:
+        site = self.admin.admin_site
+        context = {
+            **site.each_context(request),
+            "title": said.heading,
+            "subtitle": None,
+            "original": run,
+            "opts": self.admin.opts,
+            "media": self.admin.media,
+            "has_view_permission": True,
+            "add": False,
+            "change": True,
+            "is_popup": False,
+            "badge": status_badge(run.status, blocked=bool(run.blocked)),
+            "said": said,
+            "form": form,
+            "back": self.admin.address_of(run),
+        }
+        request.current_app = site.name
+        return TemplateResponse(request, self.template, context, status=status)
+
+    def target(self, request: HttpRequest, run: Instance) -> RunTarget:
+        """Raises ``WorkflowNotFound`` when it was deleted since it was looked up."""
+        return find(str(run.pk), storage=storage(), among=self.admin.get_queryset(request))
+
+    def afterwards(self, request: HttpRequest, run: Instance) -> str:
+        """The page of the run; the list when the run is gone."""
+        if self.admin.get_queryset(request).filter(pk=run.pk).exists():
+            return self.admin.address_of(run)
+        return reverse(f"{self.admin.admin_site.name}:temporalex_django_instance_changelist")
+
+
+def not_the_present(run: Instance) -> str | None:
+    """Why nothing is done to a run that the next one of its chain has followed."""
+    if run.chain.run_id == run.pk:
+        return None
+    return _("This is an earlier run: the chain has gone on as new. Look at its newest run.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from temporalex_django.actions import inline
 from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
-from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.conf import codec
 from temporalex_django.core.durations import check_waiting
@@ -69,7 +69,7 @@ def describe(
 ) -> Description:
     """The run as it stands. When something is due that no live worker can take, ``waiting_for`` says so.
 
-    Two reads, four when something is due; one less when ``run``, its row, is there already.
+    Three reads, five when something is due, one when it is closed; one less when ``run``, its row, is there already.
     """
     now, parameters = storage.sql.instant(storage.clock)
     run = run or _run(target, storage=storage)
@@ -88,7 +88,11 @@ def describe(
             missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
             waiting += [missing] if missing else []
             waiting += _absent(run, workers, storage=storage)
-    return described(run, waiting_for=waiting, view=view)
+    shown = described(run, waiting_for=waiting, view=view)
+    if run.status in CLOSED_STATUSES:
+        return shown
+    activities = storage.open_activities(run.pk, limit=MOST_ACTIVITIES)
+    return replace(shown, activities=[view.activity(activity) for activity in activities])
 
 
 def _absent(run: Instance, workers: LiveWorkers, *, storage: DjangoStorage) -> list[str]:

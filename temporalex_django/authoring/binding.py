@@ -18,10 +18,52 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.facade import Startable
     from temporalex_django.authoring.people import Person
     from temporalex_django.authoring.workflow import Workflow
+    from temporalex_django.core.failures import AttemptFailure
+
+#: Activities that a description has.
+MOST_ACTIVITIES = 100
 
 
 def _accepts() -> dict[str, list[str]]:
     return {"signals": [], "updates": []}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenActivity:
+    """An activity that has no result yet, as it stands.
+
+    ``attempt`` is the one under way, or the last that was; of at most ``max_attempts`` (0: without limit). ``due_at``
+    is when it may begin, or is tried next. ``owner`` is the epoch of the worker that has it, None while nobody has.
+    ``expires_at`` is when the first of its timeouts passes. ``heartbeat_timeout`` is in seconds. ``waits_for`` is what
+    a worker lacked that gave it back. ``last_failure`` is why its last attempt failed.
+    """
+
+    seq: int
+    activity: str
+    queue: str
+    attempt: int
+    max_attempts: int
+    scheduled_at: datetime
+    due_at: datetime
+    owner: int | None = None
+    started_at: datetime | None = None
+    beat_at: datetime | None = None
+    expires_at: datetime | None = None
+    heartbeat_timeout: float | None = None
+    waits_for: str | None = None
+    last_failure: AttemptFailure | None = None
+
+    @property
+    def state(self) -> str:
+        """Running, retrying (it failed and is due again), or queued."""
+        if self.owner is not None:
+            return "running"
+        return "retrying" if self.last_failure is not None else "queued"
+
+    @property
+    def next_try(self) -> datetime | None:
+        """When it is tried again; None unless it is retrying."""
+        return self.due_at if self.state == "retrying" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +72,7 @@ class Description:
 
     ``blocked`` is None, or why the run cannot go on (``code, error, since, attempt``). ``waiting_for`` says in words
     what it waits for, a worker included. ``accepts`` names the signals and updates that the open phase takes.
+    ``activities`` are those that have no result yet, with their attempts and the last failure: the first hundred.
     """
 
     id: str
@@ -42,6 +85,7 @@ class Description:
     accepts: dict[str, list[str]] = field(default_factory=_accepts)
     started_at: datetime | None = None
     closed_at: datetime | None = None
+    activities: list[OpenActivity] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.__slots__:

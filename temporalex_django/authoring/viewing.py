@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.errors import ActionNotPermitted
 
@@ -83,6 +84,14 @@ class View:
 
     def event(self, event: HistoryEvent) -> HistoryEvent:
         return replace(event, attributes=self.attributes(event.attributes))
+
+    def activity(self, activity: OpenActivity) -> OpenActivity:
+        """One that has no result yet: the words of its last failure may quote payloads."""
+        failure = activity.last_failure
+        if failure is None or self.open:
+            return activity
+        hidden = replace(failure, message=self.text(failure.message), traceback=None)
+        return replace(activity, last_failure=hidden)
 
     def blocked(self, blocked: dict[str, Any] | None) -> dict[str, Any] | None:
         """Why a run cannot go on: the text of the error may quote payloads."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from temporalex_django.errors import (
@@ -18,6 +20,27 @@ from temporalex_django.errors import (
 _own_name = type.__dict__["__name__"].__get__
 _TRACEBACK_LINES = 40
 _LONGEST = 50_000
+_OURS = __file__.removesuffix("core/failures.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailure:
+    """Why an attempt of an activity failed that is tried again.
+
+    ``attempt`` is its number, from 1, and ``at`` when it ended. ``traceback`` is text, None where nothing was raised.
+    ``since``: when the first of its attempts failed, as far as the storage has said so.
+    """
+
+    type: str
+    message: str
+    at: datetime
+    attempt: int
+    traceback: str | None = None
+    since: datetime | None = None
+
+    def payload(self) -> dict[str, Any]:
+        """What of it may quote payloads, with the type: stored as they are."""
+        return {"type": self.type, "message": self.message, "traceback": self.traceback}
 
 
 class RunFailure(Exception):
@@ -76,11 +99,39 @@ def storable(text: str) -> str:
 
 def failure_of_run(exc: BaseException) -> dict[str, Any]:
     """Attributes of ``WorkflowFailed`` for an exception that escaped ``run``."""
-    lines = traceback.format_exception(exc)
+    return {**describe(exc), "reason": None, "traceback": _shortened(traceback.format_exception(exc))}
+
+
+def failure_of_attempt(exc: BaseException, *, at: datetime, attempt: int) -> AttemptFailure:
+    """Of an attempt that raised, or gave ``Err``, which has no traceback."""
+    if isinstance(exc, ReturnedErr):
+        return AttemptFailure(type="Err", message=storable(repr(exc.reason)), at=at, attempt=attempt)
+    return AttemptFailure(**describe(exc), at=at, attempt=attempt, traceback=cleaned(exc))
+
+
+def cleaned(exc: BaseException) -> str:
+    """The traceback of an exception without our own frames: the way through what the user wrote."""
+    found = traceback.TracebackException.from_exception(exc)
+    for part in _chained(found):
+        theirs = [frame for frame in part.stack if not frame.filename.startswith(_OURS)]
+        if theirs:
+            part.stack[:] = theirs
+    return _shortened(found.format())
+
+
+def _chained(found: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """It, and what it came of."""
+    yield found
+    for other in (found.__cause__, found.__context__):
+        if other is not None:
+            yield from _chained(other)
+
+
+def _shortened(lines: Iterable[str]) -> str:
     text = "".join(lines).splitlines()
     if len(text) > _TRACEBACK_LINES:
         text = [*text[:5], "  …", *text[-_TRACEBACK_LINES:]]
-    return {**describe(exc), "reason": None, "traceback": storable("\n".join(text))}
+    return storable("\n".join(text))
 
 
 def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailure:

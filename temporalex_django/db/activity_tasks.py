@@ -16,15 +16,17 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring import activity
+from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.conf import codec
 from temporalex_django.core.telling import told
 from temporalex_django.db.dialects.base import Dialect
-from temporalex_django.db.rows import ENDED, ENDED_INSERT, FENCE, MESSAGES, TASKS
+from temporalex_django.db.rows import ENDED, ENDED_INSERT, FAILURE, FENCE, MESSAGES, TASKS, failure_row
 from temporalex_django.db.turn_writes import earliest
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
+from temporalex_django.models import ActivityTask
 
 log = logging.getLogger("temporalex_django.activity")
 
@@ -69,6 +71,8 @@ _AGAIN_UPDATE = TASKS.update(
     },
     f"where {_FENCED} returning id",
 )
+_FAILED = TASKS.pick("id", *FAILURE)
+_FAILED_UPDATE = _FAILED.update("id", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)")
 _LIMITS = TASKS.pick("start_to_close", "heartbeat_timeout", "close_at", "started_at")
 _BEAT = TASKS.pick(*FENCE, "beat_at", "expires_at", "heartbeat")
 _BEAT_UPDATE = _BEAT.update(*FENCE, heartbeat=f"coalesce(v.heartbeat, {TASKS.name}.heartbeat)")
@@ -78,6 +82,7 @@ class TaskStatements(ABC):
     """``TaskStorage``; see there for what each method promises."""
 
     sql: Dialect
+    alias: str
     clock: Callable[[], datetime] | None
     worker: bool
     absent: set[str]  # names of activities that were found and that this process lacks
@@ -315,6 +320,9 @@ class TaskStatements(ABC):
                 expires = earliest(expires, _later(r.retry_at, r.task.options.get("schedule_to_start")))
             rows.append((*r.task.fence, attempt, r.retry_at, expires, r.waits_for))
         changed = self.sql.write_returning(_AGAIN_COLUMNS, _AGAIN_UPDATE, rows, ("int8",), key="id")
+        valid = {row[0] for row in changed}
+        why = ((r.task.id, *failure_row(r.failure)) for r in results if r.failure and r.task.id in valid)
+        self.sql.write(_FAILED.columns, _FAILED_UPDATE, _FAILED.rows(why), key="id")
         return [row[0] for row in changed]
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:
@@ -342,6 +350,11 @@ class TaskStatements(ABC):
             _decode(task)
             task.attempt += 1
         return tasks
+
+    def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
+        """Through the model: nobody waits for it."""
+        rows = ActivityTask.objects.using(self.alias).filter(run_id=run_id).defer("call", "options", "heartbeat")
+        return [row.as_open for row in rows.order_by("seq")[:limit]]
 
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store all details with one statement, then read which attempts are still theirs."""

@@ -20,6 +20,7 @@ import msgspec
 from django.db import models
 
 from temporalex_django.conf import codec
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.db.dialects.base import Columns, Dialect
 from temporalex_django.engine.starts import RunStart
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker
@@ -39,7 +40,7 @@ _KINDS: tuple[tuple[type[models.Field[Any, Any]], str], ...] = (
     (models.TextField, "text"),
 )
 #: Payloads of which there may be none; in all others None is a value.
-_ABSENT = frozenset({"carried_messages", "snapshot", "heartbeat"})
+_ABSENT = frozenset({"carried_messages", "snapshot", "heartbeat", "failure"})
 
 
 def _kind(field: Any) -> str:
@@ -192,6 +193,13 @@ ENDED = MESSAGES.pick("chain_id", "run_id", "queue", "kind", "name", "body", "cr
 ENDED_INSERT = ENDED.insert
 #: ``(id, attempt, owner)`` names one attempt of one worker.
 FENCE = ("id", "attempt", "owner")
+#: Why the last attempt of an activity failed.
+FAILURE = ("failure", "failed_at", "failed_attempt")
+
+
+def failure_row(failure: AttemptFailure | None) -> tuple[Any, ...]:
+    """What ``FAILURE`` holds; the words as a payload that is yet to be encoded."""
+    return (None, None, None) if failure is None else (failure.payload(), failure.at, failure.attempt)
 
 
 def ended(chain: UUID, run: UUID, queue: str, kind: str, body: Any, now: datetime) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from temporalex_django.conf import codec
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.other_runs import OtherRuns
 from temporalex_django.db.permissions import audit_refused
-from temporalex_django.db.rows import CHAINS, EVENTS, MESSAGES, RUNS, TASKS, Pick
+from temporalex_django.db.rows import CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
 from temporalex_django.engine.storage import NewTask, RunState, RunWrite, Taker, TaskState
 
 _EVENT = EVENTS.pick("run_id", "seq", "activation", "kind", "at", "attributes")
@@ -29,8 +29,8 @@ _TAKEN = TASKS.pick(*_TASK.picked, "owner", "attempt")
 _TAKEN_INSERT = f"{_TAKEN.insert} returning id, run_id, seq"
 _CALL = _TASK.picked.index("call")
 _COMMAND = TASKS.pick("run_id", "seq")
-_DUE = TASKS.pick("run_id", "seq", "attempt", "due_at")
-_DUE_UPDATE = _DUE.update("run_id", "seq")
+_DUE = TASKS.pick("run_id", "seq", "attempt", "due_at", *FAILURE)
+_DUE_UPDATE = _DUE.update("run_id", "seq", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)")
 #: All that a turn says of a chain; its queue is that of its run for good.
 _CHAIN = CHAINS.pick_for(RunState, chain_id="id", queue=None)
 _CHAIN_UPDATE = _CHAIN.update("id", open_key="case when v.closed then null else open_key end")
@@ -112,9 +112,18 @@ class TurnStatements(ABC):
     def _write_tasks(self, writes: Sequence[RunWrite], taken: Mapping[tuple[UUID, int], TaskState]) -> None:
         new = [task_row(t, w.run.queue) for w in writes for t in w.tasks if (t.run_id, t.seq) not in taken]
         self.sql.write(_TASK.columns, _TASK_INSERT, _TASK.rows(new))
-        again = [(w.run.run_id, seq, attempt, due) for w in writes for seq, (attempt, due) in w.retried_tasks.items()]
-        again += [(t.run_id, t.seq, t.attempt, t.due_at) for w in writes for t in w.tasks if t.due_at is not None]
-        self.sql.write(_DUE.columns, _DUE_UPDATE, again, key="run_id")
+        again = [
+            (w.run.run_id, seq, retry.attempt, retry.due_at, *failure_row(retry.failure))
+            for w in writes
+            for seq, retry in w.retried_tasks.items()
+        ]
+        again += [
+            (t.run_id, t.seq, t.attempt, t.due_at, *failure_row(t.failure))
+            for w in writes
+            for t in w.tasks
+            if t.due_at is not None
+        ]
+        self.sql.write(_DUE.columns, _DUE_UPDATE, _DUE.rows(again), key="run_id")
         self.sql.write(
             _COMMAND.columns,
             "delete from temporalex_activity_task where run_id {key} and (run_id, seq) in (select run_id, seq from v)",

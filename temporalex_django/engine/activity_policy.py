@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core import payloads
-from temporalex_django.core.failures import ReturnedErr, describe, types_of
+from temporalex_django.core.failures import AttemptFailure, ReturnedErr, describe, failure_of_attempt, types_of
 from temporalex_django.engine.storage import NewTask, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound, KeyMissing, PayloadError, UnknownWorkflow
 
@@ -43,7 +43,8 @@ def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool 
     """The attempt raised, or (a step's) returned ``Err``: due again by its policy, or over."""
     retry_at = None if final else _retry_at(task, now, types_of(error))
     if retry_at is not None:
-        return TaskResult(task=task, retry_at=retry_at)
+        failure = failure_of_attempt(error, at=now, attempt=task.attempt)
+        return TaskResult(task=task, retry_at=retry_at, failure=failure)
     attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
     if isinstance(error, ReturnedErr):
         attributes.update(type="Err", reason=error.reason)
@@ -86,11 +87,12 @@ def timed_out(task: TaskState, now: datetime) -> TaskResult | None:
 
 def ended_by(task: TaskState, timeout: str, now: datetime) -> TaskResult:
     """``start_to_close`` and ``heartbeat`` end an attempt, the two others the activity."""
+    what = f"{timeout} of {task.options[timeout]:g} s passed"
     if timeout in ("start_to_close", "heartbeat"):
         retry_at = _retry_at(task, now, ["TimeoutError"])
         if retry_at is not None:
-            return TaskResult(task=task, retry_at=retry_at)
-    what = f"{timeout} of {task.options[timeout]:g} s passed"
+            failure = AttemptFailure(type="TimeoutError", message=what, at=now, attempt=task.attempt)
+            return TaskResult(task=task, retry_at=retry_at, failure=failure)
     attributes = {
         "seq": task.seq,
         "type": "TimeoutError",
@@ -157,7 +159,9 @@ def lost(task: TaskState, now: datetime) -> TaskResult:
     """
     most = (task.options.get("retry") or {}).get("max_attempts", 0)
     if not most or task.attempt < most:
-        return TaskResult(task=task, retry_at=now)
+        why = worker_lost(task.seq, task.attempt)
+        failure = AttemptFailure(type=why["type"], message=why["message"], at=now, attempt=task.attempt)
+        return TaskResult(task=task, retry_at=now, failure=failure)
     return _ended(task, "ActivityFailed", worker_lost(task.seq, task.attempt))
 
 

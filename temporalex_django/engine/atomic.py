@@ -14,7 +14,7 @@ from temporalex_django.engine import activity_policy
 from temporalex_django.engine.advance import Advance
 from temporalex_django.engine.fates import LEFT_FOR, SHARE
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.storage import Inbox, RunWrite, TaskResult, TaskState
+from temporalex_django.engine.storage import Inbox, Retry, RunWrite, TaskResult, TaskState
 from temporalex_django.errors import DeadlockDetected
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ def _keep(write: RunWrite, again: TaskResult) -> None:
     task = again.task
     assert again.retry_at is not None
     if task.id:
-        write.retried_tasks[task.seq] = (task.attempt, again.retry_at)
+        retry = Retry(attempt=task.attempt, due_at=again.retry_at, failure=again.failure)
+        write.retried_tasks[task.seq] = retry
         return
-    write.tasks.append(task.as_new(due_at=again.retry_at))
+    write.tasks.append(task.as_new(due_at=again.retry_at, failure=again.failure))

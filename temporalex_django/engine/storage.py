@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from temporalex_django.authoring import activity
+from temporalex_django.authoring.binding import OpenActivity
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, HistoryEvent
 from temporalex_django.core.senders import Sender
@@ -163,6 +165,7 @@ class NewTask:
     scheduled_at: datetime
     attempt: int = 0  # tries so far
     due_at: datetime | None = None  # None: at once
+    failure: AttemptFailure | None = None  # of the last of these tries
     tags: Sequence[str] | None = None  # those of the workflow's class
     metadata: Mapping[str, Any] | None = None
 
@@ -175,6 +178,15 @@ class NewTask:
         """The same as a scheduled activity with that id, due at once; ``facts`` is what else is known of it."""
         shared: dict[str, Any] = {name: getattr(self, name) for name in _OF_BOTH}
         return TaskState(id=number, **{**shared, "due_at": self.scheduled_at, **facts})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """An atomic activity that failed and is tried again: ``attempt`` is the one that failed."""
+
+    attempt: int
+    due_at: datetime
+    failure: AttemptFailure | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,9 +242,7 @@ class RunWrite:
     cancelled_tasks: list[int] = field(
         default_factory=list
     )  # command numbers of this run: cancelled, or atomic and done
-    retried_tasks: dict[int, tuple[int, datetime]] = field(
-        default_factory=dict
-    )  # atomic ones: number -> (attempt, due)
+    retried_tasks: dict[int, Retry] = field(default_factory=dict)  # atomic ones, by number
     drop_tasks: bool = False  # the run closed: no activity of it may start any more
     consumed: list[int] = field(default_factory=list)  # message ids that are in the history now: deleted
     settled: dict[int, Outcome] = field(default_factory=dict)  # message ids kept with their outcome
@@ -417,10 +427,10 @@ class TaskState:
         """
         return self.id, self.attempt - 1 if self.atomic and self.owner is None else self.attempt, self.owner
 
-    def as_new(self, *, due_at: datetime) -> NewTask:
+    def as_new(self, *, due_at: datetime, failure: AttemptFailure | None) -> NewTask:
         """One that never became a row, and is to be one now: it was tried, and is due again."""
         shared = {name: getattr(self, name) for name in _OF_BOTH}
-        return NewTask(**shared, attempt=self.attempt, due_at=due_at)
+        return NewTask(**shared, attempt=self.attempt, due_at=due_at, failure=failure)
 
 
 #: What a new activity and a scheduled one have in common, apart from where the latter stands by now.
@@ -436,12 +446,13 @@ class TaskResult:
 
     ``outcome`` is ``(history kind, attributes)`` when it was the last, else it is due again at ``retry_at``. Fenced by
     ``attempt`` and ``owner``: a late one changes nothing. ``count`` False gives the attempt back, ``waits_for`` says
-    what was lacking here.
+    what was lacking here. ``failure`` is why it is due again, kept until it has ended; None: what is kept stays.
     """
 
     task: TaskState
     outcome: tuple[str, dict[str, Any]] | None = None
     retry_at: datetime | None = None
+    failure: AttemptFailure | None = None
     body: bytes | None = None  # the attributes as they will be stored, when that is known already
     count: bool = True
     waits_for: str | None = None
@@ -472,6 +483,9 @@ class TaskStorage(Protocol):
 
         ``attempt`` counts the one to come; nothing is written.
         """
+
+    def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
+        """Those of a run that have no result yet, in order of ``seq``, as they stand. A plain read."""
 
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store details (or what they are encoded to) by ``(task id, attempt, owner)``.

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from temporalex_django.conf import get_settings
+from temporalex_django.conf import codec, get_settings
 from temporalex_django.db.rows import ENDED, ENDED_INSERT, TASKS, WORKERS, ended, text_of
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy, blocked
@@ -333,10 +333,13 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
         _LOST.types,
     )
     _tell_lost(storage, lost, now)
+    why = activity_policy.worker_lost(0, 0)
+    failure = {"type": why["type"], "message": why["message"], "traceback": None}
     due = storage.sql.execute(
-        "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s"
+        "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s,"
+        " failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"
         " where owner = %s",
-        [now, epoch],
+        [now, codec().encode(failure), now, now, epoch],
     )
     return due, len(lost)
 

@@ -315,6 +315,13 @@ class Migration(migrations.Migration):
                 ("waits_for", models.TextField(help_text="What the worker lacked that gave it back.", null=True)),
                 ("owner", models.BigIntegerField(help_text="Epoch of the worker that has it.", null=True)),
                 (
+                    "failure",
+                    models.BinaryField(help_text="Why the last attempt failed: type, message, traceback.", null=True),
+                ),
+                ("failed_at", models.DateTimeField(null=True)),
+                ("failed_attempt", models.IntegerField(null=True)),
+                ("failing_since", models.DateTimeField(help_text="When its first attempt failed.", null=True)),
+                (
                     "chain",
                     models.ForeignKey(
                         db_constraint=False,
@@ -450,11 +457,6 @@ class Migration(migrations.Migration):
                 "db_table": "temporalex_operator_action",
                 "ordering": ["-id"],
                 "default_permissions": ("view",),
-                "indexes": [
-                    models.Index(
-                        condition=models.Q(("automatic", False)), fields=["id"], name="temporalex_operator_people"
-                    )
-                ],
             },
         ),
         migrations.AddIndex(
@@ -541,6 +543,12 @@ class Migration(migrations.Migration):
                 condition=models.Q(("request_id__isnull", False)),
                 fields=("chain", "request_id"),
                 name="temporalex_message_request_id",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="operatoraction",
+            index=models.Index(
+                condition=models.Q(("automatic", False)), fields=["id"], name="temporalex_operator_people"
             ),
         ),
         migrations.RunPython(tune_hot_tables, migrations.RunPython.noop),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.authoring.binding import OpenActivity
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.models.fields import decoded, hot_key
+
+_SHOWN = [f.name for f in fields(OpenActivity) if f.name != "last_failure"]
 
 
 class ActivityTask(models.Model):
@@ -46,6 +51,10 @@ class ActivityTask(models.Model):
     metadata = models.JSONField(null=True)
     waits_for = models.TextField(null=True, help_text=_("What the worker lacked that gave it back."))  # noqa: DJ001 - nothing
     owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that has it."))
+    failure = models.BinaryField(null=True, help_text=_("Why the last attempt failed: type, message, traceback."))
+    failed_at = models.DateTimeField(null=True)
+    failed_attempt = models.IntegerField(null=True)
+    failing_since = models.DateTimeField(null=True, help_text=_("When its first attempt failed."))
 
     class Meta:
         db_table = "temporalex_activity_task"
@@ -69,6 +78,28 @@ class ActivityTask(models.Model):
     def arguments(self) -> Any:
         """``[args, kwargs]``, decoded; never raises (see ``fields.decoded``)."""
         return decoded(self.call)
+
+    @property
+    def last_failure(self) -> AttemptFailure | None:
+        """Why its last attempt failed; None when none did."""
+        if self.failed_at is None:
+            return None
+        found = decoded(self.failure)
+        words = found if isinstance(found, dict) else {"type": "", "message": repr(found)}
+        return AttemptFailure(
+            type=words["type"],
+            message=words["message"],
+            traceback=words.get("traceback"),
+            at=self.failed_at,
+            attempt=self.failed_attempt or 0,
+            since=self.failing_since,
+        )
+
+    @property
+    def as_open(self) -> OpenActivity:
+        """It as descriptions show it."""
+        shared = {name: getattr(self, name) for name in _SHOWN}
+        return OpenActivity(**shared, last_failure=self.last_failure)
 
     @property
     def heartbeat_details(self) -> Any:

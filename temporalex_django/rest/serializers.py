@@ -94,6 +94,39 @@ class InstanceOut(Base):
     url = serializers.CharField()
 
 
+class FailureOut(Base):
+    """Why the last attempt of an activity failed; the words need the permission to see payloads."""
+
+    type = serializers.CharField()
+    message = serializers.CharField()
+    traceback = serializers.CharField(allow_null=True)
+    at = serializers.DateTimeField()
+    attempt = serializers.IntegerField()
+    since = serializers.DateTimeField(allow_null=True)
+
+
+class ActivityOut(Base):
+    """An activity that has no result yet. ``max_attempts`` 0: without limit; ``next_try`` only while it is retrying."""
+
+    seq = serializers.IntegerField()
+    activity = serializers.CharField()
+    state = serializers.CharField()
+    queue = serializers.CharField()
+    attempt = serializers.IntegerField()
+    max_attempts = serializers.IntegerField()
+    scheduled_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    due_at = serializers.DateTimeField()
+    next_try = serializers.DateTimeField(allow_null=True)
+    last_failure = FailureOut(allow_null=True)
+
+
+class InstanceDetail(InstanceOut):
+    """A run alone: what it has open, too."""
+
+    activities = ActivityOut(many=True, source="described.activities")
+
+
 class EventOut(Base):
     """An event of the history.
 

@@ -280,7 +280,7 @@ class InstanceViewSet(GenericViewSet):
         if run is None:  # deleted since it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         view = view_of(self._user, run)
-        return serializers.InstanceOut(self._shown(describe(target, storage=store, run=run, view=view), run)).data
+        return serializers.InstanceDetail(self._shown(describe(target, storage=store, run=run, view=view), run)).data
 
     def _shown(self, what: Description, run: Instance) -> Shown:
         return Shown(described=what, run=run, url=self._address("instance", what.run_id))

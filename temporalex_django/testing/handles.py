@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
-from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, WorkflowHandle
 from temporalex_django.authoring.people import Person, decider, permits, person, require
 from temporalex_django.authoring.typed import Result_co
@@ -224,6 +224,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     def describe(self, *, by: Person | None = None) -> Description:
         view = self._view(by)
         row = self.shown
+        open_ones = self.env.engine.tasks.open_activities(UUID(self.run_id), limit=MOST_ACTIVITIES)
         return Description(
             id=self.id,
             run_id=self.run_id,
@@ -235,6 +236,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             accepts=row.accepts,
             started_at=row.started_at,
             closed_at=row.closed_at,
+            activities=[view.activity(activity) for activity in open_ones],
         )
 
     # -- async ---------------------------------------------------------------------------------------------------------

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
 import pytest
 
 from temporalex_django import Ok, RetryPolicy, activity, activity_context, api, errors
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.storage import TaskState
 from tests.support.runs import events, flow, kinds, once, other, produced, work
 
 
@@ -338,3 +343,46 @@ def test_options_that_contradict_local_are_refused():
         local_one.options(queue="slow")
     slow = activity(queue="slow", schedule_to_start=5)(lambda: 1)
     assert slow.options(local=True).options_set.queue is None
+
+
+def test_a_description_says_why_it_is_tried_again(env):
+    """The last failure with its way through the user's code, the attempt of how many, and the next try."""
+    failing(env, work, 9, error=ConnectionError)
+    policy = RetryPolicy(max_attempts=5, initial_interval=60, backoff=1)
+    h = env.start(reported(lambda: work.options(retry=policy)(1)))
+    begun = env.clock
+    env.advance(60)
+
+    (one,) = h.describe().activities
+
+    assert (one.activity, one.state, one.attempt, one.max_attempts) == (work.name, "retrying", 2, 5)
+    assert one.next_try == begun + timedelta(seconds=120)
+    why = one.last_failure
+    assert (why.type, why.message, why.attempt) == ("ConnectionError", "attempt 2", 2)
+    assert (why.at, why.since) == (begun + timedelta(seconds=60), begun)
+    assert "in stand_in" in why.traceback
+    assert "temporalex_django" not in why.traceback
+
+    env.advance(600)
+    assert h.describe().activities == []
+
+
+def test_a_timeout_and_a_lost_worker_are_failures_too(env):
+    env.hold(work)
+    h = env.start(reported(lambda: work.options(retry=RetryPolicy(initial_interval=600), start_to_close=30)(1)))
+    env.advance(30)
+
+    (one,) = h.describe().activities
+
+    assert (one.last_failure.type, one.last_failure.traceback) == ("TimeoutError", None)
+    assert one.last_failure.message == "start_to_close of 30 s passed"
+    assert activity_policy.lost(held(1), env.clock).failure.type == "WorkerLost"
+
+
+def held(attempt):
+    """An activity in the hands of a worker."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return TaskState(
+        id=1, chain_id=uuid4(), run_id=uuid4(), workflow_id="w", workflow="w", seq=1, activity=work.name, args=[],
+        kwargs={}, options={}, queue="default", atomic=False, attempt=attempt, scheduled_at=now, due_at=now, owner=1,
+    )  # fmt: skip

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.engine.storage import Retry, TaskResult, TaskState
 from tests.contract.places import NOW
 
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from temporalex_django.authoring.binding import OpenActivity
     from tests.contract.places import Place
 
 
@@ -360,7 +363,7 @@ def test_a_turn_reads_the_atomic_ones_of_its_run(place: Place, chain: UUID) -> N
 def test_an_atomic_one_that_is_tried_later(place: Place, chain: UUID) -> None:
     place.schedule(chain, 1, 2, atomic=True)
     due = NOW + timedelta(seconds=5)
-    place.write(chain, cancelled_tasks=[2], retried_tasks={1: (1, due)})
+    place.write(chain, cancelled_tasks=[2], retried_tasks={1: Retry(attempt=1, due_at=due)})
 
     (task,) = place.storage.atomic_tasks(chain)
     assert (task.seq, task.attempt, task.due_at) == (1, 2, due)
@@ -378,3 +381,88 @@ def test_atomic_ones_of_a_run_that_went_on_as_new_are_gone(place: Place, chain: 
     )
 
     assert place.storage.atomic_tasks(chain) == []
+
+
+# -- how open ones stand -----------------------------------------------------------------------------------------------
+
+
+def failure(place: Place, task: TaskState, message: str = "refused") -> AttemptFailure:
+    return AttemptFailure(
+        type="ConnectionError", message=message, at=place.now, attempt=task.attempt, traceback="shop.py:1"
+    )
+
+
+def open_ones(place: Place, chain: UUID, limit: int = 10) -> list[OpenActivity]:
+    return place.storage.open_activities(place.runs(chain)[0], limit=limit)
+
+
+def test_open_ones_in_their_order(place: Place, chain: UUID) -> None:
+    place.schedule(chain, 2, 1, 3, options={"retry": {"max_attempts": 5}, "heartbeat": 9.0})
+    place.take(owner=7, capacity=Capacity(threads=1))
+
+    found = open_ones(place, chain)
+
+    assert [(one.seq, one.activity, one.queue, one.max_attempts) for one in found] == [
+        (seq, "contract.plain", "default", 5) for seq in (1, 2, 3)
+    ]
+    assert sorted((one.state, one.attempt, one.owner) for one in found) == [
+        ("queued", 0, None),
+        ("queued", 0, None),
+        ("running", 1, 7),
+    ]
+    assert [(one.heartbeat_timeout, one.last_failure, one.next_try) for one in found] == [(9.0, None, None)] * 3
+    assert [one.seq for one in open_ones(place, chain, limit=2)] == [1, 2]
+    assert place.storage.open_activities(place.storage.new_run_id(), limit=9) == []
+
+
+def test_the_last_failure_is_kept(place: Place, chain: UUID) -> None:
+    """With when the first one was; while the next attempt runs, and when that is given back."""
+    place.schedule(chain, 1)
+    (first,) = place.take()
+    place.storage.finish_tasks([again(place, first, 30, failure=failure(place, first, "first"))])
+    place.advance(30)
+    (second,) = place.take()
+    why = failure(place, second, "second")
+    place.storage.finish_tasks([again(place, second, 60, failure=why)])
+
+    (one,) = open_ones(place, chain)
+    assert (one.state, one.attempt) == ("retrying", 2)
+    assert one.next_try == one.due_at == place.now + timedelta(seconds=60)
+    assert one.last_failure == replace(why, since=NOW)
+
+    place.advance(60)
+    (third,) = place.take()
+    (one,) = open_ones(place, chain)
+    assert (one.state, one.attempt, one.next_try) == ("running", 3, None)
+    assert one.last_failure == replace(why, since=NOW)
+    place.storage.finish_tasks([again(place, third, count=False)])
+    (one,) = open_ones(place, chain)
+    assert (one.state, one.last_failure) == ("retrying", replace(why, since=NOW))
+
+
+def test_a_late_failure_is_not_kept(place: Place, chain: UUID) -> None:
+    place.schedule(chain, 1)
+    (first,) = place.take(owner=1)
+    place.storage.finish_tasks([again(place, first)])
+    place.take(owner=2)
+
+    place.storage.finish_tasks([again(place, first, failure=failure(place, first))])
+
+    assert open_ones(place, chain)[0].last_failure is None
+
+
+def test_the_failure_of_an_atomic_one(place: Place, chain: UUID) -> None:
+    """Of one that was a row, and of one that becomes one after its first attempt; the end takes it along."""
+    state = place.state(chain)
+    why = AttemptFailure(type="E", message="no", at=NOW, attempt=1)
+    due = NOW + timedelta(seconds=5)
+    place.write(chain, tasks=[place.task(state, 1, atomic=True, attempt=1, due_at=due, failure=why)])
+    assert open_ones(place, chain)[0].last_failure == replace(why, since=NOW)
+
+    later = replace(why, at=due, attempt=2)
+    place.write(chain, retried_tasks={1: Retry(attempt=2, due_at=due, failure=later)})
+    (one,) = open_ones(place, chain)
+    assert (one.attempt, one.last_failure) == (2, replace(later, since=NOW))
+
+    place.write(chain, cancelled_tasks=[1])
+    assert open_ones(place, chain) == []

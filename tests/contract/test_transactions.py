@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from temporalex_django.engine.other_runs import NewChild, NewMessage
-from temporalex_django.engine.storage import NewRun, Outcome, TaskResult
+from temporalex_django.engine.storage import NewRun, Outcome, Retry, TaskResult
 from tests.contract.places import NOW, event
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def much(place: Place, chain: UUID, other: UUID) -> None:
         events=[event(2), event(3)],
         tasks=[place.task(state, 7), place.task(state, 8, atomic=True)],
         cancelled_tasks=[1],
-        retried_tasks={2: (3, NOW.replace(hour=5))},
+        retried_tasks={2: Retry(attempt=3, due_at=NOW.replace(hour=5))},
         consumed=[first],
         settled={second: Outcome(status="completed", value=1)},
         waiting={third: 2},

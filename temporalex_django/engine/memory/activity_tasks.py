@@ -11,13 +11,15 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.core.copying import copied
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.memory.tables import MemoryTables
 from temporalex_django.engine.memory.undo import Table
-from temporalex_django.engine.storage import NewTask, TaskResult, TaskState
+from temporalex_django.engine.storage import NewTask, Retry, TaskResult, TaskState
 
 #: When it is due, and its number.
 Due = tuple[datetime, int]
@@ -29,6 +31,7 @@ class MemoryTasks(MemoryTables):
     def __init__(self, now: datetime) -> None:
         super().__init__(now)
         self.open_tasks: Table[int, TaskState] = Table(self.undo_log)
+        self._failures: Table[int, AttemptFailure] = Table(self.undo_log)
         # Numbers of the open ones of a run, by that of the command.
         self._tasks_of: defaultdict[UUID, Table[int, int]] = defaultdict(lambda: Table(self.undo_log))
         # Heaps by queue and whether it is atomic: those that nobody has, and some that are gone or due at another time.
@@ -42,14 +45,23 @@ class MemoryTasks(MemoryTables):
         self._tasks_of[task.run_id][task.seq] = number
         call: dict[str, Any] = {"args": copied(list(task.args)), "kwargs": copied(dict(task.kwargs))}
         due_at = task.due_at or task.scheduled_at
+        self._fails(number, task.failure)
         self._offer(
             task.as_state(number, attempt=task.attempt, due_at=due_at, options=copied(dict(task.options)), **call)
         )
 
-    def _retry(self, run_id: UUID, seq: int, attempt: int, due_at: datetime) -> None:
+    def _retry(self, run_id: UUID, seq: int, retry: Retry) -> None:
         """An atomic one failed in a turn of its run."""
         if (number := self._tasks_of[run_id].get(seq)) is not None:
-            self._offer(replace(self.open_tasks[number], attempt=attempt, due_at=due_at))
+            self._fails(number, retry.failure)
+            self._offer(replace(self.open_tasks[number], attempt=retry.attempt, due_at=retry.due_at))
+
+    def _fails(self, number: int, failure: AttemptFailure | None) -> None:
+        """Keep why it is tried again, with when its first attempt failed."""
+        if failure is not None:
+            before = self._failures.get(number)
+            since = failure.at if before is None else before.since
+            self._failures[number] = replace(failure, since=since)
 
     def _drop(self, run_id: UUID, seqs: Iterable[int] | None = None) -> None:
         """Forget these of a run, or all."""
@@ -57,6 +69,7 @@ class MemoryTasks(MemoryTables):
         for seq in list(of_run) if seqs is None else seqs:
             if (number := of_run.discard(seq)) is not None:
                 del self.open_tasks[number]
+                self._failures.discard(number)
 
     def _offer(self, task: TaskState) -> None:
         """Whoever claims activities may have it once it is due."""
@@ -106,6 +119,7 @@ class MemoryTasks(MemoryTables):
                     self._deliver(task.chain_id, "activity", kind, attributes, run_id=task.run_id)
                 elif result.retry_at is not None:
                     attempt = result.task.attempt if result.count else result.task.attempt - 1
+                    self._fails(task.id, result.failure)
                     free = replace(task, owner=None, started_at=None, beat_at=None, attempt=attempt)
                     self._offer(replace(free, due_at=result.retry_at))
         return valid
@@ -130,6 +144,27 @@ class MemoryTasks(MemoryTables):
         of_run = {} if run is None else self._tasks_of[run.run_id]
         tasks = [self.open_tasks[number] for _, number in sorted(of_run.items())]
         return [_copy(replace(task, attempt=task.attempt + 1)) for task in tasks if task.atomic]
+
+    def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
+        numbers = [number for _, number in sorted(self._tasks_of[run_id].items())[:limit]]
+        return [
+            OpenActivity(
+                seq=task.seq,
+                activity=task.activity,
+                queue=task.queue,
+                owner=task.owner,
+                attempt=task.attempt,
+                max_attempts=int((task.options.get("retry") or {}).get("max_attempts") or 0),
+                scheduled_at=task.scheduled_at,
+                due_at=task.due_at,
+                started_at=task.started_at,
+                beat_at=task.beat_at,
+                expires_at=self.expiry(task),
+                heartbeat_timeout=task.options.get("heartbeat"),
+                last_failure=self._failures.get(task.id),
+            )
+            for task in map(self.open_tasks.__getitem__, numbers)
+        ]
 
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         valid = set()

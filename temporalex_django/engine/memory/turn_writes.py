@@ -104,8 +104,8 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
             self.runs[state.run_id] = replace(run, **changes)
         for task in write.tasks:
             self._schedule(task)
-        for seq, (attempt, due_at) in write.retried_tasks.items():
-            self._retry(state.run_id, seq, attempt, due_at)
+        for seq, retry in write.retried_tasks.items():
+            self._retry(state.run_id, seq, retry)
         self._drop(state.run_id, None if write.drop_tasks else write.cancelled_tasks)
         self._settle(write)
         if state.closed:

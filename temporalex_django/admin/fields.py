@@ -42,10 +42,9 @@ class JSONBox(forms.CharField):
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("help_text", _('JSON: "a text" in quotes, 5, true, [1, 2] or {"key": "value"}'))
+        if "initial" in kwargs:
+            kwargs["initial"] = json.dumps(kwargs["initial"], ensure_ascii=False, default=str)
         super().__init__(max_length=4 * get_settings().MAX_PAYLOAD_BYTES, **kwargs)
-
-    def prepare_value(self, value: Any) -> Any:
-        return value if isinstance(value, str) else ("" if value is NOTHING else json.dumps(value, ensure_ascii=False))
 
     def clean(self, value: Any) -> Any:
         text = super().clean(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from temporalex_django.admin.page import page_of
 from temporalex_django.admin.requests import user_of
 from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
+from temporalex_django.admin.steering import SteeringPage, tools
 from temporalex_django.models import Instance, Status
 
 _UNREAD = ("args", "carried_messages", "published", "closing", "seed", "accepts", "metadata", "search_attributes")
@@ -121,15 +123,16 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         """Ours before Django's, whose last one takes everything."""
         return [
             path("<path:run_id>/message/", self._page(MessagePage), name="temporalex_django_instance_message"),
+            path("<path:run_id>/do/<slug:action>/", self._page(SteeringPage), name="temporalex_django_instance_do"),
             *super().get_urls(),
         ]
 
     def _page(self, page: type[RunPage]) -> Any:
         return self.admin_site.admin_view(page(self))
 
-    def address_of(self, run: Instance, page: str = "change") -> str:
+    def address_of(self, run: Instance, page: str = "change", *more: str) -> str:
         """Of the page of a run, or of another page about it, under this site."""
-        return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk])
+        return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *more])
 
     def no_such_run(self, request: HttpRequest, ref: str) -> HttpResponse:
         """To the index, with a message."""
@@ -163,6 +166,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 there=self.get_queryset(request),
             ),
             "panels": self._panels(request, run),
+            "tools": tools(run, user_of(request), address=partial(self.address_of, run, "do")),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.admin.payload_forms import TokenForm
+from temporalex_django.admin.requests import first_use, give_back
 from temporalex_django.admin.shown import status_badge
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.models import Instance
@@ -42,6 +43,8 @@ class Confirmation:
 class RunPage(ABC):
     """A view of an ``InstanceAdmin`` (or a subclass, under any site) about one run."""
 
+    #: Posted twice, the second time nothing is done; else the operation itself knows its token.
+    once: ClassVar[bool] = False
     template = "admin/temporalex_django/instance/confirm_action.html"
 
     def __init__(self, model_admin: InstanceAdmin) -> None:
@@ -58,7 +61,7 @@ class RunPage(ABC):
     def act(self, request: HttpRequest, run: Instance, form: Any) -> str:
         """Do it, and say what was done. Raises ``TemporalexError``."""
 
-    def __call__(self, request: HttpRequest, run_id: str) -> HttpResponse:
+    def __call__(self, request: HttpRequest, run_id: str, **_named: str) -> HttpResponse:
         run = self.admin.run_for(request, run_id)
         if run is None:
             return self.admin.no_such_run(request, run_id)
@@ -79,8 +82,12 @@ class RunPage(ABC):
             if said.not_yours is not None:
                 raise PermissionDenied(said.not_yours)
             return self.page(request, run, said, form)
+        token = form.cleaned_data["token"]
+        if self.once and not first_use(token):
+            messages.info(request, _("This form was sent before: nothing more was done."))
+            return HttpResponseRedirect(self.afterwards(request, run))
         try:
-            done = self.act(request, run, form)
+            done = self._acted(request, run, form, token)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except WorkflowNotFound:
@@ -91,6 +98,14 @@ class RunPage(ABC):
             return self.page(request, run, said, form, status=409)
         messages.success(request, done)
         return HttpResponseRedirect(self.afterwards(request, run))
+
+    def _acted(self, request: HttpRequest, run: Instance, form: TokenForm, token: str) -> str:
+        try:
+            return self.act(request, run, form)
+        except BaseException:
+            if self.once:
+                give_back(token)
+            raise
 
     def page(
         self, request: HttpRequest, run: Instance, said: Confirmation, form: TokenForm, *, status: int = 200

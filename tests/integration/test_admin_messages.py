@@ -52,7 +52,7 @@ class Wish:
     day: date
     at: datetime
     colour: Colour
-    size: Literal["s", 5]
+    size: Literal[5, 6]
     maybe: int | None
     flag: bool = False
     pause: timedelta = timedelta(0)

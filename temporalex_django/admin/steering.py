@@ -1,0 +1,154 @@
+"""What an operator does to a run: buttons on its page, and a page of each that says the effect and asks for a reason.
+
+All of it comes from ``actions.registry.STEERING``; a new action needs no code here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.http import Http404, HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from temporalex_django.access import Operation, policy
+from temporalex_django.actions.registry import STEERING
+from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.admin.fields import NOTHING, JSONBox
+from temporalex_django.admin.payload_forms import TokenForm
+from temporalex_django.admin.requests import actor_of, user_of
+from temporalex_django.admin.run_pages import Confirmation, RunPage, not_the_present
+from temporalex_django.authoring.people import APP, Person
+from temporalex_django.models import Instance
+
+_INPUT = "input_"
+_LONGEST_REASON = 2000
+_MOST_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A button. With ``why_not`` it is shown with that reason, and leads nowhere."""
+
+    label: str
+    address: str
+    destructive: bool
+    why_not: str | None
+
+
+class SteeringForm(TokenForm):
+    """The reason, and what else the action asks for."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        help_text=gettext_lazy("For whoever reads the audit later."),
+        max_length=_LONGEST_REASON,
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+    )
+
+    def __init__(self, *args: Any, action: type[Steering[Any]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["reason"].required = action.destructive
+        self.inputs = action.inputs
+        for one in action.inputs:
+            self.fields[_INPUT + one.name] = _field(one)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said of the inputs, by name; what was left empty is left out."""
+        found = {one.name: self.cleaned_data[_INPUT + one.name] for one in self.inputs}
+        return {name: value for name, value in found.items() if value is not NOTHING and value not in (None, "")}
+
+
+def _field(one: Input) -> forms.Field:
+    more: dict[str, Any] = {"label": one.label, "required": one.required}
+    if one.help:
+        more["help_text"] = one.help
+    if one.choices:
+        return forms.ChoiceField(
+            choices=[*([] if one.required else [("", "–")]), *((c, c) for c in one.choices)], **more
+        )
+    if one.kind is bool:
+        return forms.BooleanField(**{**more, "required": False})
+    kinds: dict[type, type[forms.Field]] = {str: forms.CharField, int: forms.IntegerField, float: forms.FloatField}
+    return kinds.get(one.kind, JSONBox)(**more)
+
+
+def tools(run: Instance, user: Person, *, address: Callable[[str], str]) -> list[Tool]:
+    """The buttons of a run's page; ``address`` gives that of the page of an action, by its name."""
+    found = []
+    for action in STEERING.values():
+        if action.of == "run":
+            why = not_yours(action, user, run) or not_the_present(run) or action.why_not(run)
+            found.append(tool(action, address=address, why_not=why))
+    return found
+
+
+def tool(
+    action: type[Steering[Any]], *, address: Callable[[str], str], why_not: str | None, seq: int | None = None
+) -> Tool:
+    """A button of that action; ``seq`` is that of an activity or timer."""
+    more = "" if seq is None else f"?seq={seq}"
+    return Tool(
+        label=str(action.label),
+        address=f"{address(action.name)}{more}",
+        destructive=action.destructive,
+        why_not=why_not,
+    )
+
+
+def not_yours(action: type[Steering[Any]], user: Person, run: Instance | None = None) -> str | None:
+    """Why this person may not do it, to that run or to any; None: he may."""
+    wanted = Operation(action=action.name, permission=f"{APP}.{action.permission}")
+    if policy().allows(user, wanted if run is None else wanted.of(run)):
+        return None
+    names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
+    return _("You may not do that: it takes the permission “%(wanted)s”.") % {
+        "wanted": names.get(action.permission, action.permission)
+    }
+
+
+class SteeringPage(RunPage):
+    """Says what the action that the address names would do, and does it."""
+
+    once = True
+
+    def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
+        action, seq = self._action(request), self._seq(request)
+        label, more = str(action.label), {} if seq is None else {"seq": seq}
+        return Confirmation(
+            heading=label if seq is None else _("%(label)s: number %(seq)s") % {"label": label, "seq": seq},
+            effect=str(action.effect),
+            button=label,
+            destructive=action.destructive,
+            why_not=not_the_present(run) or action.why_not(run, **more),
+            not_yours=not_yours(action, user_of(request), run),
+        )
+
+    def form(self, request: HttpRequest, run: Instance) -> SteeringForm:
+        return SteeringForm(request.POST if request.method == "POST" else None, action=self._action(request))
+
+    def act(self, request: HttpRequest, run: Instance, form: SteeringForm) -> str:
+        action, seq = self._action(request), self._seq(request)
+        more = form.given if seq is None else {"seq": seq, **form.given}
+        done = action(self.target(request, run), reason=form.cleaned_data["reason"], by=actor_of(request), **more)
+        done.execute()
+        return str(done.answer)
+
+    def _action(self, request: HttpRequest) -> type[Steering[Any]]:
+        match = request.resolver_match
+        action = STEERING.get(match.kwargs["action"]) if match is not None else None
+        if action is None:
+            raise Http404
+        return action
+
+    def _seq(self, request: HttpRequest) -> int | None:
+        if self._action(request).of == "run":
+            return None
+        given = request.GET.get("seq", "")
+        if not given.isascii() or not given.isdigit() or len(given) > _MOST_DIGITS:
+            raise Http404
+        return int(given)

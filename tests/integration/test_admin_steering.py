@@ -1,0 +1,243 @@
+"""Steering from the admin: buttons, confirm pages and what they do, all made of the registry of actions."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client
+
+from temporalex_django.actions import base, registry
+from temporalex_django.actions.base import Actor
+from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.admin import steering
+from temporalex_django.errors import ActionNotPossible
+from temporalex_django.models import Instance, OperatorAction
+from tests.support.client_flows import Basket, drain
+
+pytestmark = pytest.mark.django_db
+
+RUNS = "/admin/temporalex_django/instance/"
+
+
+class Knock(Steering[None]):
+    """For tests: notes what it was given."""
+
+    name = "knock"
+    permission = "signal_instance"
+    label: ClassVar[Any] = "Knock on it"
+    effect: ClassVar[Any] = "It <b>hears</b> it."
+    done: ClassVar[Any] = "Knocked."
+    inputs = (
+        Input(name="times", kind=int, label="How often", required=True),
+        Input(name="how", kind=str, label="How", choices=("hard", "soft")),
+        Input(name="with", kind=object, label="With what"),
+        Input(name="loud", kind=bool, label="Loud"),
+    )
+    calls: ClassVar[list[Any]] = []
+    error: ClassVar[Exception | None] = None
+
+    def perform(self) -> None:
+        self.calls.append((self.target.workflow_id, self.reason, self.given, self.by))
+        if self.error is not None:
+            raise self.error
+
+
+class Poke(Knock):
+    name = "poke"
+    of = "activity"
+    inputs = ()
+
+    def perform(self) -> None:
+        self.calls.append(self.seq)
+
+
+for _name in ("knock", "poke"):  # nobody else is to find them
+    base.registry.pop(_name, None)
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "STEERING", {**registry.STEERING, "knock": Knock, "poke": Poke})
+    monkeypatch.setattr(Knock, "calls", [])
+
+
+@pytest.fixture
+def admin(client: Client) -> Client:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    return client
+
+
+@pytest.fixture
+def run() -> Any:
+    handle = Basket.start(id="b-1")
+    drain()
+    return handle
+
+
+def somebody(*codenames: str) -> Client:
+    user = get_user_model().objects.create_user("ann", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def do(handle: Any, name: str, query: str = "") -> str:
+    return f"{RUNS}{handle.run_id}/do/{name}/{query}"
+
+
+def token(client: Client, address: str) -> str:
+    found = re.search(r'name="token" value="([^"]+)"', client.get(address).content.decode())
+    assert found is not None
+    return found[1]
+
+
+def act(client: Client, address: str, **given: Any) -> Any:
+    return client.post(address, {"token": token(client, address), **given}, follow=True)
+
+
+def test_looking_says_the_effect_and_does_nothing(admin, run):
+    for name in ("knock", "terminate", "cancel"):
+        text = admin.get(do(run, name)).content.decode()
+        assert "<form method" in text
+        assert "Reason" in text
+    text = admin.get(do(run, "knock")).content.decode()
+
+    assert "It &lt;b&gt;hears&lt;/b&gt; it." in text
+    assert "How often" in text
+    assert 'value="hard"' in text
+    assert Knock.calls == []
+    assert Instance.objects.get().status == "waiting"
+    assert not OperatorAction.objects.filter(automatic=False).exists()
+
+
+def test_posting_acts_with_reason_and_inputs_in_the_name_of_whoever_posts(admin, run):
+    response = act(admin, do(run, "knock"), reason="to wake it", input_times="3", input_how="hard", input_with="[1]")
+
+    assert "Knocked." in response.content.decode()
+    ((workflow_id, reason, given, by),) = Knock.calls
+    assert (workflow_id, reason, given) == (
+        "b-1",
+        "to wake it",
+        {"times": 3, "how": "hard", "with": [1], "loud": False},
+    )
+    assert isinstance(by, Actor)
+    assert (by.user.get_username(), by.source, by.address) == ("root", "admin", "127.0.0.1")
+
+
+def test_what_is_missing_or_wrong_is_a_form_error(admin, run):
+    for given in (
+        {},
+        {"input_times": "x"},
+        {"input_times": "1", "input_how": "odd"},
+        {"input_times": 1, "input_with": "{"},
+    ):
+        response = act(admin, do(run, "knock"), **given)
+        assert response.status_code == 200
+        assert "errorlist" in response.content.decode()
+    assert Knock.calls == []
+
+
+def test_what_cannot_be_undone_takes_a_reason(admin, run):
+    assert "This field is required" in act(admin, do(run, "terminate")).content.decode()
+    assert Instance.objects.get().status == "waiting"
+
+    act(admin, do(run, "terminate"), reason="<i>gone</i> wrong")
+
+    assert Instance.objects.get().status == "terminated"
+    noted = OperatorAction.objects.get(action="terminate")
+    assert (noted.reason, noted.source, noted.actor_name) == ("<i>gone</i> wrong", "admin", "root")
+    assert "<i>gone" not in admin.get(f"{RUNS}{run.run_id}/change/").content.decode()
+
+
+def test_a_run_that_closed_since_somebody_looked_says_so_and_nothing_is_done(admin, run):
+    address = do(run, "terminate")
+    once = token(admin, address)
+    run.terminate(reason="first")
+
+    response = admin.post(address, {"token": once, "reason": "second"})
+
+    assert response.status_code == 409
+    assert "closed already" in response.content.decode()
+    assert "Nothing was done" in response.content.decode()
+    assert OperatorAction.objects.filter(action="terminate").count() == 1
+
+
+def test_a_form_that_is_posted_twice_acts_once(admin, run):
+    address = do(run, "knock")
+    once = token(admin, address)
+    texts = [admin.post(address, {"token": once, "input_times": "1"}, follow=True).content.decode() for _ in range(2)]
+
+    assert len(Knock.calls) == 1
+    assert "Knocked." in texts[0]
+    assert "nothing more was done" in texts[1]
+
+
+def test_what_the_action_refuses_is_a_form_error_and_may_be_tried_again(admin, run, monkeypatch):
+    monkeypatch.setattr(Knock, "error", ActionNotPossible("nobody is at <home>"))
+    address = do(run, "knock")
+    once = token(admin, address)
+
+    response = admin.post(address, {"token": once, "input_times": "1"})
+    assert response.status_code == 409
+    assert "nobody is at &lt;home&gt;" in response.content.decode()
+    monkeypatch.setattr(Knock, "error", RuntimeError("a bug"))
+    with pytest.raises(RuntimeError):
+        admin.post(address, {"token": once, "input_times": "1"})
+    monkeypatch.setattr(Knock, "error", None)
+
+    assert "Knocked." in admin.post(address, {"token": once, "input_times": "1"}, follow=True).content.decode()
+
+
+def test_the_buttons_of_a_run_say_why_they_are_grey(admin, run):
+    text = admin.get(f"{RUNS}{run.run_id}/change/").content.decode()
+    assert f'href="{do(run, "terminate")}"' in text
+    assert f'href="{do(run, "poke")}"' not in text  # that is of an activity
+    viewer = somebody("view_instance", "signal_instance")
+    text = viewer.get(f"{RUNS}{run.run_id}/change/").content.decode()
+    assert f'href="{do(run, "knock")}"' in text
+    assert f'href="{do(run, "terminate")}"' not in text
+    assert "it takes the permission “Can terminate runs”" in text
+    assert "it takes the permission" in viewer.get(do(run, "terminate")).content.decode()
+    run.terminate()
+
+    assert f'href="{do(run, "knock")}"' not in admin.get(f"{RUNS}{run.run_id}/change/").content.decode()
+
+
+def test_without_the_permission_nothing_is_done(run):
+    viewer = somebody("view_instance")
+    for given in ({"token": "t", "reason": "r"}, {}):
+        assert viewer.post(do(run, "terminate"), given).status_code == 403
+    assert Instance.objects.get().status == "waiting"
+    assert somebody_else().get(do(run, "terminate")).status_code == 403
+
+
+def somebody_else() -> Client:
+    client = Client()
+    client.force_login(get_user_model().objects.create_user("bob", is_staff=True))
+    return client
+
+
+def test_actions_on_an_activity_take_its_number(admin, run):
+    assert "number 7" in admin.get(do(run, "poke", "?seq=7")).content.decode()
+    act(admin, do(run, "poke", "?seq=7"))
+    assert Knock.calls == [7]
+    for odd in ("", "?seq=", "?seq=-1", "?seq=x", "?seq=%C2%B2", "?seq=" + "9" * 30):
+        assert admin.get(do(run, "poke", odd)).status_code == 404
+
+
+def test_odd_addresses_and_methods(admin, run):
+    assert admin.get(do(run, "nothing")).status_code == 404
+    assert admin.delete(do(run, "terminate")).status_code == 405
+    for ref in ("x", "0" * 32):
+        response = admin.get(f"{RUNS}{ref}/do/terminate/")
+        assert (response.status_code, response["Location"]) == (302, "/admin/")
+    assert Client().get(do(run, "terminate")).status_code == 302
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(get_user_model().objects.get(username="root"))
+    assert strict.post(do(run, "terminate"), {"token": "t", "reason": "r"}).status_code == 403
+    assert Instance.objects.get().status == "waiting"

@@ -67,6 +67,15 @@ def subprocess_env(transactional_db: None) -> dict[str, str]:
     }
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns that take all that is there: how much fits into one does not depend on how quick this machine is."""
+    from temporalex_django.engine import turn
+
+    for limit in ("_BUDGET", "SHARE"):
+        monkeypatch.setattr(turn, limit, 60.0)
+
+
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """Path of the distribution's Chromium; its absence is a failure in CI and a skip elsewhere."""

@@ -12,6 +12,8 @@ from temporalex_django.testing import WorkflowEnvironment
 from tests.support.runs import flow, kinds, once, work
 
 LIMIT = 0.2
+#: Of code that comes to its waits: no machine is so slow.
+GENEROUS = 60.0
 
 
 @pytest.fixture
@@ -82,6 +84,7 @@ def test_the_run_heals_with_the_code(watched):
         return Ok("mended")
 
     flow(mended)
+    watched.engine._deadlock_timeout = GENEROUS
     watched.advance(1)
     assert h.result() == "mended"
 
@@ -101,12 +104,14 @@ def test_an_interruption_leaves_nothing_behind(watched):
     h = watched.start(flow(run))
     h.signal("go")
     assert isinstance(h.blocked, errors.DeadlockDetected)
+    watched.engine._deadlock_timeout = GENEROUS
     after = watched.start(once(lambda: api.parallel([partial(work, n) for n in range(20)]), name="After"))
     assert (after.blocked, after.status) == (None, "completed")
 
 
 def test_waiting_is_no_deadlock(watched):
     """ST-083: for an activity, a timer or a signal, however long it takes by the clock of the run."""
+    watched.engine._deadlock_timeout = GENEROUS
     watched.hold(work)
     waits = {"Activity": work, "Timer": lambda: api.sleep(10**6), "Signal": lambda: api.wait_for_signal("x")}
     runs = [watched.start(once(body, name=name)) for name, body in waits.items()]

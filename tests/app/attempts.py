@@ -100,7 +100,7 @@ def long_held(hold: str) -> None:
     held_by(hold)
 
 
-@activity(start_to_close=1.0, retry=_ONCE)
+@activity(start_to_close=2.0, retry=_ONCE)
 def brief(seconds: float) -> float:
     time.sleep(seconds)
     return seconds

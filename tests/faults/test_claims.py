@@ -59,7 +59,7 @@ def test_quick_activities_do_not_wait_behind_long_ones_of_one_worker(
 
 
 def test_an_attempt_that_has_not_begun_does_not_time_out(subprocess_env: dict[str, str], tmp_path: Path) -> None:
-    """12 attempts of 0.3 s for one thread, each of which may take 1 s from its beginning, and has no second one."""
+    """12 attempts of 0.3 s for one thread, each of which may take 2 s from its beginning, and has no second one."""
     env = own(subprocess_env, '{"ACTIVITY_THREADS": 1}')
     with worker(env, tmp_path):
         many = start("Many", {"n": 12, "seconds": 0.3})
@@ -139,7 +139,7 @@ def test_activities_whose_claim_was_committed_without_an_answer_are_given_back(
     log = tmp_path / "log"
     log.touch()
     with proxied(connection.settings_dict) as proxy:
-        env = environment(own(subprocess_env, '{"LEASE_SECONDS": 1.5}'), proxy, connection.settings_dict)
+        env = environment(own(subprocess_env, '{"LEASE_SECONDS": 3.0}'), proxy, connection.settings_dict)
         with worker(env, tmp_path):
             epoch = Worker.objects.get().epoch
             proxy.lose_the_commit_of("insert into temporalex_activity_task")

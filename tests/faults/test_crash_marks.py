@@ -38,7 +38,7 @@ def supervised(env: dict[str, str], tmp_path: Path, done: Callable[[], bool], *,
     """Start a worker again each time it ends, until ``done()``; the number of those that ended before."""
     for deaths in range(most):
         with running(["temporalex", "worker"], env, tmp_path / f"supervised{deaths}.log") as process:
-            wait_for(lambda p=process: p.popen.poll() is not None or done(), seconds=40)  # type: ignore[misc]
+            wait_for(lambda p=process: p.popen.poll() is not None or done(), seconds=120)  # type: ignore[misc]
             if process.popen.poll() is None:
                 return deaths
     raise AssertionError(f"{most} workers died")
@@ -150,7 +150,7 @@ def test_where_no_mark_can_be_read_the_killer_is_found_by_halving(
         own = tmp_path / f"container{number}"
         own.mkdir()
         with running(["temporalex", "worker"], {**env, "TMPDIR": str(own)}, tmp_path / f"w{number}.log") as process:
-            wait_for(lambda p=process: p.popen.poll() is not None or instance(killer).blocked, seconds=40)  # type: ignore[misc]
+            wait_for(lambda p=process: p.popen.poll() is not None or instance(killer).blocked, seconds=120)  # type: ignore[misc]
             if instance(killer).blocked:
                 wait_for(lambda: all(closed(other) for other in others))
                 break

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +95,8 @@ def test_a_worker_frozen_inside_a_transaction_loses_its_locks(subprocess_env: di
         wait_for(log.read_text)
         os.kill(frozen.child, signal.SIGSTOP)
         hold.unlink()
-        began = time.monotonic()
         with worker(subprocess_env, tmp_path, name="other"):
-            wait_for(lambda: closed(started), seconds=40)
-        assert time.monotonic() - began < 30
+            wait_for(lambda: closed(started))
         os.kill(frozen.child, signal.SIGCONT)
         again = start("Doubling", {"n": 3})
         wait_for(lambda: closed(again))
@@ -127,7 +124,7 @@ def test_a_worker_that_was_taken_for_dead_takes_a_new_epoch_and_its_result_is_re
                 " and pid <> pg_backend_pid()"
             )
         with worker(subprocess_env, tmp_path, name="other"):
-            wait_for(lambda: len(log.read_text().splitlines()) == 2, seconds=40)
+            wait_for(lambda: len(log.read_text().splitlines()) == 2)
             os.kill(frozen.child, signal.SIGCONT)
             wait_for(lambda: Worker.objects.filter(pid=frozen.child).exclude(epoch=epoch).exists())
             hold.unlink()
@@ -151,7 +148,7 @@ def test_rows_locked_crosswise_by_two_workers_reach_nobody_as_a_deadlock(
             start("Crosswise", {"names": names if i % 2 else names[::-1], "times": 3}, workflow_id=f"c{i}")
             for i in range(20)
         ]
-        wait_for(lambda: all(closed(run) for run in runs), seconds=60)
+        wait_for(lambda: all(closed(run) for run in runs))
 
     assert {instance(run).status for run in runs} == {"completed"}
     assert set(get_user_model().objects.values_list("last_name", flat=True)) == {"60"}

@@ -57,7 +57,7 @@ def test_atomic_activities_are_not_starved_by_callers_that_have_their_row(
         try:
             insert_message(started.chain_id, kind="signal", name="begin", body=None, storage=DjangoStorage())
             began = time.monotonic()
-            wait_for(done, seconds=40)
+            wait_for(done, seconds=120)
             print(f"\n  {TURNS} turns in {time.monotonic() - began:.1f} s")
             before = len(answered)
             wait_for(

@@ -96,7 +96,7 @@ def test_a_run_that_no_worker_can_interrupt_is_blocked_and_the_others_go_on(
     hanging = start_of("Hanging", {"path": str(armed), "in_c": True})
     others = [start(n) for n in range(3)]
     with cluster(env_with(subprocess_env, HARD_DEADLOCK_TIMEOUT=1.0), tmp_path) as process:
-        wait_for(lambda: Instance.objects.get(pk=hanging.run_id).blocked, seconds=60)
+        wait_for(lambda: Instance.objects.get(pk=hanging.run_id).blocked)
         wait_for(lambda: all(closed(other) for other in others))
         assert process.terminate() == 0
 

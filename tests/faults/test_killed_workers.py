@@ -148,7 +148,7 @@ def test_killed_again_and_again_under_load_nothing_is_lost_or_doubled(
             wait_for(lambda d=done: Instance.objects.closed().count() > d)  # type: ignore[misc]
             victim.kill()
     with worker(subprocess_env, tmp_path, name="last"):
-        wait_for(lambda: not Instance.objects.open().exists(), seconds=60)
+        wait_for(lambda: not Instance.objects.open().exists())
 
     assert {instance(s).status for s in runs.values()} == {"completed"}
     assert sorted(get_user_model().objects.values_list("username", flat=True)) == sorted(runs)

@@ -36,7 +36,7 @@ def test_killed_half_way_every_signal_is_consumed_once_and_in_order(
     def left() -> int:
         return Message.objects.filter(chain_id=started.chain_id).count()
 
-    patience = 30.0 + count / 100
+    patience = 60.0 + count / 20
     with worker(subprocess_env, tmp_path, name="first") as first:
         wait_for(lambda: left() < count / 2, seconds=patience)
         first.kill()

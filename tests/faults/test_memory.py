@@ -29,7 +29,7 @@ def test_the_third_wave_of_parked_runs_takes_no_more_memory_than_the_second(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
     count, storage, collected = scaled(2_000 if LONG else 1_000), DjangoStorage(), tmp_path / "collected"
-    patience = 30.0 + count / 50
+    patience = 60.0 + count / 20
     parked, over = [], []
     paths = f"{COLLECTING}{os.pathsep}{subprocess_env['PYTHONPATH']}"
     env = {**subprocess_env, "PYTHONPATH": paths, "TX_TEST_COLLECTED": str(collected)}

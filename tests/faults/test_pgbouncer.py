@@ -148,8 +148,8 @@ def test_a_view_waits_for_a_row_as_long_as_it_takes(env: dict[str, str], tmp_pat
         wait_for(lambda: not any(instance(run).is_open for run in runs))
         for _ in range(5):
             with held("hot") as go:
-                threading.Timer(0.4, go.set).start()
                 began = time.monotonic()
+                threading.Timer(0.4, go.set).start()
                 request(lambda c: c.execute("update auth_user set last_name = 'x' where username = 'hot'"))
                 assert time.monotonic() - began > 0.1
 

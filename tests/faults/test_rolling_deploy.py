@@ -95,7 +95,7 @@ def test_runs_of_new_code_that_old_workers_took_heal_when_those_have_gone(
             # as after many tries: the next one is far away
             Chain.objects.filter(closed=False, failed_tries__gt=0).update(due_at=F("activated_at") + timedelta(hours=1))
             before.terminate()
-            wait_for(lambda: closed(runs), seconds=15)
+            wait_for(lambda: closed(runs))
     assert {run.status for run in Instance.objects.all()} == {"completed"}
 
 
@@ -110,11 +110,11 @@ def test_classes_and_activities_that_old_workers_lack_are_left_to_new_ones(
         wait_for(lambda: Instance.objects.filter(blocked__code="unknown_workflow").count() == 3)
         with worker(new, tmp_path, name="new"):
             runs += [start("Fresh", number) for number in range(3, 20)]
-            wait_for(lambda: closed(runs), seconds=20)
+            wait_for(lambda: closed(runs))
             # more than the new one has threads for: the old one comes to them
             runs += [start("Held", number, str(hold)) for number in range(20)]
             before.says("rolling.workflows.held is not in this process: left to a worker that has it")
             hold.unlink()
-            wait_for(lambda: closed(runs), seconds=20)
+            wait_for(lambda: closed(runs))
     assert {run.status for run in Instance.objects.all()} == {"completed"}
     assert not ActivityTask.objects.exists()

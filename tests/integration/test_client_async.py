@@ -62,6 +62,7 @@ def test_the_twins_do_the_same():
     async_to_sync(ending)()
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.django_db(transaction=True)
 def test_waiting_for_an_outcome_holds_no_transaction():
     async def story():

@@ -295,6 +295,7 @@ def test_a_run_that_closed_since_it_was_found_takes_no_update(basket):
     assert not Message.objects.exists()
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_in_the_gap_after_continue_as_new_the_run_before_answers():
     handle = Generations.start(0, id="g-1")
     handle.signal("word", "next")

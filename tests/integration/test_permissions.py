@@ -19,7 +19,6 @@ from temporalex_django.authoring.people import sender
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.starts import insert_message, message_outcome
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine import turn
 from temporalex_django.models import Chain, HistoryEvent, Message, OperatorAction
 from temporalex_django.testing import drain
 from tests.support.people import stored
@@ -111,9 +110,8 @@ def test_what_code_sends_is_not_judged_and_not_asked_about(purse: Any) -> None:
     assert found == []
 
 
-def test_a_user_is_read_once_a_turn_and_anew_in_the_next(purse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("_BUDGET", "SHARE"):
-        monkeypatch.setattr(turn, limit, 60.0)  # one turn, however slow this machine is
+@pytest.mark.usefixtures("unhurried")
+def test_a_user_is_read_once_a_turn_and_anew_in_the_next(purse: Any) -> None:
     ann = stored("ann", MAY)
     for _ in range(3):
         purse.signal("unknown", by=ann)
@@ -274,6 +272,7 @@ def test_a_backend_that_fails_blocks_the_run_with_what_was_judged_until_it_is_ba
     assert purse.status == "completed" if kind == "signal" else purse.update("free", 0) == "spent"
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_who_is_judged_costs_one_savepoint_and_who_is_not_none(purse: Any) -> None:
     ann = stored("ann", MAY)
 

@@ -220,6 +220,7 @@ def test_an_update(api, basket):
     assert (audit.action, audit.details) == ("update", {"update": "add", "update_id": "u-1"})
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_an_update_that_is_not_done_has_an_address(api, basket):
     response = api.post(f"{URL}b 1/updates/slow/?wait=0", {"args": 4, "id": "u 1"}, format="json")
 

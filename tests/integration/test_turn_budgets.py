@@ -230,7 +230,7 @@ def test_messages_that_were_parked_are_all_delivered(loop: WorkerLoop) -> None:
     send_ticks(busy, range(25))
     Message.objects.update(fresh=False)
     send(busy, "stop")
-    polls_until(loop, lambda: not instance(busy).is_open, most=20)
+    polls_until(loop, lambda: not instance(busy).is_open, most=100)
     assert instance(busy).closing_value == {"result": [25, 25]}
 
 
@@ -244,11 +244,12 @@ def long_run(loop: WorkerLoop) -> Started:
     return started
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(loop: WorkerLoop, long_run: Started) -> None:
     """The rebuild takes several times the deadlock timeout: each step of it is short."""
     neighbour = start("Tally")
     send(long_run, "stop")
-    with override_settings(TEMPORALEX={"DEADLOCK_TIMEOUT": 0.25}):
+    with override_settings(TEMPORALEX={"DEADLOCK_TIMEOUT": 0.5}):
         fresh = WorkerLoop(inline=True)
     try:
         fresh.poll()

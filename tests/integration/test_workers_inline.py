@@ -13,7 +13,6 @@ from django.test import override_settings
 from temporalex_django.conf import get_settings
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, update_outcome
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine import turn
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
@@ -254,15 +253,11 @@ def test_the_local_runner_runs_in_threads_of_this_process() -> None:
     runner.stop()
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("inline", [True, False])
-def test_statements_of_a_round_do_not_depend_on_the_number_of_runs(
-    inline: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statements_of_a_round_do_not_depend_on_the_number_of_runs(inline: bool) -> None:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
-
-    for limit in ("_BUDGET", "SHARE"):
-        monkeypatch.setattr(turn, limit, 60.0)  # however slow this machine is
 
     def statements(size: int) -> int:
         for i in range(size):

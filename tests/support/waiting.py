@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], *, seconds: float = 30.0, what: str = "") -> T:
+def wait_for(condition: Callable[[], T], *, seconds: float = 60.0, what: str = "") -> T:
     """The first true value of ``condition``; fails the test when there is none in time."""
     deadline = time.monotonic() + seconds
     while True:

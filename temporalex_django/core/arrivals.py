@@ -8,6 +8,7 @@ from temporalex_django.core import senders
 from temporalex_django.core.history.cutting import Recorded
 from temporalex_django.core.history.events import DELIVERED, RESOLUTIONS, Job
 from temporalex_django.core.mailbox import Update
+from temporalex_django.core.process import REQUESTED
 from temporalex_django.errors import TemporalexError
 
 _NO_MESSAGES = RESOLUTIONS | {DELIVERED, "CancelRequested"}
@@ -46,7 +47,7 @@ def arrivals(
                 incoming.append(update)
             else:
                 waiting.append(update)
-        elif job.kind == "ResumeRequested":
+        elif job.kind == REQUESTED:
             incoming.append(job)
         elif job.kind not in _NO_MESSAGES:
             raise TemporalexError(f"{run}: {job.kind!r} is nothing that can be delivered to a run")

@@ -27,12 +27,12 @@ class Cancellation:
             if unit.parent is None:
                 self._scheduler.cancel(unit, requested=True, notice=self.notice)
         if self.notice.waiters:
-            self._scheduler.request_seen = True
+            self._scheduler.hear_request()
         self.notice.put()
 
     def heard(self) -> None:
         """Workflow code has asked for it and knows."""
-        self._scheduler.request_seen = True
+        self._scheduler.hear_request()
 
     @property
     def unseen(self) -> dict[str, Any] | None:

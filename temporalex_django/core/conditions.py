@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from temporalex_django.core.ivar import IVar
-from temporalex_django.core.scheduler import Unit
+from temporalex_django.core.journal import Journal
+from temporalex_django.core.scheduler import Scheduler, Unit
+from temporalex_django.core.standing import Standing
 from temporalex_django.core.unit_contexts import inherited
 from temporalex_django.errors import NestingError
 
@@ -44,15 +47,47 @@ class Condition:
 
 
 class Conditions:
-    """Open conditions in the order in which they began to wait. A predicate that raises fails its own waiter only."""
+    """Open conditions of a run in the order in which they began to wait.
 
-    def __init__(self) -> None:
-        self.open: list[Condition] = []
+    A predicate that raises fails its own waiter only.
+    """
 
-    def first(self) -> Unit | None:
+    __slots__ = ("_journal", "_open", "_scheduler", "_standing")
+
+    def __init__(self, standing: Standing, journal: Journal, scheduler: Scheduler) -> None:
+        self._standing = standing
+        self._journal = journal
+        self._scheduler = scheduler
+        self._open: list[Condition] = []
+
+    def watch(self, condition: Condition) -> None:
+        """Look at it whenever a unit has run, until it is forgotten."""
+        self._open.append(condition)
+        self._scheduler.ask_after_each(self._next)
+
+    def forget(self, condition: Condition) -> None:
+        """Nobody waits for it any more, if anybody did."""
+        with suppress(ValueError):
+            self._open.remove(condition)
+
+    def clear(self) -> None:
+        """The run is dropped."""
+        self._open.clear()
+
+    def _next(self) -> Unit | None:
+        """Whose condition holds.
+
+        Nobody while there is nothing to record: a refused update must not move a run (its time could).
+        """
+        if not self._open or not self._journal.recording:
+            return None
+        with self._standing.pure("predicate"):
+            return self._first()
+
+    def _first(self) -> Unit | None:
         """The one that is to go on now. Units that go on anyway, by their timer or a cancel, are left alone."""
         error: BaseException | None = None
-        for condition in self.open:
+        for condition in self._open:
             if condition.unit.queued:
                 continue
             try:

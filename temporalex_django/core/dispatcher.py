@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
 from temporalex_django.core import senders
-from temporalex_django.core.conditions import Condition, Conditions
+from temporalex_django.core.budget import Budget
 from temporalex_django.core.copying import copied
 from temporalex_django.core.handling import Handling
 from temporalex_django.core.history.activation import Refusal
-from temporalex_django.core.history.events import RESUME, Job
+from temporalex_django.core.history.events import Job
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Mailbox, Signal, Update
 from temporalex_django.core.permissions import Permissions
 from temporalex_django.core.phase import Phase
-from temporalex_django.core.process import Process
+from temporalex_django.core.process import RECORDED_AS, REQUESTED, Process
 from temporalex_django.core.scheduler import Scheduler, Unit
 from temporalex_django.core.senders import Judge
 from temporalex_django.core.shapes import Accepts
@@ -27,14 +26,14 @@ from temporalex_django.errors import TemporalexError, UpdateRejected, WorkflowCl
 
 
 class Dispatcher:
-    """Owns the mailbox, the open phase and the open conditions of a run.
+    """Owns the mailbox and the open phase of a run.
 
     ``unfinished``: the host had enough, and somebody takes signals that are in the mailbox.
     """
 
     __slots__ = (
-        "_cancel_timer", "_conditions", "_dispatched", "_enough", "_handling", "_journal", "_most", "_permissions",
-        "_process", "_scheduler", "_standing", "mailbox", "phase", "unfinished",
+        "_budget", "_cancel_timer", "_handling", "_journal", "_permissions", "_process", "_scheduler", "_standing",
+        "mailbox", "phase", "unfinished",
     )  # fmt: skip
 
     def __init__(
@@ -46,11 +45,8 @@ class Dispatcher:
         self._cancel_timer = cancel_timer
         self._permissions = Permissions()
         self._handling = Handling(standing, journal, scheduler, self._permissions, partial(self.leave, reason="stop"))
-        self._conditions = Conditions()
+        self._budget = Budget(standing, journal)
         self._process: Process | None = None
-        self._dispatched = 0  # messages that phases and waits took from the mailbox in the present activation
-        self._enough: Callable[[], bool] | None = None
-        self._most: int | None = None  # Activation.dispatched
         self.mailbox = Mailbox()
         self.phase: Phase | None = None
         self.unfinished = False
@@ -84,8 +80,8 @@ class Dispatcher:
         refused: tuple[int, ...],
     ) -> None:
         """A new activation: see ``Executor.activate``, and ``Activation`` for ``most`` (dispatched) and ``refused``."""
-        self._dispatched, self.unfinished = 0, False
-        self._enough, self._most = enough, most
+        self.unfinished = False
+        self._budget.begin(enough=enough, most=most)
         self._permissions.begin(judge, refused)
 
     def deliver(self, incoming: Sequence[Job | Update]) -> None:
@@ -93,7 +89,7 @@ class Dispatcher:
         completion = self._journal.completion
         self.run()
         for index, message in enumerate(incoming):
-            full = self._enough is not None and (index > 0 or self._journal.recording) and self._enough()
+            full = self._budget.ends_before(index)
             if full or completion.dispatched is not None or self._standing.closed is not None:
                 completion.unapplied = len(incoming) - index
                 break
@@ -114,22 +110,6 @@ class Dispatcher:
         phase = self.open_phase
         return bool(self._scheduler.parked) or (phase is not None and self.mailbox.has_signal(phase.signals))
 
-    def has_enough(self, *, since: int) -> bool:
-        """Whether the other messages in the mailbox are for the next activation: from then on, all of them.
-
-        Not before one was taken beyond ``since``. To be asked only where a message would be taken: a replay answers by
-        their count.
-        """
-        completion = self._journal.completion
-        if completion.dispatched is None:
-            if self._standing.replaying:
-                full = self._dispatched == self._most
-            else:
-                full = self._dispatched > since and self._enough is not None and self._enough()
-            if full:
-                completion.dispatched = self._dispatched
-        return completion.dispatched is not None
-
     # -- messages arrive ----------------------------------------------------------------------------------------------
 
     def keep(self, signal: Job, *, permission: str | None = None) -> None:
@@ -145,12 +125,12 @@ class Dispatcher:
                 message.after = self.mailbox.received  # signals of the same activation that were refused do not count
             self.mailbox.updates.append(message)
             return
-        if message.kind == "ResumeRequested":
+        if message.kind == REQUESTED:
             payload = self._requested(message.attributes["id"], message.attributes["request"])
             if payload is None:
                 return
             noted = senders.recorded(senders.of(message.attributes))
-            message = Job("SignalReceived", {"name": RESUME, "payload": payload, **noted})
+            message = Job("SignalReceived", {"name": RECORDED_AS, "payload": payload, **noted})
         name = message.attributes["name"]
         sender = senders.of(message.attributes)
         phase = self.open_phase
@@ -163,7 +143,7 @@ class Dispatcher:
             assert sender is not None
             self._journal.refuse(Refusal(name=name, sender=sender, permission=permission, job=message))
             return
-        if name == RESUME and self._process is not None:
+        if name == RECORDED_AS and self._process is not None:
             self._journal.record(message)
             self.mailbox.received += 1
             self._process.apply(message.attributes["payload"])
@@ -180,14 +160,15 @@ class Dispatcher:
         except TemporalexError as exc:
             self._journal.reject(update_id, exc)
             return None
-        self._journal.resume(update_id)
+        self._journal.grant(update_id)
         return payload
 
     # -- messages are taken -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run units, and dispatch what the open phase takes, until nothing moves."""
-        mailbox, scheduler, before = self.mailbox, self._scheduler, self._dispatched
+        mailbox, scheduler, budget = self.mailbox, self._scheduler, self._budget
+        before = budget.taken
         while True:
             scheduler.let_waiters_through()
             scheduler.run()
@@ -205,16 +186,16 @@ class Dispatcher:
                     self._admit_waiting(phase)
                 return
             message = mailbox.first(phase.signals)
-            if message is None or self.has_enough(since=before):
+            if message is None or budget.spent(since=before):
                 return
             if isinstance(message, Update):
                 mailbox.updates.popleft()
                 if message.admitted or self._admit(phase, message):
-                    self._dispatched += 1
+                    budget.take()
                     self._handling.update(phase, message)
             else:
                 mailbox.take_signal(message.name)
-                self._dispatched += 1
+                budget.take()
                 self._handling.signal(phase, message)
 
     def _go_on(self, before: int) -> bool:
@@ -225,13 +206,12 @@ class Dispatcher:
         scheduler, mailbox = self._scheduler, self.mailbox
         name, unit, ivar = scheduler.parked[0]
         if mailbox.has_signal((name,)) and self._eligible(name, unit):
-            if self.has_enough(since=before):
+            if self._budget.spent(since=before):
                 return False
-            scheduler.parked.popleft()
-            scheduler.resumed = unit
+            scheduler.unpark(first=True)
             self._give(name, unit, ivar)
         else:
-            scheduler.parked.popleft()
+            scheduler.unpark(first=False)
             ivar.hand = ()
             mailbox.wait(name, unit, ivar)
         return True
@@ -257,7 +237,7 @@ class Dispatcher:
         """Give the oldest buffered signal to a wait that came when it was there."""
         signal = self.mailbox.take_signal(name)
         assert signal is not None
-        self._dispatched += 1
+        self._budget.take()
         _fill(unit, ivar, signal)
 
     # -- units wait ---------------------------------------------------------------------------------------------------
@@ -274,7 +254,7 @@ class Dispatcher:
         ivar = IVar(f"signal {name}")
         if not mailbox.has_signal((name,)) or not self._eligible(name, unit):
             mailbox.wait(name, unit, ivar)
-        elif (scheduler.parked and unit is not scheduler.resumed) or self.has_enough(since=0):
+        elif (scheduler.parked and unit is not scheduler.first) or self._budget.spent(since=0):
             scheduler.park(name, unit, ivar)
         else:
             if scheduler.on_wait is not None:
@@ -293,26 +273,6 @@ class Dispatcher:
             self.mailbox.put_back(signal)
         for name in {signal.name: None for signal in hand}:
             self._match_waiters(name)
-
-    def watch_condition(self, condition: Condition) -> None:
-        """It is looked at whenever a unit has run, until it is forgotten."""
-        self._conditions.open.append(condition)
-        self._scheduler.next_waiter = self._next_waiter
-
-    def forget_condition(self, condition: Condition) -> None:
-        """Nobody waits for it any more, if anybody did."""
-        with suppress(ValueError):
-            self._conditions.open.remove(condition)
-
-    def _next_waiter(self) -> Unit | None:
-        """Whose condition holds.
-
-        Nobody while there is nothing to record: a refused update must not move a run (its time could).
-        """
-        if not self._conditions.open or not self._journal.recording:
-            return None
-        with self._standing.pure("predicate"):
-            return self._conditions.first()
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
@@ -384,9 +344,7 @@ class Dispatcher:
     def dissolve(self) -> None:
         """Let go of what refers back here: the memory is free at once then, and not when the collector comes."""
         self._handling.dissolve()
-        self._scheduler.next_waiter = None
         self.phase = self._process = None
-        self._conditions.open.clear()
 
 
 def _fill(unit: Unit, ivar: IVar, signal: Signal) -> None:

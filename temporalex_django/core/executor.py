@@ -20,6 +20,7 @@ from temporalex_django.core.arrivals import arrivals
 from temporalex_django.core.calls import Calls
 from temporalex_django.core.cancellation import Cancellation
 from temporalex_django.core.closing import closing
+from temporalex_django.core.conditions import Conditions
 from temporalex_django.core.copying import copied
 from temporalex_django.core.dispatcher import Dispatcher
 from temporalex_django.core.history import matching
@@ -30,7 +31,7 @@ from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Update
 from temporalex_django.core.patches import Patches
 from temporalex_django.core.process import Process
-from temporalex_django.core.scheduler import Scheduler, Unit, unheard
+from temporalex_django.core.scheduler import Scheduler, Unit
 from temporalex_django.core.senders import Judge
 from temporalex_django.core.shapes import Accepts
 from temporalex_django.core.standing import Standing
@@ -61,10 +62,10 @@ class Executor:
         self.definition = definition
         self.standing = standing = Standing(info, payload_limit=payload_limit)
         self.journal = journal = Journal() if journal is None else journal
-        self.scheduler = scheduler = Scheduler()
-        scheduler.complain, scheduler.on_wait = standing.complain, on_wait
+        self.scheduler = scheduler = Scheduler(complain=standing.complain, on_wait=on_wait)
         self.calls = Calls(standing, journal)
         self.dispatcher = Dispatcher(standing, journal, scheduler, cancel_timer=self.calls.cancel_timer)
+        self.conditions = Conditions(standing, journal, scheduler)
         self.cancellation = Cancellation(scheduler)
         self.patches = Patches()
         self.suspect = False
@@ -290,18 +291,11 @@ class Executor:
 
     def evict(self) -> None:
         """Drop the run from memory without running any more of its code."""
-        coroutines: list[Any] = list(self._taken_over.values())
-        for unit in self.scheduler.units.values():
-            coroutines += unit.forget()
+        coroutines = [*self._taken_over.values(), *self.scheduler.drop()]
         self._taken_over.clear()
-        self.scheduler.units.clear()
-        self.scheduler.ready.clear()
-        self.scheduler.when_blocked.clear()
-        self.scheduler.parked.clear()
-        self.scheduler.resumed = None
-        self.scheduler.complain = unheard
         # what refers back to parts of it: without it the memory is free at once, and not when the collector comes
         self.dispatcher.dissolve()
+        self.conditions.clear()
         self.calls.clear()
         eviction.discard(coroutines)
 

@@ -50,6 +50,6 @@ class Journal:
     def reject(self, update_id: str, error: TemporalexError) -> None:
         self.completion.rejected.append((update_id, error))
 
-    def resume(self, update_id: str) -> None:
+    def grant(self, request_id: str) -> None:
         """The request of that id was let through."""
-        self.completion.resumed.append(update_id)
+        self.completion.granted.append(request_id)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from temporalex_django.core.calls import Calls
     from temporalex_django.core.cancellation import Cancellation
+    from temporalex_django.core.conditions import Conditions
     from temporalex_django.core.dispatcher import Dispatcher
     from temporalex_django.core.journal import Journal
     from temporalex_django.core.patches import Patches
@@ -33,6 +34,9 @@ class Port(Protocol):
 
     @property
     def dispatcher(self) -> Dispatcher: ...
+
+    @property
+    def conditions(self) -> Conditions: ...
 
     @property
     def cancellation(self) -> Cancellation: ...

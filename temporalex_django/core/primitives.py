@@ -110,12 +110,12 @@ async def wait_condition(port: Port, predicate: Callable[..., Any], timeout: flo
     with port.standing.pure("predicate"):
         if condition.holds():
             return True
-    port.dispatcher.watch_condition(condition)
+    port.conditions.watch(condition)
     number = None if timeout is None else port.calls.start_timer(timeout, lambda: ivar.put(False))
     try:
         return bool(await ivar)
     finally:
-        port.dispatcher.forget_condition(condition)
+        port.conditions.forget(condition)
         if number is not None:
             port.calls.cancel_timer(number)
 

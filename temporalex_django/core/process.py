@@ -1,13 +1,18 @@
 """What may drive a run beside plain code: a process of its own kind.
 
 A process runs inside ``run`` and uses the same port as primitives do. People reach it by requests: the core asks it
-to judge one, records what it becomes as the signal ``RESUME``, and hands that back, now and when the history is
-replayed.
+to judge one, records what it becomes as the signal ``RECORDED_AS``, and hands that back, now and when the history is
+replayed. To people a request is a resume; here alone that word is known.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+#: A request as a message in an inbox, as a job of an activation, and the signal that it is in a history.
+REQUEST: Final = "resume"
+REQUESTED: Final = "ResumeRequested"
+RECORDED_AS: Final = "__resume__"
 
 
 class Process(Protocol):

@@ -119,19 +119,24 @@ class Unit:
 class Scheduler:
     """Owns the units of one run."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        complain: Callable[[str, BaseException], None] | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> None:
         self.units: dict[int, Unit] = {}
         self.ready: list[Unit] = []
         self.current: Unit | None = None
-        self.on_wait: Callable[[], None] | None = None  # the host's: a unit has come to a wait, or ended
+        self.on_wait = on_wait  # the host's: a unit has come to a wait, or ended
         self.next_waiter: Callable[[], Unit | None] | None = None  # whose condition holds now; asked after each step
-        self.complain: Callable[[str, BaseException], None] = unheard  # of errors that go to nobody
+        self.complain = complain or unheard  # of errors that go to nobody
         self.request_seen = False  # a unit has heard that the run is asked to cancel
         self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
         # waits for signals that are there, kept from them for a while, in order: such a unit is not blocked, it has not
         # had its turn
         self.parked: deque[tuple[str, Unit, IVar]] = deque()
-        self.resumed: Unit | None = None  # was parked: goes on before the others that are, until its next wait
+        self.first: Unit | None = None  # was parked: goes on before the others that are, until its next wait
         self._last = 0
 
     def new_number(self) -> int:
@@ -176,6 +181,14 @@ class Scheduler:
             if self.on_wait is not None:
                 self.on_wait()
 
+    def ask_after_each(self, next_waiter: Callable[[], Unit | None]) -> None:
+        """From here on ``next_waiter`` says after each step who is to go on now."""
+        self.next_waiter = next_waiter
+
+    def hear_request(self) -> None:
+        """A unit has heard that the run is asked to cancel."""
+        self.request_seen = True
+
     def park(self, name: str, unit: Unit, ivar: IVar) -> None:
         """Keep a wait for the signal ``name`` in line.
 
@@ -184,10 +197,16 @@ class Scheduler:
         entry = (name, unit, ivar)
         ivar.hand = unit.hand
         ivar.abandon = lambda: self.parked.remove(entry)
-        if unit is self.resumed:
+        if unit is self.first:
             self.parked.appendleft(entry)
         else:
             self.parked.append(entry)
+
+    def unpark(self, *, first: bool) -> None:
+        """The oldest wait is not kept any more. ``first``: its unit goes on before the others that are parked."""
+        _, unit, _ = self.parked.popleft()
+        if first:
+            self.first = unit
 
     def adopt(self, generator: AsyncGenerator[Any, Any]) -> None:
         """An async generator is begun. Raises ``NestingError`` outside of a unit: nobody could close it there."""
@@ -231,6 +250,17 @@ class Scheduler:
             self.current = outer
         return value
 
+    def drop(self) -> list[Any]:
+        """Forget every unit and whoever is to be told; what the units are suspended in. Nothing is run any more."""
+        suspended: list[Any] = []
+        for unit in self.units.values():
+            suspended += unit.forget()
+        for kept in (self.units, self.ready, self.when_blocked, self.parked):
+            kept.clear()
+        self.first = self.next_waiter = None
+        self.complain = unheard
+        return suspended
+
     def _step(self, unit: Unit) -> None:
         coroutine = unit.coroutine
         assert coroutine is not None
@@ -269,8 +299,8 @@ class Scheduler:
             return
         unit.waiting = trap
         trap.waiters.append(unit)
-        if unit is self.resumed:
-            self.resumed = None
+        if unit is self.first:
+            self.first = None
         if unit.cancelled and not unit.shields:
             unit.wake()
 

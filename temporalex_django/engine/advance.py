@@ -12,6 +12,7 @@ from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.activation import Activation, Completion
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSING, DELIVERED, Job
+from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.core.senders import Judge, recorded
 from temporalex_django.engine.blocked import mark_of, next_try
 from temporalex_django.engine.cache import Cached
@@ -33,7 +34,7 @@ from temporalex_django.engine.storage import (
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
 
 _RESULTS = ("activity", "child", "external")
-_MESSAGES = ("signal", "update", "resume")
+_MESSAGES = ("signal", "update", REQUEST)
 
 
 class Advance:
@@ -179,9 +180,9 @@ class Advance:
                 later.append(Job("SignalReceived", signal))
                 if message.sender is not None:
                     self._sent.append((later[-1], message))
-            elif message.kind == "resume":
-                resume = {"id": message.request_id, "request": message.body, **recorded(message.sender)}
-                later.append(Job("ResumeRequested", resume))
+            elif message.kind == REQUEST:
+                asked = {"id": message.request_id, "request": message.body, **recorded(message.sender)}
+                later.append(Job(REQUESTED, asked))
             else:
                 update = {"id": message.request_id, "name": message.name, "args": message.body, "after": message.after}
                 later.append(Job("UpdateRequested", {**update, **recorded(message.sender)}))
@@ -402,7 +403,7 @@ class Advance:
 
 
 def _outcomes(completion: Completion) -> dict[str, Outcome]:
-    """What the updates and resumes that ended, or were accepted, get for an answer."""
+    """What the updates and requests that ended, or were accepted, get for an answer."""
     found: dict[str, Outcome] = {}
     for command in completion.commands:
         attributes = command.attributes
@@ -414,5 +415,5 @@ def _outcomes(completion: Completion) -> dict[str, Outcome]:
             case "FailUpdate":
                 failure = {key: attributes[key] for key in ("type", "message")}
                 found[attributes["id"]] = Outcome(status="failed", value={"code": "update_failed", **failure})
-    found.update((resume, Outcome(status="completed")) for resume in completion.resumed)
+    found.update((request, Outcome(status="completed")) for request in completion.granted)
     return found

@@ -107,12 +107,12 @@ _OF_START = frozenset(f.name for f in fields(RunStart)) & frozenset(f.name for f
 class InboxMessage:
     """An unsettled message of a chain, oldest first.
 
-    ``kind``: ``signal`` (name, body payload) · ``update`` (name, body args, request_id = update id) · ``resume`` (name:
-    the event, body: see ``core.executor.Resumes``, request_id = an id) · ``cancel`` (body reason) · ``activity`` (body:
-    the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child`` and ``external`` likewise. A
-    result may also be ``external`` (name ExternalDelivered/ExternalFailed). ``terminate`` (body reason): the parent
-    closed. ``after`` is set when an earlier turn left this update waiting behind a busy handler. ``sender``: the person
-    who sent it, if one did.
+    ``kind``: ``signal`` (name, body payload) · ``update`` (name, body args, request_id = update id) · ``REQUEST`` of
+    ``core.process`` (name: the event, body: what a process judges, request_id = an id) · ``cancel`` (body reason) ·
+    ``activity`` (body: the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child`` and
+    ``external`` likewise. A result may also be ``external`` (name ExternalDelivered/ExternalFailed). ``terminate``
+    (body reason): the parent closed. ``after`` is set when an earlier turn left this update waiting behind a busy
+    handler. ``sender``: the person who sent it, if one did.
     """
 
     id: int

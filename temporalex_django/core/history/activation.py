@@ -89,8 +89,8 @@ class Completion:
     """The answer to an activation.
 
     ``jobs`` are the inputs that took effect and belong into the history (a late result of a cancelled wait does not).
-    ``rejected`` holds ``(update id, error)``: nothing of those is written. ``resumed`` holds the ids of resumes that
-    were let through, ``notes`` what a process tells whoever listens: name and facts. ``pending`` holds ``(update id,
+    ``rejected`` holds ``(update id, error)``: nothing of those is written. ``granted`` holds the ids of requests that a
+    process let through, ``notes`` what it tells whoever listens: name and facts. ``pending`` holds ``(update id,
     after)`` of updates that wait behind a busy handler: the host delivers them again, with that ``after``, in each
     later activation until they are judged. ``changed`` is False when nothing needs writing. ``unapplied`` counts the
     messages at the end of the jobs with which nothing was done: the run had closed before them, or the host had
@@ -105,7 +105,7 @@ class Completion:
     commands: list[Command] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
     rejected: list[tuple[str, TemporalexError]] = field(default_factory=list)
-    resumed: list[str] = field(default_factory=list)
+    granted: list[str] = field(default_factory=list)
     notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     pending: list[tuple[str, int]] = field(default_factory=list)
     carried: CarriedMessages | None = None

@@ -33,8 +33,6 @@ RESOLUTIONS: Final = frozenset(
 #: numbers under ``delivered``, and a history is read back with these jobs first.
 DELIVERED: Final = "ExternalDelivered"
 INPUTS: Final = RESOLUTIONS | {"WorkflowStarted", "ActivationStarted", "CancelRequested", "SignalReceived"}
-#: Name of the signal that a request to a process is in the history.
-RESUME: Final = "__resume__"
 #: Closing events that no command produces: somebody outside closed the run.
 CLOSED_FROM_OUTSIDE: Final = frozenset({"WorkflowTerminated", "WorkflowTimedOut"})
 OUTPUT_OF: Final = {
@@ -72,12 +70,12 @@ class Job(NamedTuple):
     """One thing delivered by an activation.
 
     ``kind`` is the history kind that it becomes, or ``UpdateRequested`` (becomes ``UpdateAccepted`` only when
-    accepted). ``ResumeRequested`` becomes ``SignalReceived`` when the process lets it through. Attributes by kind:
-    ``SignalReceived`` name, payload · ``UpdateRequested`` id, name, args, after (None when new) · ``ResumeRequested``
-    id, request · each of these three also sender (``senders.recorded``), where a person sent it · ``ActivityCompleted``
-    seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts, timeout · ``ChildCompleted``
-    seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq, type, message ·
-    ``ExternalDelivered`` seq · ``TimerFired`` seq · ``CancelRequested`` reason.
+    accepted). ``process.REQUESTED`` becomes ``SignalReceived`` when the process lets it through. Attributes by kind:
+    ``SignalReceived`` name, payload · ``UpdateRequested`` id, name, args, after (None when new) ·
+    ``process.REQUESTED`` id, request · each of these three also sender (``senders.recorded``), where a person sent it
+    · ``ActivityCompleted`` seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts,
+    timeout · ``ChildCompleted`` seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq,
+    type, message · ``ExternalDelivered`` seq · ``TimerFired`` seq · ``CancelRequested`` reason.
     """
 
     kind: str

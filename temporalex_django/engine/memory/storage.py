@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.process import REQUEST
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites
 from temporalex_django.engine.storage import Inbox, InboxMessage, RunFacts, RunState
@@ -19,7 +20,7 @@ from temporalex_django.engine.storage import Inbox, InboxMessage, RunFacts, RunS
 #: What a turn reads of an inbox however long those of the others are.
 _SMALLEST_PAGE = 100
 #: Kinds of which there may be any number, so that a turn takes a page of them.
-_MANY = frozenset({"signal", "update", "resume"})
+_MANY = frozenset({"signal", "update", REQUEST})
 
 
 class MemoryRunStorage(MemoryWrites):

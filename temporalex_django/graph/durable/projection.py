@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.history.events import CLOSING, RESOLUTIONS, RESUME, HistoryEvent, Job
+from temporalex_django.core.history.events import CLOSING, RESOLUTIONS, HistoryEvent, Job
+from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import engine, snapshot
 from temporalex_django.graph.durable.run import result_of, resumption
@@ -72,7 +73,7 @@ class Projection:
                     if self.progress is not None and not self.head_at:
                         self.progress.begin(now)
                     self.head, self.head_at = attributes.get("head"), event.number
-                case "SignalReceived" if attributes["name"] == RESUME:
+                case "SignalReceived" if attributes["name"] == RECORDED_AS:
                     resumes.append(attributes["payload"])
                 case kind if kind in RESOLUTIONS and attributes["seq"] in self._step_of:
                     ended.append(self._ended(Job(kind, attributes)))

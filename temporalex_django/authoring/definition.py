@@ -18,6 +18,8 @@ from temporalex_django.errors import PayloadError
 if TYPE_CHECKING:
     from temporalex_django.authoring.workflow import Workflow
 
+#: Attributes of a class that are durations: seconds, or timedeltas.
+DURATIONS = ("execution_timeout", "run_timeout", "retention")
 #: What the outside calls on a class: a method of that name would hide it.
 _OPERATIONS = frozenset(
     {"start", "astart", "signal_with_start", "asignal_with_start", "handle", "answer", "definition", "defined_as"}
@@ -74,7 +76,7 @@ def _labels(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _durations(cls: type[Workflow]) -> Iterator[str]:
-    for name in ("execution_timeout", "run_timeout", "retention"):
+    for name in DURATIONS:
         value = getattr(cls, name)
         try:
             if value is not None and seconds(value, what=name) <= 0:

@@ -123,7 +123,7 @@ class DjangoStorage(InboxStatements, TaskStatements, TurnStatements, WorkerStora
             yield
 
     @contextmanager
-    def attempt(self) -> Iterator[None]:
+    def checked_savepoint(self) -> Iterator[None]:
         """A savepoint for an atomic activity.
 
         Its end raises what deferred constraints (Django's foreign keys) would raise at the commit.

@@ -134,7 +134,7 @@ class AtomicPhase:
         for task in due:
             began = time.monotonic()
             try:
-                with self._storage.attempt():
+                with self._storage.checked_savepoint():
                     result = self._perform(task)
             except activity_policy.Absent:
                 raise

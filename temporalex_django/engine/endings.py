@@ -12,6 +12,7 @@ from uuid import UUID
 from temporalex_django.core.failures import ending_of_child, error_data
 from temporalex_django.core.history.events import CLOSING, ENGINE_VERSION, FORMAT
 from temporalex_django.engine.other_runs import NewMessage
+from temporalex_django.engine.shapes import RowChanges
 from temporalex_django.engine.storage import NewEvent, NewRun, Outcome, RunFacts, RunState, RunWrite
 from temporalex_django.errors import WorkflowClosed
 
@@ -75,14 +76,7 @@ def handed_on(run: RunState, *, run_id: UUID, seed: int, now: datetime, facts: R
         events=_last_events(run, kind, attributes, stamp, facts),
         drop_tasks=True,
         next_run=NewRun(run_id=run_id, args=facts.args, seed=seed),
-        instance={
-            "status": CLOSING[kind],
-            "waiting_for": [],
-            "accepts": {"signals": [], "updates": []},
-            "closed_at": stamp,
-            "closing": attributes,
-            "blocked": None,
-        },
+        instance=_as_closed(kind, attributes, stamp),
     )
 
 
@@ -92,6 +86,18 @@ def timed_out(run: RunState, *, now: datetime, facts: RunFacts) -> RunWrite:
     which = "execution_timeout" if whole else "run_timeout"
     why = f"the run ran into its {which}"
     return _closed_from_outside(run, "WorkflowTimedOut", {"timeout": which}, why, now=now, facts=facts)
+
+
+def _as_closed(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
+    """What the row of a run says that somebody outside closed."""
+    return {
+        "status": CLOSING[kind],
+        "waiting_for": [],
+        "accepts": {"signals": [], "updates": []},
+        "closed_at": at,
+        "closing": attributes,
+        "blocked": None,
+    }
 
 
 def _last_events(run: RunState, kind: str, attributes: dict[str, Any], at: datetime, facts: RunFacts) -> list[NewEvent]:
@@ -121,13 +127,6 @@ def _closed_from_outside(
         drop_tasks=True,
         close_children=True,
         messages=ending(facts, CLOSING[kind], attributes),
-        instance={
-            "status": CLOSING[kind],
-            "waiting_for": [],
-            "accepts": {"signals": [], "updates": []},
-            "closed_at": stamp,
-            "closing": attributes,
-            "blocked": None,
-        },
+        instance=_as_closed(kind, attributes, stamp),
         closing=Outcome(status="failed", value=error_data(error)),
     )

@@ -293,7 +293,7 @@ class RunStorage(Protocol):
     def savepoint(self) -> AbstractContextManager[None]:
         """A part of a transaction: what raises leaves nothing of itself, the rest of the transaction stays."""
 
-    def attempt(self) -> AbstractContextManager[None]:
+    def checked_savepoint(self) -> AbstractContextManager[None]:
         """A savepoint for an atomic activity.
 
         Its end raises what deferred constraints would raise at the commit, where nobody could tell whose fault it is.

@@ -9,6 +9,7 @@ import pytest
 
 from temporalex_django import WorkflowHandle
 from temporalex_django.client import DatabaseHandle
+from temporalex_django.graph.standalone.backend import EngineHandle
 from temporalex_django.testing.handles import EnvironmentHandle
 
 KINDS: list[type[WorkflowHandle[Any]]] = [DatabaseHandle, EnvironmentHandle]
@@ -39,6 +40,19 @@ def test_every_handle_takes_what_the_contract_says(kind: type, name: str) -> Non
 
     assert shape(member) == shape(public(WorkflowHandle)[name])
     assert not raises_not_implemented(member)
+
+
+@pytest.mark.parametrize("name", sorted(public(WorkflowHandle).keys() & public(EngineHandle).keys()))
+def test_the_handle_of_an_engine_takes_nothing_that_the_contract_does_not(name: str) -> None:
+    """What it leaves out it would have to ignore."""
+    of_engine, of_contract = shape(public(EngineHandle)[name]), shape(public(WorkflowHandle)[name])
+    if isinstance(of_contract, str):
+        assert of_engine == of_contract
+        return
+    left = {"instance": {"by"}, "describe": {"by"}, "result": {"by"}, "resume": {"timeout"}}.get(
+        name.removeprefix("a"), set()
+    )
+    assert of_engine == (of_contract[0], [one for one in of_contract[1] if one[0] not in left])
 
 
 @pytest.mark.parametrize(

@@ -100,11 +100,11 @@ def within_savepoint(place: Place) -> Any:
     return place.storage.savepoint()
 
 
-def within_attempt(place: Place) -> Any:
-    return place.storage.attempt()
+def within_checked_savepoint(place: Place) -> Any:
+    return place.storage.checked_savepoint()
 
 
-BLOCKS = [within_transaction, within_savepoint, within_attempt]
+BLOCKS = [within_transaction, within_savepoint, within_checked_savepoint]
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -42,7 +42,7 @@ class MemoryRunStorage(MemoryWrites):
         return self.undo_log.block()
 
     savepoint = transaction
-    attempt = transaction  # there are no constraints that could be deferred
+    checked_savepoint = transaction  # there are no constraints that could be deferred
 
     def on_commit(self, callback: Callable[[], None]) -> None:
         self.undo_log.on_commit(callback)

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.handle import RESULT_TIMEOUT
 from temporalex_django.errors import (
     InvalidId,
     NotConfigured,
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.facade import Startable
     from temporalex_django.graph.standalone.engine import Engine
 
-DEFAULT_TIMEOUT = 30.0
-
 
 class EngineHandle:
-    """One instance of an engine: the one that was begun last of its id, workflow and version."""
+    """One instance of an engine: the one that was begun last of its id, workflow and version.
+
+    No ``WorkflowHandle``: here are no runs, histories, messages or permissions. What it has of that one takes the same
+    arguments, without those that it would have to ignore, and does the same.
+    """
 
     def __init__(self, engine: Engine, instance: Instance) -> None:
         self.engine = engine
@@ -88,7 +91,7 @@ class EngineHandle:
         _refuse_kept(f"cancel of {self.id}", reason=reason or None, by=by)
         self.engine.runner.cancel(self.id, **self._where)
 
-    def result(self, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
+    def result(self, timeout: float | None = RESULT_TIMEOUT) -> dict[str, Any]:
         """The data of its steps by their keys; waits so many seconds, None is for ever.
 
         Raises ``WorkflowFailed``, ``WorkflowCancelled``, ``ResultTimeout``.
@@ -111,7 +114,7 @@ class EngineHandle:
         """``cancel`` for async code."""
         await asyncio.to_thread(self.cancel, reason, by=by)
 
-    async def aresult(self, timeout: float | None = DEFAULT_TIMEOUT) -> dict[str, Any]:
+    async def aresult(self, timeout: float | None = RESULT_TIMEOUT) -> dict[str, Any]:
         """``result`` for async code."""
         return await asyncio.to_thread(self.result, timeout)
 

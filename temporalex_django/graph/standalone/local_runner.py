@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+from temporalex_django.authoring.definition import DURATIONS
 from temporalex_django.authoring.people import decider, holds
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core import payloads
@@ -409,13 +410,12 @@ class LocalRunner:
 
 
 _OF_STEPS = ("atomic", "timeout", "heartbeat", "queue")
-_OF_CLASSES = ("execution_timeout", "run_timeout", "retention")
 
 
 def _refuse_options(cls: Any) -> None:
     """Raises ``NotConfigured`` for what is declared and would have no effect here."""
     asked = [f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _OF_STEPS if _declared(ref, name)]
-    asked += [name for name in _OF_CLASSES if getattr(cls, name) is not None]
+    asked += [name for name in DURATIONS if getattr(cls, name) is not None]
     if asked:
         raise NotConfigured(
             f"{cls.name} asks for {', '.join(asked)}: a local runner does not have that, run it on Django's backend"

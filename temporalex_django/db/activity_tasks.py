@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -184,7 +185,8 @@ class TaskStatements(ABC):
                     told(exc),
                     extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
                 )
-                broken.append(activity_policy.unknown(task, exc))
+                unread = replace(task, args=(), kwargs={}, options={})  # some of these are bytes still
+                broken.append(activity_policy.unknown(unread, exc))
         self.finish_tasks(broken)
         self._without_key([(task, exc) for task, exc in keyless if task.owner is not None])
         return readable

@@ -1,0 +1,426 @@
+"""The permission matrix: every operation, of every face, by everybody who could ask for it.
+
+Each table below has one row for each entry of a registry: the methods of handles and of the backend that take ``by=``,
+the operations of ``actions.registry``, the routes of REST, the pages of the admin, the subcommands with ``--as-user``.
+Who adds such an entry adds its row, one line::
+
+    "pause": Row(("pause_instance",), lambda call, by: call("why", by=by)),
+
+The permissions that it takes come first; then what does it, with what stands above each table; then which run it needs
+(``run=``, a key of ``matrix.RUNS``) and whether it is about one run at all (``of_run=False``). Each row is tried by
+five: anonymous, without a permission, who may look at runs only, with the permissions of the row alone, and of another
+tenant with all permissions there are. Who may not is refused in the way of the face, and nothing has changed; to the
+other tenant a run is not found (404, not 403).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.core.management import CommandError
+from django.core.management.base import CommandParser
+from django.test import RequestFactory, override_settings
+from django.urls import URLPattern, URLResolver
+
+from temporalex_django import WorkflowHandle, errors
+from temporalex_django.actions.base import Actor, storage
+from temporalex_django.actions.cancel import Cancel
+from temporalex_django.actions.move import Move
+from temporalex_django.actions.query import Query
+from temporalex_django.actions.registry import ACTIONS
+from temporalex_django.actions.resume import Resume
+from temporalex_django.actions.signal import SendSignal
+from temporalex_django.actions.signal_with_start import SignalWithStart
+from temporalex_django.actions.start import Start
+from temporalex_django.actions.targets import find
+from temporalex_django.actions.terminate import Terminate
+from temporalex_django.actions.update import SendUpdate
+from temporalex_django.client import DatabaseBackend
+from temporalex_django.management.commands.temporalex import Command
+from temporalex_django.models import Instance
+from temporalex_django.rest import urls
+from tests.settings import FOLDER
+from tests.support.client_flows import Basket
+from tests.support.matrix import ASKING, POLICY, Row, api, browser, command, objects, standing, worker
+
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.usefixtures("_tenants"),
+]
+
+LOOK, SEE = ("view_instance",), ("view_instance", "view_payload")
+
+
+@pytest.fixture
+def _tenants() -> Iterator[None]:
+    with override_settings(TEMPORALEX={"ACCESS_POLICY": POLICY}):
+        yield
+
+
+# -- code ------------------------------------------------------------------------------------------------------------
+
+#: Methods of handles and of the backend: ``call`` is the method (of an async one, its sync twin), ``by`` the user.
+#: Messages take no permission here: code vouches for the sender, and the handler says who may send them.
+CODE = {
+    "signal": Row((), lambda call, by: call("note", 1, by=by)),
+    "update": Row((), lambda call, by: call("add", 5, by=by)),
+    "resume": Row((), lambda call, by: call("approved", by=by), "graph"),
+    "query": Row(("query_instance",), lambda call, by: call("items", by=by)),
+    "result": Row(SEE, lambda call, by: call(0, by=by), "ended"),
+    "instance": Row(SEE, lambda call, by: call(by=by), "graph"),
+    "describe": Row(LOOK, lambda call, by: call(by=by)),
+    "history": Row(LOOK, lambda call, by: call(by=by)),
+    "cancel": Row(("cancel_instance",), lambda call, by: call("why", by=by)),
+    "terminate": Row(("terminate_instance",), lambda call, by: call("why", by=by)),
+    "start": Row(("start_instance",), lambda call, by: call(Basket, None, id="red-2", by=by), of_run=False),
+    "signal_with_start": Row(
+        ("start_instance",), lambda call, by: call(Basket, "note", 1, None, id="red-2", by=by), of_run=False
+    ),
+}
+#: What of a handle is for code alone: it takes nobody's name.
+WITHOUT_BY = {"run_id", "run_ids", "status"}
+
+
+def methods() -> dict[str, Any]:
+    """By name; a twin that begins with ``a`` has the row of the other."""
+    found: dict[str, Any] = {}
+    for cls in (WorkflowHandle, DatabaseBackend):
+        for name, method in inspect.getmembers(cls, inspect.isfunction):
+            if not name.startswith("_") and "by" in inspect.signature(method).parameters:
+                found[name] = cls
+    return found
+
+
+def rows_of_methods() -> set[str]:
+    return {name for name in methods() if not (name.startswith("a") and name[1:] in methods())}
+
+
+def test_each_method_with_by_has_a_row() -> None:
+    require_rows("CODE", CODE, rows_of_methods())
+
+
+def test_each_method_of_a_handle_takes_by() -> None:
+    own = {name for name, _ in inspect.getmembers(WorkflowHandle) if not name.startswith("_")}
+    without = own - {name for name, cls in methods().items() if cls is WorkflowHandle}
+    assert without - {"id", "chain_id"} == WITHOUT_BY, "each method of a handle takes by="
+
+
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("name", methods())
+def test_code(name: str, asking: str) -> None:
+    row = CODE.get(name) or CODE[name[1:]]
+    handle, user = row.ready(), row.user(asking)
+    method = getattr(handle if methods()[name] is WorkflowHandle else DatabaseBackend(), name)
+    call = async_to_sync(method) if inspect.iscoroutinefunction(method) else method
+    before = standing()
+
+    if asking == "other tenant" and row.of_run:
+        for one in (handle, WorkflowHandle(handle.id), WorkflowHandle(handle.run_id)):
+            other = getattr(one, name)
+            with pytest.raises(errors.WorkflowNotFound):
+                row.do(async_to_sync(other) if inspect.iscoroutinefunction(other) else other, user)
+        assert standing() == before
+    elif asking == "other tenant":  # what he starts there is among nobody's runs, and he cannot signal it
+        with pytest.raises(errors.WorkflowNotFound) if name.endswith("with_start") else nullcontext():
+            row.do(call, user)
+    elif row.may(asking) or not row.takes:
+        row.do(call, user)
+    else:
+        with pytest.raises(errors.ActionNotPermitted, match=" that takes the permission |may not"):
+            row.do(call, user)
+        assert standing() == before
+
+
+# -- operations, from a face -----------------------------------------------------------------------------------------
+
+
+def red() -> Any:
+    return find(str(Instance.objects.get().pk), storage=storage())
+
+
+#: Operations as a face calls them, when it has found the run: ``by`` is the actor.
+OPERATIONS = {
+    "start": Row(("start_instance",), lambda by: Start(Basket, id="red-2", by=by), of_run=False),
+    "signal_with_start": Row(
+        ("start_instance", "signal_instance"),
+        lambda by: SignalWithStart(Basket, signal="note", id="red-2", by=by),
+        of_run=False,
+    ),
+    "signal": Row(("signal_instance",), lambda by: SendSignal(red(), signal="note", by=by)),
+    "update": Row(("update_instance",), lambda by: SendUpdate(red(), update="add", args=5, by=by)),
+    "resume": Row(("signal_instance",), lambda by: Resume(red(), event="approved", by=by), "graph"),
+    "query": Row(("query_instance",), lambda by: Query(red(), query="items", by=by)),
+    "cancel": Row(("cancel_instance",), lambda by: Cancel(red(), reason="why", by=by)),
+    "terminate": Row(("terminate_instance",), lambda by: Terminate(red(), reason="why", by=by)),
+    "move": Row(("terminate_instance",), lambda by: Move(red(), version=2, by=by), "moving"),
+}
+
+
+def test_each_operation_has_a_row() -> None:
+    require_rows("OPERATIONS", OPERATIONS, set(ACTIONS))
+
+
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations(name: str, asking: str) -> None:
+    row = OPERATIONS[name]
+    row.ready()
+    by, before = Actor(user=row.user(asking), source="pages"), standing()
+
+    if row.may(asking):
+        row.do(by).execute()
+        assert standing() != before or name == "query"
+        return
+    wanted = errors.WorkflowNotFound if asking == "other tenant" and row.of_run else errors.ActionNotPermitted
+    with pytest.raises(wanted):
+        row.do(by).execute()
+    assert standing() == before
+
+
+# -- REST ------------------------------------------------------------------------------------------------------------
+
+#: Routes by method and name: ``send`` is given the body, ``at`` what is in the address beside the id, and ``?query``.
+REST = {
+    "GET instances": Row(LOOK, lambda send: send(), of_run=False),
+    "POST instances": Row(
+        ("start_instance",), lambda send: send({"workflow": "test.Basket", "id": "red-2"}), of_run=False
+    ),
+    "GET instance": Row(LOOK, lambda send: send()),
+    "GET events": Row(LOOK, lambda send: send()),
+    "GET result": Row(LOOK, lambda send: send(), "ended"),
+    "POST signal": Row(("signal_instance",), lambda send: send({"payload": 1}, at={"name": "note"})),
+    "POST update": Row(("update_instance",), lambda send: send({"args": 5}, at={"name": "add"})),
+    "GET update": Row(LOOK, lambda send: send(at={"name": "add"}, query="?id=known"), "updated"),
+    "POST query": Row(("query_instance",), lambda send: send({}, at={"name": "items"})),
+    "POST resume": Row(("signal_instance",), lambda send: send({"event": "approved"}), "graph"),
+    "POST cancel": Row(("cancel_instance",), lambda send: send({"reason": "why"})),
+    "POST terminate": Row(("terminate_instance",), lambda send: send({"reason": "why"})),
+}
+
+
+def patterns(found: list[Any]) -> Iterator[URLPattern]:
+    for one in found:
+        if isinstance(one, URLResolver):
+            yield from patterns(one.url_patterns)
+        else:
+            yield one
+
+
+def routes() -> dict[str, str]:
+    """Addresses of REST by method and name."""
+    found = {}
+    for pattern in patterns(urls.urlpatterns):
+        view: Any = pattern.callback
+        verbs = getattr(view, "actions", None) or [m for m in view.cls.http_method_names if hasattr(view.cls, m)]
+        for verb in set(verbs) - {"head", "options"}:
+            found[f"{verb.upper()} {pattern.name}"] = f"/api/{pattern.pattern}"
+    return found
+
+
+def test_each_route_of_rest_has_a_row() -> None:
+    require_rows("REST", REST, set(routes()))
+
+
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("name", REST)
+def test_rest(name: str, asking: str) -> None:
+    row = REST[name]
+    run = row.ready()
+    client, before = api(row.user(asking)), standing()
+
+    def send(body: Any = None, *, at: Any = (), query: str = "") -> Any:
+        address = filled(routes()[name], {"id": run.id, **dict(at)}) + query
+        return getattr(client, name.partition(" ")[0].lower())(address, body, format="json")
+
+    answer = row.do(send)
+    text = f"{answer.status_code} {answer.content.decode()[:500]}"
+    if row.may(asking):
+        assert answer.status_code < 400, text
+        return
+    if asking == "anonymous":
+        assert answer.status_code in (401, 403), text
+    elif asking != "other tenant":
+        assert answer.status_code == 403, text
+    elif row.of_run:
+        assert answer.status_code == 404, text
+    else:
+        assert answer.status_code in (200, 403), text
+        assert run.id not in text
+    assert standing() == before
+
+
+# -- the admin -------------------------------------------------------------------------------------------------------
+
+#: Pages by model and name, and what is chosen in lists: ``page`` is given what its address names (a key of
+#: ``matrix.objects``), and what is posted.
+ADMIN = {
+    "instance changelist": Row(LOOK, lambda page: page(), of_run=False),
+    "instance change": Row(LOOK, lambda page: page("run")),
+    "instance history": Row(LOOK, lambda page: page("run")),
+    "instance delete": Row(None, lambda page: page("run")),
+    "instance add": Row(None, lambda page: page(), of_run=False),
+    "operatoraction changelist": Row(("view_operatoraction",), lambda page: page(), "acted", of_run=False),
+    "operatoraction change": Row(("view_operatoraction",), lambda page: page("action"), "acted"),
+    "operatoraction history": Row(("view_operatoraction",), lambda page: page("action"), "acted"),
+    "operatoraction delete": Row(None, lambda page: page("action"), "acted"),
+    "operatoraction add": Row(None, lambda page: page(), of_run=False),
+    "worker changelist": Row(("view_worker",), lambda page: page(), of_run=False),
+    "worker change": Row(("view_worker",), lambda page: page("worker"), of_run=False),
+    "worker history": Row(("view_worker",), lambda page: page("worker"), of_run=False),
+    "worker delete": Row(None, lambda page: page("worker"), of_run=False),
+    "worker add": Row(None, lambda page: page(), of_run=False),
+}
+
+
+def pages() -> dict[str, str]:
+    """Addresses of the admin by model and name; those without a name only lead on to others."""
+    found, request = {}, RequestFactory().get("/")
+    request.user = get_user_model()(is_superuser=True, is_staff=True, is_active=True)
+    for model, one in admin.site._registry.items():
+        name, base = model._meta.model_name, f"/admin/temporalex_django/{model._meta.model_name}/"
+        if model._meta.app_label == "temporalex_django":
+            for pattern in patterns(one.get_urls()):
+                if pattern.name:
+                    short = pattern.name.removeprefix("temporalex_django_").removeprefix(f"{name}_")
+                    found[f"{name} {short}"] = f"{base}{pattern.pattern}"
+            found |= {f"{name} chosen {action}": base for action in one.get_actions(request)}
+    return found
+
+
+def test_each_page_of_the_admin_has_a_row() -> None:
+    require_rows("ADMIN", ADMIN, set(pages()))
+
+
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("name", ADMIN)
+def test_admin(name: str, asking: str) -> None:
+    row = ADMIN[name]
+    run = row.ready()
+    worker()
+    there, client = objects(), browser(row.user(asking))
+    before = standing()
+
+    def page(what: str | None = None, data: Any = None, *, keys: Any = there) -> Any:
+        address = filled(pages()[name], {} if what is None else {"object_id": keys[what]})
+        return client.get(address) if data is None else client.post(address, data)
+
+    answer = row.do(page)
+    text = f"{answer.status_code} {answer.headers.get('Location', '')} {answer.content.decode()[:500]}"
+    if asking == "anonymous":
+        assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/admin/login/"), text
+    elif row.may(asking):
+        assert answer.status_code in (200, 302), text
+        return
+    elif asking != "other tenant" or row.takes is None:
+        assert answer.status_code == 403 or (asking == "other tenant" and answer.status_code == 302), text
+    elif row.of_run:
+        nowhere = row.do(lambda what=None, data=None: page(what, data, keys=NOWHERE))
+        assert (answer.status_code, answer.headers.get("Location")) == (
+            nowhere.status_code,
+            nowhere.headers.get("Location"),
+        )
+        assert answer.status_code in (302, 404), text
+        assert run.id not in text
+    else:
+        assert answer.status_code in (200, 302), text
+        assert run.id not in answer.content.decode()
+    assert standing() == before
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+#: Subcommands with ``--as-user``: ``run`` is given the other arguments, and ``ref``, the id of the run,
+#: stands beside it.
+COMMANDS = {
+    "export": Row(SEE, lambda run, ref: run(ref, "--output", str(FOLDER / "exported"))),
+    "graph": Row(LOOK, lambda run, ref: run("test.MatrixChoice", "--id", ref), "graph"),
+    "versions": Row(LOOK, lambda run, ref: run(), of_run=False),
+    "migrate": Row(
+        (*LOOK, "terminate_instance"),
+        lambda run, ref: run("test.MatrixMoving", "--from", "1", "--to", "2"),
+        "moving",
+        of_run=False,
+    ),
+}
+#: What nobody does in somebody's name: they show or change no run, or are a worker.
+FOR_OPERATORS = {"replay", "worker"}
+
+
+def commands() -> set[str]:
+    """Those that know the option."""
+    found = set()
+    for name, module in Command.subcommands.items():
+        parser = CommandParser()
+        module.add_arguments(parser)
+        if "--as-user" in parser._option_string_actions:
+            found.add(name)
+    return found
+
+
+def test_each_subcommand_has_a_row() -> None:
+    require_rows("COMMANDS", COMMANDS, commands())
+    others = set(Command.subcommands) - commands()
+    assert others == FOR_OPERATORS, "a subcommand that shows or changes runs takes --as-user (management.as_user)"
+
+
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands(name: str, asking: str) -> None:
+    row = COMMANDS[name]
+    ref = row.ready().id
+    user, before = row.user(asking), standing()
+
+    def run(*arguments: str) -> str:
+        return command(name, *arguments, "--as-user", user.get_username() or "nobody-there")
+
+    if row.may(asking):
+        row.do(run, ref)
+        return
+    if asking != "other tenant" or row.of_run:
+        says = {"anonymous": "no such user", "other tenant": "no run"}.get(asking, "takes the permission")
+        with pytest.raises(CommandError, match=says):
+            row.do(run, ref)
+    else:
+        assert ref not in row.do(run, ref)
+    assert standing() == before
+
+
+# -- what they share -------------------------------------------------------------------------------------------------
+
+NOWHERE = {"run": uuid.uuid4(), "action": 0, "worker": uuid.uuid4()}
+
+
+def filled(address: str, names: dict[str, Any]) -> str:
+    """An address with what its route names."""
+    for name, value in names.items():
+        address = re.sub(rf"<(\w+:)?{name}>", str(value), address)
+    assert "<" not in address, f"{address}: the row says nothing for what is left in it"
+    return address
+
+
+def require_rows(table: str, rows: dict[str, Row], there: set[str]) -> None:
+    missing, gone = sorted(there - set(rows)), sorted(set(rows) - there)
+    says = f'"{missing[0] if missing else ""}": Row(("<permission>",), lambda ...: ...),'
+    assert not missing, (
+        f"{', '.join(missing)}: add a row to {table} in tests/integration/test_permission_matrix.py: {says}"
+    )
+    assert not gone, f"{', '.join(gone)}: there is no such entry any more, remove its row from {table}"
+
+
+@pytest.mark.parametrize(
+    ("table", "there"),
+    [(CODE, rows_of_methods), (OPERATIONS, lambda: ACTIONS), (REST, routes), (ADMIN, pages), (COMMANDS, commands)],
+)
+def test_an_entry_without_a_row_fails_with_what_to_add(table: dict[str, Row], there: Any) -> None:
+    rows = {name: table[name] for name in list(table)[1:]}
+    with pytest.raises(AssertionError, match=f'add a row to TABLE .*"{next(iter(table))}": Row'):
+        require_rows("TABLE", rows, set(there()))

@@ -1,0 +1,204 @@
+"""Who asks in the permission matrix, and the runs that he is after."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser, Permission
+from django.core.management import call_command
+from django.db.models import QuerySet
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from temporalex_django import Approval, Done, GraphWorkflow, Unique, VersionedWorkflow, WorkflowHandle
+from temporalex_django.access import AccessPolicy
+from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
+from tests.support.client_flows import Basket, drain
+from tests.support.people import stored
+
+APP = "temporalex_django"
+#: Everybody but the one with the right permission is to be refused, each in the way of the face.
+ASKING = ("anonymous", "no permission", "view only", "right", "other tenant")
+
+POLICY = f"{__name__}.Tenants"
+
+
+class Tenants(AccessPolicy):
+    """All runs are of the tenant *red*: of ``red-ann``, as their ids begin, and not of ``blue-ann``."""
+
+    def narrow(self, user: Any, runs: QuerySet[Instance]) -> QuerySet[Instance]:
+        return runs.filter(workflow_id__startswith=user.username.partition("-")[0])
+
+
+decision = Approval(key="decision")
+
+
+class Choice(GraphWorkflow):
+    name = "test.MatrixChoice"
+    unique = Unique(key="redchoice")
+    initial = decision
+    transitions = {(decision, "approved"): Done, (decision, "rejected"): Done}
+
+
+class Moving(VersionedWorkflow):
+    """Runs of the old version, which is started by itself."""
+
+    name = "test.MatrixMoving"
+    current = 1
+
+    class V1(GraphWorkflow):
+        unique = Unique(key="redmoving")
+        initial = decision
+        transitions = {(decision, "approved"): Done, (decision, "rejected"): Done}
+
+    class V2(GraphWorkflow):
+        version = 2
+        unique = Unique(key="redmoving")
+        initial = decision
+        transitions = {(decision, "approved"): Done, (decision, "rejected"): Done}
+
+    versions = {1: V1, 2: V2}
+
+
+def _basket() -> WorkflowHandle[Any]:
+    return Basket.start(id="red-1")
+
+
+def _ended() -> WorkflowHandle[Any]:
+    basket = Basket.start(id="red-1")
+    drain()
+    basket.signal("checkout")
+    return basket
+
+
+def _updated() -> WorkflowHandle[Any]:
+    basket = Basket.start(id="red-1")
+    basket.update("add", 1, id="known")
+    return basket
+
+
+def _acted() -> WorkflowHandle[Any]:
+    basket = Basket.start(id="red-1")
+    basket.terminate("enough")
+    return basket
+
+
+#: What a row may be about: a run of the tenant *red*.
+RUNS: dict[str, Callable[[], WorkflowHandle[Any]]] = {
+    "basket": _basket,
+    "ended": _ended,
+    "updated": _updated,
+    "acted": _acted,
+    "graph": lambda: Choice.start("1"),
+    "moving": lambda: Moving.start("1"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of one face.
+
+    ``do`` gets what the table says and does it to the run that ``RUNS[run]`` makes. ``takes`` names
+    all permissions that it takes (code names of ours, or ``app.codename``): none, and whoever is logged in may; None:
+    nobody may. ``of_run``: it is about one run, which is not found for other tenants; what is not gives them what is
+    theirs.
+    """
+
+    takes: tuple[str, ...] | None
+    do: Callable[..., Any]
+    run: str = "basket"
+    of_run: bool = True
+
+    def user(self, asking: str) -> Any:
+        """A user of that kind, who is staff; other tenants may do everything among their own runs."""
+        match asking:
+            case "anonymous":
+                return AnonymousUser()
+            case "no permission":
+                return _staff("red-nobody")
+            case "view only":
+                return _staff("red-viewer", f"{APP}.view_instance")
+            case "right":
+                return _staff("red-right", *map(_full, self.takes or ()))
+        other = _staff("blue-ann")
+        other.user_permissions.set(Permission.objects.all())
+        return type(other).objects.get(pk=other.pk)
+
+    def may(self, asking: str) -> bool:
+        """Whether somebody of that kind, of the tenant itself and logged in, is let through."""
+        if self.takes is None or asking == "anonymous":
+            return False
+        seen = {f"{APP}.view_instance"} if asking == "view only" else set()
+        return asking == "right" or set(map(_full, self.takes)) <= seen
+
+    def ready(self) -> WorkflowHandle[Any]:
+        """The run, with nothing left to do for a worker."""
+        handle = RUNS[self.run]()
+        drain()
+        return handle
+
+
+def _full(permission: str) -> str:
+    return permission if "." in permission else f"{APP}.{permission}"
+
+
+def _staff(name: str, *permissions: str) -> Any:
+    user = stored(name, *permissions)
+    user.is_staff = True
+    user.save()
+    return user
+
+
+def standing() -> tuple[Any, ...]:
+    """All that an operation could change; what somebody was refused is noted elsewhere."""
+    done = OperatorAction.objects.exclude(details__has_key="denied")
+    return (
+        [*Instance.objects.order_by("pk").values_list("pk", "status", "version")],
+        [*Chain.objects.order_by("pk").values_list("pk", "closed", "run_id", "due_at")],
+        Message.objects.count(),
+        HistoryEvent.objects.count(),
+        done.count(),
+    )
+
+
+def objects() -> dict[str, Any]:
+    """Keys of what the admin has pages of: the run, an action on it, a worker; the first of each."""
+    there = {"run": Instance, "action": OperatorAction, "worker": Worker}
+    found = {name: model._default_manager.order_by("pk").first() for name, model in there.items()}
+    return {name: None if one is None else one.pk for name, one in found.items()}
+
+
+def worker() -> Worker:
+    """One that is there."""
+    now = timezone.now()
+    return Worker.objects.create(
+        id=uuid.uuid4(), epoch=1, kind="worker", host="h", pid=1, queues=[], workflows={}, started_at=now,
+        beat_at=now, expires_at=now,
+    )  # fmt: skip
+
+
+def api(user: Any) -> APIClient:
+    """A client of REST."""
+    client = APIClient(raise_request_exception=False)
+    client.force_authenticate(user if user.is_authenticated else None)
+    return client
+
+
+def browser(user: Any) -> Client:
+    """A client of the admin."""
+    client = Client(raise_request_exception=False)
+    if user.is_authenticated:
+        client.force_login(user)
+    return client
+
+
+def command(*arguments: str) -> str:
+    """What ``manage.py temporalex`` prints."""
+    out = io.StringIO()
+    call_command("temporalex", *arguments, stdout=out)
+    return out.getvalue()

@@ -2,8 +2,10 @@
 
 Each table below has one row for each entry of a registry: the methods of handles and of the backend that take ``by=``,
 the operations of ``actions.registry``, the routes of REST, the pages of the admin, the subcommands with ``--as-user``.
-Who adds such an entry adds its row, one line::
+Who adds such an entry adds its row, one line; for what operators do (``registry.STEERING``) one in ``STEERED``,
+which is for all faces but code, and one for its method in ``CODE``::
 
+    "pause": Row(("pause_instance",), dict),
     "pause": Row(("pause_instance",), lambda call, by: call("why", by=by)),
 
 The permissions that it takes come first; then what does it, with what stands above each table; then which run it needs
@@ -20,6 +22,8 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,16 +37,14 @@ from django.urls import URLPattern, URLResolver
 
 from temporalex_django import WorkflowHandle, errors
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.move import Move
 from temporalex_django.actions.query import Query
-from temporalex_django.actions.registry import ACTIONS
+from temporalex_django.actions.registry import ACTIONS, STEERING
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
 from temporalex_django.actions.targets import find
-from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import SendUpdate
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
@@ -159,13 +161,26 @@ OPERATIONS = {
     "update": Row(("update_instance",), lambda by: SendUpdate(red(), update="add", args=5, by=by)),
     "resume": Row(("signal_instance",), lambda by: Resume(red(), event="approved", by=by), "graph"),
     "query": Row(("query_instance",), lambda by: Query(red(), query="items", by=by)),
-    "cancel": Row(("cancel_instance",), lambda by: Cancel(red(), reason="why", by=by)),
-    "terminate": Row(("terminate_instance",), lambda by: Terminate(red(), reason="why", by=by)),
     "move": Row(("terminate_instance",), lambda by: Move(red(), version=2, by=by), "moving"),
 }
 
+#: What operators do to a run (``registry.STEERING``), in each face: ``do`` gives the arguments beside the reason, seq
+#: among them where it is about an activity or a timer.
+STEERED = {
+    "cancel": Row(("cancel_instance",), dict),
+    "terminate": Row(("terminate_instance",), dict),
+}
+
+
+def steering(name: str) -> Any:
+    return lambda by: STEERING[name](red(), reason="why", by=by, **STEERED[name].do())
+
+
+OPERATIONS |= {name: replace(row, do=steering(name)) for name, row in STEERED.items()}
+
 
 def test_each_operation_has_a_row() -> None:
+    require_rows("STEERED", STEERED, set(STEERING))
     require_rows("OPERATIONS", OPERATIONS, set(ACTIONS))
 
 
@@ -202,9 +217,18 @@ REST = {
     "GET update": Row(LOOK, lambda send: send(at={"name": "add"}, query="?id=known"), "updated"),
     "POST query": Row(("query_instance",), lambda send: send({}, at={"name": "items"})),
     "POST resume": Row(("signal_instance",), lambda send: send({"event": "approved"}), "graph"),
-    "POST cancel": Row(("cancel_instance",), lambda send: send({"reason": "why"})),
-    "POST terminate": Row(("terminate_instance",), lambda send: send({"reason": "why"})),
 }
+
+
+def steered_in_rest(name: str) -> Any:
+    def do(send: Any) -> Any:
+        given = STEERED[name].do()
+        return send({"reason": "why", **given}, at={"seq": given.pop("seq")} if "seq" in given else {})
+
+    return do
+
+
+REST |= {f"POST {name}": replace(row, do=steered_in_rest(name)) for name, row in STEERED.items()}
 
 
 def patterns(found: list[Any]) -> Iterator[URLPattern]:
@@ -260,12 +284,17 @@ def test_rest(name: str, asking: str) -> None:
 
 # -- the admin -------------------------------------------------------------------------------------------------------
 
-#: Pages by model and name, and what is chosen in lists: ``page`` is given what its address names (a key of
-#: ``matrix.objects``), and what is posted.
+#: Pages by model and name (what is posted to one of them has a row of its own that ends with "post"), and what is
+#: chosen in lists: ``page`` is given what its address names (a key of ``matrix.objects``), what is posted, and a query.
 ADMIN = {
     "instance changelist": Row(LOOK, lambda page: page(), of_run=False),
     "instance change": Row(LOOK, lambda page: page("run")),
     "instance history": Row(LOOK, lambda page: page("run")),
+    "instance message": Row(LOOK, lambda page: page("run", query="?kind=signal&name=note")),
+    "instance message post": Row(
+        (*LOOK, "signal_instance"),
+        lambda page: page("run", {"token": "1", "payload": "1"}, query="?kind=signal&name=note"),
+    ),
     "instance delete": Row(None, lambda page: page("run")),
     "instance add": Row(None, lambda page: page(), of_run=False),
     "operatoraction changelist": Row(("view_operatoraction",), lambda page: page(), "acted", of_run=False),
@@ -281,6 +310,25 @@ ADMIN = {
 }
 
 
+def steered_in_the_admin(name: str, *, posted: bool) -> Any:
+    def do(page: Any) -> Any:
+        given = STEERED[name].do()
+        query = f"?seq={given.pop('seq')}" if "seq" in given else ""
+        data = {"token": "1", "reason": "why", **{f"input_{key}": value for key, value in given.items()}}
+        return page("run", data if posted else None, query=query)
+
+    return do
+
+
+def steered_pages() -> dict[str, Row]:
+    found = {}
+    for name, row in STEERED.items():
+        found[f"instance do {name}"] = replace(row, takes=LOOK, do=steered_in_the_admin(name, posted=False))
+        takes = (*LOOK, *(row.takes or ()))
+        found[f"instance do {name} post"] = replace(row, takes=takes, do=steered_in_the_admin(name, posted=True))
+    return found
+
+
 def pages() -> dict[str, str]:
     """Addresses of the admin by model and name; those without a name only lead on to others."""
     found, request = {}, RequestFactory().get("/")
@@ -291,13 +339,19 @@ def pages() -> dict[str, str]:
             for pattern in patterns(one.get_urls()):
                 if pattern.name:
                     short = pattern.name.removeprefix("temporalex_django_").removeprefix(f"{name}_")
-                    found[f"{name} {short}"] = f"{base}{pattern.pattern}"
+                    address = f"{base}{pattern.pattern}"
+                    each = {f" {action}": action for action in STEERING} if "<slug:action>" in address else {"": ""}
+                    found |= {f"{name} {short}{k}": address.replace("<slug:action>", v) for k, v in each.items()}
             found |= {f"{name} chosen {action}": base for action in one.get_actions(request)}
     return found
 
 
+if "instance do cancel" in pages():
+    ADMIN |= steered_pages()
+
+
 def test_each_page_of_the_admin_has_a_row() -> None:
-    require_rows("ADMIN", ADMIN, set(pages()))
+    require_rows("ADMIN", {name.removesuffix(" post"): row for name, row in ADMIN.items()}, set(pages()))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -309,8 +363,9 @@ def test_admin(name: str, asking: str) -> None:
     there, client = objects(), browser(row.user(asking))
     before = standing()
 
-    def page(what: str | None = None, data: Any = None, *, keys: Any = there) -> Any:
-        address = filled(pages()[name], {} if what is None else {"object_id": keys[what]})
+    def page(what: str | None = None, data: Any = None, *, query: str = "", keys: Any = there) -> Any:
+        named = {} if what is None else dict.fromkeys(("object_id", "run_id"), keys[what])
+        address = filled(pages()[name.removesuffix(" post")], named) + query
         return client.get(address) if data is None else client.post(address, data)
 
     answer = row.do(page)
@@ -318,12 +373,12 @@ def test_admin(name: str, asking: str) -> None:
     if asking == "anonymous":
         assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/admin/login/"), text
     elif row.may(asking):
-        assert answer.status_code in (200, 302), text
+        assert answer.status_code == (302 if name.endswith(" post") else 200), text
         return
     elif asking != "other tenant" or row.takes is None:
         assert answer.status_code == 403 or (asking == "other tenant" and answer.status_code == 302), text
     elif row.of_run:
-        nowhere = row.do(lambda what=None, data=None: page(what, data, keys=NOWHERE))
+        nowhere = row.do(partial(page, keys=NOWHERE))
         assert (answer.status_code, answer.headers.get("Location")) == (
             nowhere.status_code,
             nowhere.headers.get("Location"),

@@ -107,7 +107,8 @@ class Action(ABC, Generic[T]):
         And ``NestingError`` inside workflow code.
         """
         refuse_inside_workflow(self.name)
-        access.admit(self.by.user, self.asked, alias=self.storage.alias, run=self.row)
+        if self.by.user is not None:
+            access.admit(self.by.user, self.asked, alias=self.storage.alias, run=self.row)
 
     @property
     def asked(self) -> access.Operation:

@@ -101,6 +101,10 @@ class ActionOnRun(Action[T]):
     def row(self) -> Instance:
         return self.target.row
 
+    @property
+    def of_workflow(self) -> str:
+        return self.target.workflow
+
 
 def find(
     ref: str,

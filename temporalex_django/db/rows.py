@@ -21,7 +21,7 @@ from django.db import models
 
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import AttemptFailure
-from temporalex_django.db.dialects.base import Columns, Dialect
+from temporalex_django.db.dialects.base import Columns, Mark
 from temporalex_django.engine.starts import RunStart
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker
 
@@ -122,9 +122,9 @@ class Pick:
         """The body of a statement that inserts ``v``."""
         return self.table.insert({name: name for name in self.picked}, "from v")
 
-    def insert_marked(self, sql: Dialect, source: str, **instead: str) -> str:
+    def insert_marked(self, mark: Mark, source: str, **instead: str) -> str:
         """A statement that inserts parameters; ``instead`` are expressions for columns that have none."""
-        values = {name: instead.get(name) or sql.mark(self.table.kinds[name]) for name in self.picked}
+        values = {name: instead.get(name) or mark(self.table.kinds[name]) for name in self.picked}
         return self.table.insert(values, source)
 
     def update(self, *by: str, only: str = "", **also: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from django.db import DatabaseError, connections, models, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.senders import Sender
-from temporalex_django.db.dialects.base import dialect_for
+from temporalex_django.db.dialects.base import Mark, dialect_for
 from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, new_run
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
@@ -122,13 +123,8 @@ def _insert_both(start: NewStart, started: Started, storage: DjangoStorage, wide
     test, test_parameters = wide
     sql = storage.sql
     now, clock = sql.instant(storage.clock, live=True)
-    later = f"{now} + %s * interval '1 second'"
-    deadline, expires = (
-        "null::timestamptz" if seconds is None else later for seconds in (start.first_timeout, start.execution_timeout)
-    )
-    chain = NEW_CHAIN.insert_marked(sql, f"where {test}" if test else "", due_at=now, deadline=deadline)
-    run = NEW_RUN.insert_marked(sql, "from c", created_at=now, expires_at=expires)
-    statement = f"with c as ({chain} {_UNLESS_OPEN} returning id) {run}"
+    has_deadline, expires = start.first_timeout is not None, start.execution_timeout is not None
+    statement = _both(sql.mark, test, now, has_deadline=has_deadline, expires=expires)
     values = _run_row(start, started, storage.alias)
     parameters: list[Any] = [*started, start.queue, *clock]
     parameters += [] if start.first_timeout is None else [*clock, start.first_timeout]
@@ -146,17 +142,28 @@ def _insert_both(start: NewStart, started: Started, storage: DjangoStorage, wide
         return sql.execute(statement, parameters) == 1
 
 
+@lru_cache(maxsize=64)
+def _both(mark: Mark, test: str, now: str, *, has_deadline: bool, expires: bool) -> str:
+    """The statement that starts are sent with; there are few kinds of it."""
+    later, never = f"{now} + %s * interval '1 second'", "null::timestamptz"
+    deadline = later if has_deadline else never
+    chain = NEW_CHAIN.insert_marked(mark, f"where {test}" if test else "", due_at=now, deadline=deadline)
+    run = NEW_RUN.insert_marked(mark, "from c", created_at=now, expires_at=later if expires else never)
+    return f"with c as ({chain} {_UNLESS_OPEN} returning id) {run}"
+
+
 def _insert_one_by_one(start: NewStart, started: Started, storage: DjangoStorage, wide: tuple[str, list[Any]]) -> bool:
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
         chain = [*started, start.queue, now, start.deadline(now), start.open_key]
         done = storage.sql.execute(
-            f"{NEW_CHAIN.insert_marked(storage.sql, f'where {test or 1}')} {_UNLESS_OPEN}", [*chain, *test_parameters]
+            f"{NEW_CHAIN.insert_marked(storage.sql.mark, f'where {test or 1}')} {_UNLESS_OPEN}",
+            [*chain, *test_parameters],
         )
         if done == 1:
             values = _run_row(start, started, storage.alias, created_at=now, expires_at=start.expires_at(now))
-            storage.sql.execute(NEW_RUN.insert_marked(storage.sql, ""), list(values.values()))
+            storage.sql.execute(NEW_RUN.insert_marked(storage.sql.mark, ""), list(values.values()))
     return done == 1
 
 
@@ -179,9 +186,7 @@ def insert_message(
     another one).
     """
     now, clock = storage.sql.instant(storage.clock, live=True)
-    sql = _SENT.insert_marked(
-        storage.sql, f"from {CHAINS.name} c where c.id = %s", chain_id="c.id", queue="c.queue", created_at=now
-    )
+    sql = _sending(storage.sql.mark, now)
     who = (None, None) if sender is None else (sender.key, sender.name)
     sent = (kind, name, codec().encode(body), request_id, *who)
     parameters = [*sent, *clock, chain]
@@ -206,6 +211,12 @@ def insert_message(
     number, sent = before
     sent.require_same(request_id, Sent(kind, name, body, sender), exact=exact)
     return Inserted(number, False)
+
+
+@lru_cache(maxsize=8)
+def _sending(mark: Mark, now: str) -> str:
+    source = f"from {CHAINS.name} c where c.id = %s"
+    return _SENT.insert_marked(mark, source, chain_id="c.id", queue="c.queue", created_at=now)
 
 
 def sent_before(chain: UUID, request_id: str, *, storage: DjangoStorage) -> tuple[int, Sent] | None:

@@ -13,13 +13,15 @@ from temporalex_django.engine.storage import RunFacts, RunWrite, TaskState
 class TurnReport:
     """What a turn did. ``runs`` counts the runs that it took up; ``atomic`` names those that are due for phase 2.
 
-    ``claimed`` are the chains that it claimed, ``suspects`` others that were due and are to be taken one by one, since
-    their code ended a process. ``taken`` are the activities that were written as claimed.
+    ``claimed`` are the chains that it claimed, ``unbegun`` how many of them its time did not suffice for, ``suspects``
+    others that were due and are to be taken one by one, since their code ended a process. ``taken`` are the activities
+    that were written as claimed.
     """
 
     claimed: list[UUID] = field(default_factory=list)
     suspects: list[UUID] = field(default_factory=list)
     taken: list[TaskState] = field(default_factory=list)
+    unbegun: int = 0
     runs: int = 0
     tasks: int = 0
     writes: list[RunWrite] = field(default_factory=list)

@@ -161,6 +161,7 @@ class WorkflowEngine(Executors):
             at = time.monotonic()
             # of those that have long inboxes the first one goes on whatever the others took
             if index and at - begun > (_LATE if index == len(short) else _BUDGET):
+                report.unbegun += 1
                 continue
             until = max(begun + _BUDGET, at + _LEAST) if index >= len(short) else begun + _BUDGET
             write = self._written(step, steps[step], entries, errors, report, until=min(until, at + SHARE))

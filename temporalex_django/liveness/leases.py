@@ -65,7 +65,7 @@ class WorkerRow:
             now = self._measure(storage)
             lease = timedelta(seconds=get_settings().LEASE_SECONDS)
             storage.sql.execute(
-                _NEW.insert_marked(storage.sql, ""),
+                _NEW.insert_marked(storage.sql.mark, ""),
                 _NEW.stored(
                     (
                         *(self.id, self.epoch, self.kind, host(), os.getpid(), identity_of()),

@@ -51,6 +51,8 @@ _WRITERS_PAUSE = 0.005
 #: Something is due and could not be had: another worker has it locked, or is the one that has its class.
 _CONTENDED = 0.05
 _FRUITLESS_POLLS = 10
+#: It claims as many runs as its turns get done of late, and these at least.
+_FEWEST_RUNS = 20
 #: How long phase 2 of one poll goes on, and how long it leaves a run alone at most whose business rows others have
 #: locked.
 _PHASE_TWO = 0.1
@@ -133,6 +135,7 @@ class WorkerLoop:
             rebuilds=True,
             judges=partial(DatabaseJudge, self.alias),
         )
+        self._reach = self.storage.turn_size  # so many runs the last turns came to: more are not worth claiming
         self.turns = 0
         self.polls = 0  # looks at the tables that are over
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
@@ -197,7 +200,12 @@ class WorkerLoop:
 
     def _advance(self, capacity: Capacity, report: TurnReport) -> None:
         taker = Taker(owner=self.row.epoch, capacity=capacity, queues=self.queues)
-        self.engine.advance(limit=self.storage.turn_size, queues=self.queues, taker=taker, report=report)
+        limit = min(self.storage.turn_size, self._reach)
+        self.engine.advance(limit=limit, queues=self.queues, taker=taker, report=report)
+        if report.unbegun:
+            self._reach = max(report.runs + report.runs // 8, _FEWEST_RUNS)
+        elif len(report.claimed) >= limit:
+            self._reach = min(limit + limit // 4, self.storage.turn_size)
 
     def _capacity(self) -> Capacity:
         return Capacity() if self.quarantine.wanted else self.pool.capacity()

@@ -22,6 +22,10 @@ Columns = tuple[tuple[str, str], ...]
 Types = Sequence[str]
 
 
+#: Makes a placeholder for a value of a type.
+Mark = Callable[[str], str]
+
+
 class Dialect(Protocol):
     """Statements on Django's own connection of one alias: they take part in whatever transaction is open on it."""
 
@@ -43,7 +47,8 @@ class Dialect(Protocol):
     #: Tables have storage parameters.
     tunes_tables: bool
 
-    def mark(self, kind: str) -> str:
+    @staticmethod
+    def mark(kind: str) -> str:
         """A placeholder for a value of that type."""
 
     def begin(self) -> None:

@@ -58,14 +58,16 @@ def _jsons(values: Iterable[str | None]) -> list[bytes]:
 
 
 def _times(values: Iterable[datetime | None]) -> list[bytes]:
-    known: dict[datetime | None, bytes] = {None: _NULL}  # a turn writes the same moment again and again
-    parts = []
+    # a turn writes the same moment again and again; to know it by its hash would take longer than to encode it
+    last, part, parts = None, _NULL, []
     for v in values:
-        part = known.get(v)
-        if part is None:
-            assert v is not None
-            since = v - _EPOCH
-            part = known[v] = _INT8(8, (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+        if v is not last:
+            if v is None:
+                part = _NULL
+            else:
+                since = v - _EPOCH
+                part = _INT8(8, (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds)
+            last = v
         parts.append(part)
     return parts
 

@@ -45,7 +45,8 @@ class PostgresDialect:
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
-    def mark(self, kind: str) -> str:
+    @staticmethod
+    def mark(kind: str) -> str:
         return f"%s::{kind}"
 
     def begin(self) -> None:

@@ -27,7 +27,8 @@ class SqliteDialect:
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
-    def mark(self, kind: str) -> str:
+    @staticmethod
+    def mark(kind: str) -> str:
         del kind
         return "%s"
 

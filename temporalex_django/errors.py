@@ -488,15 +488,3 @@ class Cancelled(Control):
 
     Swallowing it turns the cancelled run into one that completes: do so only on purpose.
     """
-
-
-@final
-class _Blocked(Control):
-    """The activation cannot go on; ``error`` is the ordinary error that says why. User code must let it pass."""
-
-    error: TemporalexError
-
-
-@final
-class _Evicted(Control):
-    """The executor is being dropped from memory. Nothing that runs because of it is recorded."""

@@ -83,7 +83,7 @@ def advance(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
 
     After its commit signals go out and workers ring.
 
-    Tries a blocked run too. Never for a process without the class (``Target.code``): that would block the run.
+    Tries a blocked run too. Never for a process without the class (``RunTarget.code``): that would block the run.
     """
     report = engine(storage.alias).advance(limit=1, queues=(), chains=[target.chain_id], force=True)
     _follow_up(report, storage=storage)

@@ -1,4 +1,4 @@
-"""Send an update and wait for its outcome: in the caller's process where that is possible (page "Durability", 3.5)."""
+"""Send an update and wait for its outcome: in the caller's process where that is possible."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ class JudgedMessage(ActionOnRun[Any]):
 
 
 class SendUpdate(JudgedMessage):
-    """Gives the handler's response; see ``Message`` for where it runs and what it locks."""
+    """Gives the handler's response; see ``JudgedMessage`` for where it runs and what it locks."""
 
     name: ClassVar[str] = "update"
     permission: ClassVar[str] = "update_instance"
@@ -365,7 +365,7 @@ def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> Updat
 def outcome_of(target: RunTarget, update: str, update_id: str, *, storage: DjangoStorage, by: Actor = CODE) -> Any:
     """The response of an update that was sent before.
 
-    Raises what ``Update`` raises, ``WorkflowNotFound`` for an unknown id.
+    Raises what ``SendUpdate`` raises, ``WorkflowNotFound`` for an unknown id.
 
     Whoever sent it is told in any case, others when they may see payloads.
     """

@@ -12,7 +12,7 @@ from temporalex_django.core.mailbox import Signal
 from temporalex_django.core.port import Port
 from temporalex_django.core.results import Async, Err
 from temporalex_django.core.scheduler import Unit
-from temporalex_django.errors import Cancelled, Control, NestingError, WorkflowDefinitionError
+from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
 
 Hand = tuple[Signal, ...]
 Ended = Callable[[int, Any, BaseException | None, Hand], None]
@@ -85,7 +85,7 @@ class Parallel(_Branches):
         self._results: list[Any] = [None] * len(branches)
         self._hand: Hand = ()
         self._next = 0
-        self._control: BaseException | None = None
+        self._cancelled: Cancelled | None = None
         self._done = IVar(f"parallel of {len(branches)}")
 
     async def run(self) -> list[Any]:
@@ -100,9 +100,9 @@ class Parallel(_Branches):
             await self._done
             self.give_up(self._hand)
             raise
-        if self._control is not None:
+        if self._cancelled is not None:
             self.give_up(self._hand)
-            raise self._control
+            raise self._cancelled
         return self._results
 
     def _fill(self) -> None:
@@ -111,8 +111,8 @@ class Parallel(_Branches):
             self.start(self._next - 1, self._host, self._ended)
 
     def _ended(self, index: int, value: Any, error: BaseException | None, hand: Hand) -> None:
-        if isinstance(error, Control):
-            self._control = self._control or error
+        if isinstance(error, Cancelled):
+            self._cancelled = self._cancelled or error
         self._hand += hand
         self._results[index] = value if error is None else Err(error)
         self._fill()
@@ -147,12 +147,9 @@ class Race(_Branches):
             raise
         assert self._winner is not None
         value, error, hand = self._ends[self._winner]
-        control = next(
-            (e for _, e, _ in self._ends.values() if isinstance(e, Control) and not isinstance(e, Cancelled)), None
-        )
-        if control is not None or error is not None:
+        if error is not None:
             self.give_up(hand)
-            raise control or error  # type: ignore[misc] # one of them is set
+            raise error
         return self._winner, value
 
     def _ended(self, index: int, value: Any, error: BaseException | None, hand: Hand) -> None:
@@ -180,5 +177,5 @@ class Race(_Branches):
     def _lost(self, index: int, error: BaseException | None, hand: Hand) -> None:
         """An error of a loser goes to nobody; what it took stays for others."""
         self.port.dispatcher.put_back(hand)
-        if error is not None and not isinstance(error, Control):
+        if error is not None and not isinstance(error, Cancelled):
             self.port.standing.complain(f"branch {index} lost its race and", error)

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalex_django.core.failures import RunFailure, failure_of_run, message_of, name_of
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
-from temporalex_django.errors import Cancelled, Control, NestingError, PayloadError
+from temporalex_django.errors import Cancelled, NestingError, PayloadError
 
 
 def closing(value: Any, error: BaseException | None, *, plain: Callable[[Any, str], Any]) -> tuple[str, dict[str, Any]]:
@@ -17,7 +17,7 @@ def closing(value: Any, error: BaseException | None, *, plain: Callable[[Any, st
     """
     if isinstance(error, Cancelled):
         return "CancelWorkflow", {}
-    if isinstance(error, (Control, MemoryError, RecursionError)):
+    if isinstance(error, (MemoryError, RecursionError)):
         raise error
     if isinstance(error, RunFailure):
         return "FailWorkflow", error.attributes

@@ -22,7 +22,6 @@ from temporalex_django.core.unit_contexts import inherited
 from temporalex_django.errors import (
     ActionNotPermitted,
     Cancelled,
-    Control,
     NestingError,
     PayloadError,
     UpdateRejected,
@@ -226,9 +225,7 @@ class Handling:
 
     def failed(self, what: str, update: str | None, error: BaseException) -> None:
         """The error of a handler goes to whoever sent the update, or to the log. Raises what fails the activation."""
-        if isinstance(error, (MemoryError, RecursionError)) or (
-            isinstance(error, Control) and not isinstance(error, Cancelled)
-        ):
+        if isinstance(error, (MemoryError, RecursionError)):
             raise error
         if update is not None:
             name = self._open.pop(update)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.unit_contexts import inherited
-from temporalex_django.errors import Cancelled, Control, DeterminismViolation, NestingError, NotAwaited
+from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError, NotAwaited
 
 if TYPE_CHECKING:
     from temporalex_django.core.mailbox import Signal
@@ -350,9 +350,7 @@ def unheard(_what: object, _error: BaseException | None) -> None:
 
 def _is_fatal(error: BaseException | None) -> bool:
     """Whether the activation has failed with it, and not the unit."""
-    return isinstance(error, (MemoryError, RecursionError)) or (
-        isinstance(error, Control) and not isinstance(error, Cancelled)
-    )
+    return isinstance(error, (MemoryError, RecursionError))
 
 
 def not_awaited(unit: Unit) -> NotAwaited | None:

@@ -30,7 +30,7 @@ _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
 
 
 class InboxStatements(ABC):
-    """``Storage.inbox``. Locks nothing: the chains are locked."""
+    """``RunStorage.inbox``. Locks nothing: the chains are locked."""
 
     sql: Dialect
     inbox_page = _INBOX

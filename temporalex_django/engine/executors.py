@@ -49,7 +49,7 @@ class _Rebuild:
 
 
 class Executors:
-    """The half of an engine that has an executor for each run. ``hurried``: see ``Engine``."""
+    """The half of an engine that has an executor for each run. ``hurried``: see ``WorkflowEngine``."""
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from temporalex_django import activity
 from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.workers import pool as pool_module
 from temporalex_django.workers.pool import InlinePool, Pool
 from tests.support.waiting import wait_for
 
@@ -139,6 +141,25 @@ def pool() -> Iterator[Pool]:
     one.close()
 
 
+class Clock:
+    """That of a pool: what takes long and what is quick does not depend on how quick this machine is."""
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def monotonic(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    one = Clock()
+    monkeypatch.setattr(pool_module, "time", one)
+    return one
+
+
 def ends(pool: Pool, *tasks: TaskState) -> dict[int, TaskResult]:
     """Run these; their ends by the number of the task."""
     pool.submit(list(tasks))
@@ -171,22 +192,25 @@ def test_who_is_cancelled_while_he_runs_leaves_his_place_to_others_and_comes_too
     assert {r.task.id for r in pool.results()} == {after.id, *(t.id for t in later)}
 
 
-def test_nothing_is_taken_ahead_of_an_activity_one_attempt_of_which_takes_long(pool: Pool) -> None:
+def test_nothing_is_taken_ahead_of_an_activity_one_attempt_of_which_takes_long(pool: Pool, clock: Clock) -> None:
     ends(pool, *(task(held_up, None) for _ in range(20)))
     assert pool.capacity().ahead[held_up.name] > 0
 
     name = gate()
     slow = task(held_up, name)
     pool.submit([slow])
-    wait_for(lambda: held_up.name not in pool.capacity().ahead)
+    assert _gates[name][0].wait(30)
+    clock.at += 1.0
+    assert held_up.name not in pool.capacity().ahead
     assert pool.capacity().threads == 1
     _gates[name][1].set()
     wait_for(lambda: slow.id in {r.task.id for r in pool.results()})
+    assert held_up.name not in pool.capacity().ahead
     ends(pool, *(task(held_up, None) for _ in range(40)))
-    wait_for(lambda: held_up.name in pool.capacity().ahead)
+    assert held_up.name in pool.capacity().ahead
 
 
-def test_of_many_different_activities_that_are_quick_the_next_ones_are_taken_ahead(pool: Pool) -> None:
+def test_of_many_different_activities_that_are_quick_the_next_ones_are_taken_ahead(pool: Pool, clock: Clock) -> None:
     """As the steps of a large graph are, each of which runs once."""
     assert "new" not in taken(pool, "new", "new", "new")[2:]
     for _ in range(10):
@@ -195,11 +219,13 @@ def test_of_many_different_activities_that_are_quick_the_next_ones_are_taken_ahe
 
     name = gate()
     pool.submit([task(named(lambda: (_gates[name][0].set(), _gates[name][1].wait(30))))])
-    wait_for(lambda: len(taken(pool, "new", "new", "new")) < 3)
+    assert _gates[name][0].wait(30)
+    clock.at += 1.0
     assert taken(pool, "new", "new", "new") == ["new"]  # by the other thread
     _gates[name][1].set()
 
 
+@pytest.mark.usefixtures("clock")
 def test_what_is_taken_ahead_is_limited_for_all_activities_together(pool: Pool) -> None:
     many = [named(lambda: None) for _ in range(50)]
     ends(pool, *(task(act) for act in many))

@@ -22,7 +22,7 @@ def impatient(path: str, failures: int, *, own: bool) -> int:
     note(path, str(attempt))
     get_user_model().objects.create(username=f"impatient-{attempt}")
     with connection.cursor() as cursor:
-        cursor.execute("set local statement_timeout = '30ms'" if own else "select 1")
+        cursor.execute("set local statement_timeout = '300ms'" if own else "select 1")
         if attempt <= failures:
             cursor.execute("select pg_sleep(20)")
     return attempt

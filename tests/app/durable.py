@@ -69,7 +69,7 @@ def flaky(path: str, failures: int) -> int:
     return attempt
 
 
-@activity(heartbeat=1.0, retry=RetryPolicy(max_attempts=2, initial_interval=0.05))
+@activity(heartbeat=2.0, retry=RetryPolicy(max_attempts=2, initial_interval=0.05))
 def silent(path: str, hold: str) -> Any:
     context = activity_context()
     note(path, f"{context.attempt} {context.heartbeat_details}")

@@ -54,6 +54,11 @@ def _no_proxies(value: Any) -> bool:
     return False
 
 
+def _no_header(value: Any) -> bool:
+    """Whether that can be no name of a header."""
+    return value is not None and not (value.isascii() and value.replace("-", "").isalnum())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that can be set; each setting is a key of ``TEMPORALEX`` and has a default."""
@@ -150,6 +155,13 @@ class Settings:
         "`'unix'` is one that comes over a socket of the machine. Of everybody else `REMOTE_ADDR` is noted.",
         refuse=_no_proxies,
         kind=f"a list of addresses, networks ('10.0.0.0/8') and {UNIX!r}",
+    )
+    REQUEST_ID_HEADER: str | None = _setting(
+        "X-Request-ID",
+        "The header in which the web server, or a proxy, says the id of a request, for the audit. It is a claim of whoever sent it: 64 "
+        "letters, digits and `-_.:/+=@` of it are noted. None: none.",
+        refuse=_no_header,
+        kind="the name of a header",
     )
     LOCAL_RUNNER: bool | None = _setting(
         None, "Whether `runserver` runs workflows in threads of its own. None: under DEBUG it does."

@@ -246,6 +246,13 @@ class ActionNotPermitted(TemporalexError):
     next_step = "Ask for the permission that the message names."
 
 
+class FourEyes(ActionNotPermitted):
+    """Somebody else has to decide: this user started the run, or gave an approval in it."""
+
+    code = "four_eyes"
+    next_step = "Let another user with the role of the step decide."
+
+
 class ActionNotPossible(TemporalexError):
     """The run is not in a state in which this can be done to it."""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from temporalex_django.conf import UNIX, get_settings
 
+#: Of an id of a request.
+_LONGEST = 64
+_NO_ID = re.compile(r"[^A-Za-z0-9_.:/+=@-]")
 Address = IPv4Address | IPv6Address
 
 
@@ -25,6 +29,15 @@ def client_address(meta: Mapping[str, Any]) -> str | None:
         claims = str(meta.get("HTTP_X_FORWARDED_FOR") or "").split(",")
         here = _first_stranger(reversed(claims), networks, here)
     return None if here is None else str(here)
+
+
+def request_id(meta: Mapping[str, Any]) -> str:
+    """What the request is called by ``REQUEST_ID_HEADER``, without what no id has in it; empty where it has none."""
+    header = get_settings().REQUEST_ID_HEADER
+    if header is None:
+        return ""
+    claimed = str(meta.get(f"HTTP_{header.upper().replace('-', '_')}") or "")
+    return _NO_ID.sub("", claimed[:_LONGEST])
 
 
 def _first_stranger(claims: Iterable[str], networks: list[Any], here: Address | None) -> Address | None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from django.utils import timezone
 
 from temporalex_django import access, signals
+from temporalex_django.actions import audit
 from temporalex_django.authoring import people
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.people import APP, Person
@@ -24,7 +26,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core import current, payloads
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.errors import NestingError
+from temporalex_django.errors import ActionNotPermitted, NestingError
 from temporalex_django.models import Instance, OperatorAction
 
 logger = logging.getLogger("temporalex_django.actions")
@@ -46,6 +48,7 @@ class Actor:
     source: str = "code"
     address: str | None = None
     program: bool = False
+    request_id: str = ""
 
     @property
     def sender(self) -> Sender | None:
@@ -95,8 +98,18 @@ class Action(ABC, Generic[T]):
 
     def execute(self) -> T:
         """Raises ``ActionNotPermitted`` before anything is read or written, and what ``perform`` raises."""
-        self.check()
-        return self.perform()
+        with self.noting_denials():
+            self.check()
+            return self.perform()
+
+    @contextmanager
+    def noting_denials(self) -> Iterator[None]:
+        """What a person may not do is audited, when it is rolled back."""
+        try:
+            yield
+        except ActionNotPermitted as exc:
+            audit.denied(self.by, self.name, str(exc), run=self.row, workflow=self.of_workflow or "")
+            raise
 
     @abstractmethod
     def perform(self) -> T: ...
@@ -158,22 +171,21 @@ class Action(ABC, Generic[T]):
         self.storage.on_commit(lambda: self._announce(subject, reason))
         if not self.audited:
             return
-        user = self.by.user
         OperatorAction.objects.using(self.storage.alias).create(
             at=timezone.now(),
             action=self.name,
-            actor_id=getattr(user, "pk", None),
-            actor_name=str(user)[:200] if user is not None else "",
             run_id=subject.run_id,
             workflow=subject.workflow,
             workflow_id=subject.workflow_id,
             reason=reason,
-            source=self.by.source,
-            address=self.by.address,
             forced=self.forced,
             automatic=self.automatic,
             details=details,
+            **audit.of_actor(self.by),
         )
+        # what applications send all day in the names of their users is no administration
+        if getattr(self.by.user, "pk", None) is not None and not (self.ordinary and self.by.source == CODE.source):
+            audit.log_entry(self.by, self.name, subject.run_id, f"{subject.workflow} {subject.workflow_id}", reason)
 
     def _announce(self, subject: Subject, reason: str) -> None:
         ids = {"run_id": subject.run_id, "workflow": subject.workflow, "workflow_id": subject.workflow_id}

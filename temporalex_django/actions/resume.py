@@ -50,8 +50,8 @@ class Resume(JudgedMessage):
         # from a face a person needs the permission to signal; whether the step that matches has a role is known when it
         # is judged
         self.permitted = by.user is None or by.source == CODE.source or self._permits(by.user, target)
-        who = str(by.user) if by.user is not None else decided_by
-        request = requested(event, step=step, data=data, by=who, may=self.may, permitted=self.permitted)
+        who, key = (str(by.user), people.key_of(by.user)) if by.user is not None else (decided_by, "")
+        request = requested(event, step=step, data=data, by=who, key=key, may=self.may, permitted=self.permitted)
         super().__init__(target, message=event, body=request, id=None, timeout=timeout, mode="auto", by=by)
 
     def _permits(self, user: Person, target: RunTarget) -> bool:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django.db import models
 
 from temporalex_django import access
 from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain
 from temporalex_django.actions.targets import RunTarget
+from temporalex_django.authoring import people
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core import payloads
 from temporalex_django.db.starts import NewStart, insert_start, ring_on_commit
 from temporalex_django.engine.ids import uuid7
-from temporalex_django.errors import ActionNotPermitted, InvalidId, PayloadError
+from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, InvalidId, PayloadError
 from temporalex_django.graph.snapshot import first
 
 
@@ -75,10 +76,10 @@ class Start(Action[RunTarget]):
     def perform(self) -> RunTarget:
         cls = self.workflow
         new = self._new()
-        with self.together():
+        with self._told_of_his_own(new.workflow_id), self.together():
             started = insert_start(new, storage=self.storage)
             self.tell(Subject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new.workflow_id))
-            self._require_there(started.run_id)
+            self._require_there(pk=started.run_id)
         ring_on_commit(alias=self.storage.alias, queues=[new.queue])
         return RunTarget(
             chain_id=started.chain_id,
@@ -91,14 +92,23 @@ class Start(Action[RunTarget]):
             status="pending",
         )
 
-    def _require_there(self, run_id: UUID) -> None:
+    def _require_there(self, **run: Any) -> None:
         """Nobody starts from a face what there is not for him: a run among those of another tenant, say."""
         user = self.by.user
         if user is None or self.by.source == CODE.source:
             return
         narrowed = access.runs_for(user, alias=self.storage.alias)
-        if narrowed is not None and not narrowed.filter(pk=run_id).exists():
+        if narrowed is not None and not narrowed.filter(**run).exists():
             raise ActionNotPermitted(f"{user} may not start this {self.workflow.name}: it would not be among his runs")
+
+    @contextmanager
+    def _told_of_his_own(self, workflow_id: str) -> Iterator[None]:
+        """That an id is taken is told to who sees the run that has it; to others it sounds as if it were free."""
+        try:
+            yield
+        except AlreadyRunning:
+            self._require_there(workflow_id=workflow_id, closed_at=None)
+            raise
 
     def _new(self) -> NewStart:
         cls = self.workflow
@@ -112,7 +122,11 @@ class Start(Action[RunTarget]):
             args=args,
             generated=self.id is None and self.value is None,
             subject=self.subject,
-            snapshot=None if self.telemetry is None else first(cls, plain(self.telemetry, what="telemetry")),
+            snapshot=first(
+                cls,
+                telemetry=None if self.telemetry is None else plain(self.telemetry, what="telemetry"),
+                started_by=people.key_of(self.by.user),
+            ),
             **start_options(cls),
         )
 

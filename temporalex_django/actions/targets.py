@@ -10,6 +10,7 @@ from uuid import UUID
 from django.core.exceptions import EmptyResultSet
 from django.db.models import F, QuerySet
 
+from temporalex_django import access
 from temporalex_django.access import is_every
 from temporalex_django.actions.base import Action, Subject, storage
 from temporalex_django.authoring import workflow as workflows
@@ -105,6 +106,14 @@ class ActionOnRun(Action[T]):
     def of_workflow(self) -> str:
         return self.target.workflow
 
+    def check(self) -> None:
+        """Of an earlier run both are asked about: it is named, and the present one of its chain is meant."""
+        super().check()
+        target, alias = self.target, self.storage.alias
+        if self.by.user is not None and target.shown != target.run_id:
+            present = Instance.objects.using(alias).get(pk=target.run_id)
+            access.admit(self.by.user, self.asked, alias=alias, run=present)
+
 
 def find(
     ref: str,
@@ -134,7 +143,9 @@ def find(
     if version is not None:  # that of the present run: an older one of the chain may have been of that version
         own += " and c.run_id = i.id"
     if (run_id := as_run_id(ref)) is not None:
-        rows = storage.sql.select(f"{_SELECT} where i.id = %s{own}", [run_id, *narrowed], _TYPES)
+        # a run that was followed by another leads to that one: it is his, too
+        present = f" and c.run_id in ({there[0]})" if there[0] else ""
+        rows = storage.sql.select(f"{_SELECT} where i.id = %s{own}{present}", [run_id, *narrowed, *there[1]], _TYPES)
         if rows:
             return _target(rows[0], pinned=run_id)
     if workflow is not None:

@@ -15,11 +15,11 @@ from django.db import connections, transaction
 
 from temporalex_django import access
 from temporalex_django.actions import inline
-from temporalex_django.actions.base import CODE, Actor, plain
+from temporalex_django.actions.base import CODE, Actor, logger, plain
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
-from temporalex_django.authoring.viewing import EVERYTHING, View
+from temporalex_django.authoring.viewing import EVERYTHING, HIDDEN, View
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.names import check_message_id, check_name, shown
@@ -101,11 +101,16 @@ class JudgedMessage(ActionOnRun[Any]):
     async def aexecute(self) -> Any:
         """``execute`` that holds no thread while it waits."""
         first: UpdateStatus = await sync_to_async(self._checked_begin)()
-        return await sync_to_async(self._value)(first if first.ended else await await_for(self._look, self.deadline))
+        return await sync_to_async(self._valued)(first if first.ended else await await_for(self._look, self.deadline))
+
+    def _valued(self, found: UpdateStatus | None) -> Any:
+        with self.noting_denials():
+            return self._value(found)
 
     def _checked_begin(self) -> UpdateStatus:
-        self.check()
-        return self._begin()
+        with self.noting_denials():
+            self.check()
+            return self._begin()
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
@@ -304,9 +309,18 @@ class JudgedMessage(ActionOnRun[Any]):
         with self._connected():
             outcome = found.outcome if found is not None else self._standing().outcome
         try:
-            return self._view.answer(update_value(outcome, update_id=self.id, what=self._what), under=self.message)
+            return self._shown(update_value(outcome, update_id=self.id, what=self._what))
         except UpdateTimeout as exc:
             raise UpdateTimeout(f"{exc}{self._why()}", update_id=self.id, accepted=exc.accepted) from None
+
+    def _shown(self, value: Any) -> Any:
+        """The answer as he sees it. It is done: a policy that fails now hides it, and undoes nothing."""
+        try:
+            return self._view.answer(value, under=self.message)
+        except Exception as exc:  # noqa: BLE001 - a policy is the project's own
+            what = "%s is done; its answer is hidden, for the access policy failed: %s"
+            logger.error(what, self._what, type(exc).__name__)
+            return HIDDEN
 
     def _why(self) -> str:
         run = Instance.objects.using(self.storage.alias).filter(pk=self.target.run_id).values("blocked").first()

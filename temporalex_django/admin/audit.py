@@ -26,13 +26,19 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
 
     list_display = ("when", "action", "who", "of_run", "why", "source", "how")
     list_display_links = ("when", "action")
-    list_filter = (ActorFilter, ActionFilter, "forced")
+    list_filter = (ActorFilter, ActionFilter, "denied", "forced")
     list_select_related = False
     search_fields = ("workflow_id__startswith", "actor_name__startswith")
     search_help_text = _("Id of a run or name of a person, from its beginning")
     ordering = ("-id",)
     paginator = EstimatedPaginator
-    fields = (("at", "action", "how"), ("who", "source", "address"), ("of_run", "workflow"), "reason", "details")
+    fields = (
+        ("at", "action", "how"),
+        ("who", "source", "address", "request_id"),
+        ("of_run", "workflow"),
+        "reason",
+        "details",
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperatorAction]:
         """About the runs that there are for the user.
@@ -68,6 +74,8 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
 
     @admin.display(description=_("how"), ordering="forced")
     def how(self, action: OperatorAction) -> str:
+        if action.denied:
+            return str(_("denied"))
         return str(_("forced")) if action.forced else "–"
 
     @admin.display(description=_("run"))

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.actions.audit import READ
 from temporalex_django.actions.registry import ACTIONS
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.history.events import CLOSED_STATUSES
@@ -86,7 +87,7 @@ class ActionFilter(ChoicesFilter):
     column = "action"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        return [(name, name) for name in ACTIONS]
+        return [(name, name) for name in sorted({*ACTIONS, "view", READ})]
 
 
 class ActorFilter(admin.SimpleListFilter):

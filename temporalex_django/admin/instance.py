@@ -20,13 +20,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW, policy, runs_for, view_of
+from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import live_workers
 from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.filters import QueueFilter, StandingFilter, WorkflowFilter
 from temporalex_django.admin.messages import MessagePage, MessagePanel, panels
 from temporalex_django.admin.page import page_of
-from temporalex_django.admin.requests import user_of
+from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.steering import SteeringPage, tools
@@ -138,6 +139,12 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         """To the index, with a message."""
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
+    def require_view(self, request: HttpRequest, run: Instance) -> None:
+        """Raises ``PermissionDenied``, which the audit notes."""
+        if not self.has_view_permission(request, run):
+            audit.denied(actor_of(request), "view", "", run=run)
+            raise PermissionDenied
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -145,8 +152,11 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         run = self.run_for(request, unquote(object_id))
         if run is None:
             return self.no_such_run(request, object_id)
-        if not self.has_view_permission(request, run) or request.method not in ("GET", "HEAD"):
+        self.require_view(request, run)
+        if request.method not in ("GET", "HEAD"):
             raise PermissionDenied
+        if view_of(user_of(request), run).open:
+            audit.read(actor_of(request), run)
         context = {
             **self.admin_site.each_context(request),
             "title": run.workflow_id,

@@ -156,7 +156,7 @@ def _history(run: Instance, *, page: str, alias: str, view: View) -> tuple[list[
 
 def _row(event: HistoryEvent, view: View) -> Row:
     family = next((name for name, marks in _FAMILIES if any(mark in event.kind for mark in marks)), "plain")
-    data = _shown(event.data, view.attributes, view)
+    data = _shown(event.data, partial(view.attributes, kind=event.kind), view)
     return Row(seq=event.seq, kind=event.kind, family=family, summary=_summary(data), data=value(data))
 
 

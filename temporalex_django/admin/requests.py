@@ -8,7 +8,7 @@ from uuid import uuid4
 from django.core.cache import cache
 from django.http import HttpRequest
 
-from temporalex_django.actions.addresses import client_address
+from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor
 from temporalex_django.authoring.people import Person
 
@@ -23,7 +23,9 @@ def user_of(request: HttpRequest) -> Person:
 
 def actor_of(request: HttpRequest) -> Actor:
     """The same, as operations know him."""
-    return Actor(user=user_of(request), source="admin", address=client_address(request.META))
+    return Actor(
+        user=user_of(request), source="admin", address=client_address(request.META), request_id=request_id(request.META)
+    )
 
 
 def new_token() -> str:

@@ -65,8 +65,7 @@ class RunPage(ABC):
         run = self.admin.run_for(request, run_id)
         if run is None:
             return self.admin.no_such_run(request, run_id)
-        if not self.admin.has_view_permission(request, run):
-            raise PermissionDenied
+        self.admin.require_view(request, run)
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         said = self.confirmation(request, run)

@@ -44,6 +44,12 @@ def sender(by: Person | None) -> Sender | None:
     return Sender("" if key is None else str(key)[:_LONGEST], name[:_LONGEST])
 
 
+def key_of(by: Person | None) -> str:
+    """What he is told from others by: see ``Sender``."""
+    found = sender(by)
+    return "" if found is None else found.key
+
+
 def permits(user: Person, permission: str) -> bool:
     """Whether an active user has a permission (``app.codename``)."""
     return bool(_stands(user) and user.has_perm(permission))

@@ -70,10 +70,15 @@ class View:
         """A text that may quote payloads."""
         return text if self.open else f"hidden: that takes the permission {VIEW_PAYLOAD}"
 
-    def attributes(self, attributes: Any) -> Any:
-        """Those of an event."""
+    def attributes(self, attributes: Any, *, kind: str = "") -> Any:
+        """Those of an event of that kind. What goes to a child and comes from it is redacted as the child's class says.
+
+        Of a result nobody knows here whose it is: all that any class redacts is.
+        """
         if not isinstance(attributes, Mapping):
             return self.value(attributes)
+        if self.open and kind in ("ChildStarted", "ChildCompleted", "ChildFailed"):
+            return self._of_child(attributes.get("workflow")).attributes(attributes)
         under = str(attributes.get("name") or "")
         return {k: self._attribute(k, v, under) for k, v in attributes.items()}
 
@@ -83,7 +88,7 @@ class View:
         return self.text(value) if key in _TEXTS and isinstance(value, str) else self.value(value, under=under)
 
     def event(self, event: HistoryEvent) -> HistoryEvent:
-        return replace(event, attributes=self.attributes(event.attributes))
+        return replace(event, attributes=self.attributes(event.attributes, kind=event.kind))
 
     def activity(self, activity: OpenActivity) -> OpenActivity:
         """One that has no result yet: the words of its last failure may quote payloads."""
@@ -92,6 +97,13 @@ class View:
             return activity
         hidden = replace(failure, message=self.text(failure.message), traceback=None)
         return replace(activity, last_failure=hidden)
+
+    def _of_child(self, workflow: object) -> View:
+        names = [workflow] if isinstance(workflow, str) else [*workflows.registry]
+        found = [redactions(name) for name in names]
+        if None in found:
+            return replace(self, redact=None)
+        return replace(self, redact=[*(self.redact or ()), *(path for paths in found for path in paths or ())])
 
     def blocked(self, blocked: dict[str, Any] | None) -> dict[str, Any] | None:
         """Why a run cannot go on: the text of the error may quote payloads."""

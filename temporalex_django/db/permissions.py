@@ -62,6 +62,7 @@ def audit_refused(refused: Sequence[Refused], *, alias: str) -> None:
             reason=one.reason,
             source="turn",
             automatic=True,
+            denied=True,
             details={"signal": one.signal, "refused": one.permission},
         )
         for one in refused

@@ -10,7 +10,13 @@ from temporalex_django.core.failures import step_of
 from temporalex_django.engine.storage import Outcome
 
 #: What a message may be refused with; an update for any other reason with ``UpdateRejected``.
-_REFUSALS = (errors.WorkflowClosed, errors.ResumeRefused, errors.ActionNotPermitted, errors.PayloadError)
+_REFUSALS = (
+    errors.WorkflowClosed,
+    errors.ResumeRefused,
+    errors.FourEyes,
+    errors.ActionNotPermitted,
+    errors.PayloadError,
+)
 
 
 def result_of(

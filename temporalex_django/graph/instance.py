@@ -37,6 +37,7 @@ class Instance:
     runtime_metadata: Mapping[str, Any] = field(default_factory=Data)
     telemetry_metadata: Mapping[str, Any] = field(default_factory=Data)
     telemetry_start_time: datetime | None = None
+    started_by: str = ""  # key of the user; empty: code
     failed_step: StepRef | None = None
     reason: Any = None
     active: int = 0  # bit masks over ``workflow._graph``

@@ -40,27 +40,38 @@ def dump(instance: Instance) -> dict[str, Any]:
         "runtime_metadata": thawed(dict(instance.runtime_metadata)),
         "telemetry_metadata": thawed(dict(instance.telemetry_metadata)),
         "telemetry_start_time": started.isoformat() if started else None,
+        "started_by": instance.started_by,
         "failed_step": None if instance.failed_step is None else key_of(instance.failed_step),
         "reason": instance.reason,
         "size": instance.size,
     }
 
 
-def first(workflow: Any, telemetry: Any) -> dict[str, Any]:
-    """What a new run begins with beside its input. Raises ``PayloadError`` for what is no graph, or no mapping."""
-    if not isinstance(getattr(workflow, "_graph", None), Graph):
+def first(workflow: Any, *, telemetry: Any = None, started_by: str = "") -> dict[str, Any] | None:
+    """What a new run begins with beside its input; ``started_by`` is the key of a user.
+
+    Raises ``PayloadError`` for telemetry of what is no graph, or that is no mapping.
+    """
+    graph = isinstance(getattr(workflow, "_graph", None), Graph)
+    if telemetry is None and not (graph and started_by):
+        return None
+    if not graph:
         raise PayloadError(f"{workflow.name} is no graph: its start takes no telemetry")
-    if not isinstance(telemetry, Mapping):
+    if telemetry is not None and not isinstance(telemetry, Mapping):
         raise PayloadError(f"the telemetry metadata of {workflow.name} must be a mapping, not {telemetry!r}")
-    return {"telemetry_metadata": dict(telemetry)}
+    found: dict[str, Any] = {"telemetry_metadata": dict(telemetry or {})}
+    return {**found, "started_by": started_by} if started_by else found
 
 
 def begun(workflow: Any, *, id: str, version: int, args: Any, data: Mapping[str, Any] | None) -> Instance:
     """The instance with which a run begins; ``data``: see ``first`` and ``moved``."""
     if data is not None and "status" in data:
         return load(workflow, data)
-    telemetry = None if data is None else data["telemetry_metadata"]
-    return Instance.new(id=id, workflow=workflow, version=version, initial=args, telemetry_metadata=telemetry)
+    given = data or {}
+    made = Instance.new(
+        id=id, workflow=workflow, version=version, initial=args, telemetry_metadata=given.get("telemetry_metadata")
+    )
+    return made.changed(started_by=given["started_by"]) if "started_by" in given else made
 
 
 def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
@@ -95,6 +106,7 @@ def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
         runtime_metadata=frozen(data["runtime_metadata"]),
         telemetry_metadata=frozen(data["telemetry_metadata"]),
         telemetry_start_time=datetime.fromisoformat(started) if started else None,
+        started_by=data.get("started_by", ""),
         failed_step=None if failed is None else graph.steps[number(failed)],
         reason=data["reason"],
         log=log,

@@ -149,9 +149,10 @@ class Approval(Step):
     """A person decides: ``resume("approved", by=user)`` or ``resume("rejected", by=user)``.
 
     ``role`` is a Django permission (``app.codename``) or the name of a group; who decides must have it. ``due`` (a
-    timedelta or seconds) emits ``overdue`` when nobody has decided by then. Who decided stands in the history and, with
-    the data given, in the context: as ``by`` beside the keys of an object, and beside ``data`` where the data are no
-    object.
+    timedelta or seconds) emits ``overdue`` when nobody has decided by then. With ``four_eyes`` a user decides who has
+    neither started the run nor given an approval in it; code that names nobody may not. Who decided stands in the
+    history and, with the data given, in the context: as ``by`` (and ``by_key``, the user's primary key as text) beside
+    the keys of an object, and beside ``data`` where the data are no object.
     """
 
     waits = True
@@ -159,8 +160,11 @@ class Approval(Step):
     role: str | None = None
     due: timedelta | float | None = None
     key: str | None = None
+    four_eyes: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.four_eyes, bool):
+            raise WorkflowDefinitionError(f"Approval: four_eyes must be True or False, not {self.four_eyes!r}")
         if self.role is not None and (not isinstance(self.role, str) or not self.role):
             raise WorkflowDefinitionError(
                 f"Approval: role must be a permission (app.codename) or the name of a group, not {self.role!r}"

@@ -45,10 +45,10 @@ def handle(
 ) -> None:
     """Raises ``CommandError`` for no graph, no run, and without the program that draws SVG."""
     try:
+        there = people.runs_of(people.actor(as_user))
         cls = workflows.find(name).choose(number, {})
         instance = None
         if id is not None:
-            there = people.runs_of(people.actor(as_user))
             target = find(_run(cls, id), storage=storage(), workflow=cls.name, among=there)
             instance = instance_of(target, storage=storage())
             cls = instance.workflow

@@ -422,6 +422,13 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("address", models.GenericIPAddressField(null=True)),
+                (
+                    "request_id",
+                    models.CharField(
+                        blank=True, default="", help_text="Of the HTTP request, see REQUEST_ID_HEADER.", max_length=64
+                    ),
+                ),
+                ("denied", models.BooleanField(default=False, help_text="He might not, and nothing was done.")),
                 ("forced", models.BooleanField(default=False)),
                 (
                     "automatic",

@@ -9,9 +9,9 @@ from django.utils.translation import gettext_lazy as _
 
 
 class OperatorAction(models.Model):
-    """What a person did to a run through any face, and every forced action by whomever. Append-only.
+    """What a person did to a run through any face, tried in vain, and read; and every forced action by whomever.
 
-    Ordinary messages from code are in the history alone.
+    Append-only. Ordinary messages from code are in the history alone.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -35,6 +35,10 @@ class OperatorAction(models.Model):
         max_length=40, help_text=_("The face: admin, rest, pages, command, code; turn: a signal was refused.")
     )
     address = models.GenericIPAddressField(null=True)
+    request_id = models.CharField(
+        max_length=64, blank=True, default="", help_text=_("Of the HTTP request, see REQUEST_ID_HEADER.")
+    )
+    denied = models.BooleanField(default=False, help_text=_("He might not, and nothing was done."))
     forced = models.BooleanField(default=False)
     automatic = models.BooleanField(
         default=False, help_text=_("No person: code did it, or a program sent an ordinary message.")

@@ -144,4 +144,4 @@ class EventOut(Base):
         view: View = self.context["view"]
         if isinstance(data, Payload):
             return {"unreadable": data.error} if view.open else view.value(None)
-        return view.attributes(data)
+        return view.attributes(data, kind=event.kind)

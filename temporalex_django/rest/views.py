@@ -20,7 +20,7 @@ from rest_framework.reverse import reverse
 
 from temporalex_django import errors
 from temporalex_django.access import runs_for, view_of
-from temporalex_django.actions.addresses import client_address
+from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.describe import Result, describe, described, live_workers
@@ -36,6 +36,7 @@ from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.people import Person
 from temporalex_django.models import HistoryEvent, Instance, Status
 from temporalex_django.rest import serializers
+from temporalex_django.rest.auditing import Audited
 from temporalex_django.rest.pagination import NewestFirst, fitting
 from temporalex_django.rest.parsing import BoundedJSON
 from temporalex_django.rest.permissions import InstancePermission
@@ -64,7 +65,7 @@ class Shown:
     url: str
 
 
-class InstanceViewSet(GenericViewSet):
+class InstanceViewSet(Audited, GenericViewSet):
     """``<id>`` is a run id or a business id (its newest run; ``?workflow=`` narrows it).
 
     Subclass it, and route it with ``urls.routes``.
@@ -265,6 +266,7 @@ class InstanceViewSet(GenericViewSet):
             user=request.user,
             source="rest",
             address=client_address(request.META),
+            request_id=request_id(request.META),
             program=self.sent_by_program(request),
         )
 

@@ -75,8 +75,10 @@ class DjangoEnvironment(Environment):
             judges=partial(DatabaseJudge, self.storage.alias),
         )
 
-    def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
-        new = NewStart(workflow_id=workflow_id, args=args, seed=seed, **start_options(cls))
+    def _insert(
+        self, cls: type[Workflow], workflow_id: str, args: Any, seed: int, snapshot: dict[str, Any] | None = None
+    ) -> UUID:
+        new = NewStart(workflow_id=workflow_id, args=args, seed=seed, snapshot=snapshot, **start_options(cls))
         return insert_start(new, storage=self.storage).chain_id
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:

@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 from uuid import UUID
 
 from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.people import Person, person, require_start
+from temporalex_django.authoring.people import Person, key_of, person, require_start
 from temporalex_django.authoring.typed import R, Runs
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, defined_so_far
@@ -21,6 +21,7 @@ from temporalex_django.core.names import check_name
 from temporalex_django.engine.lookup import as_run_id
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.errors import InvalidId, TemporalexError, WorkflowNotFound
+from temporalex_django.graph import snapshot
 from temporalex_django.testing.activities import EnvironmentActivities
 from temporalex_django.testing.handles import EnvironmentHandle
 from temporalex_django.testing.host import Crash
@@ -88,7 +89,8 @@ class Environment(EnvironmentActivities):
             workflow.unique.check(id)
         workflow_id = check_id(id)
         plain = payloads.plain(args, what=f"the input of {workflow.name}")
-        chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62))
+        beside = snapshot.first(workflow, started_by=key_of(by))
+        chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62), beside)
         self._classes[chain_id] = workflow, defined_so_far()
         self._drive()
         return EnvironmentHandle(self, workflow_id, chain_id)

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, WorkflowHandle
-from temporalex_django.authoring.people import Person, decider, permits, person, require
+from temporalex_django.authoring.people import Person, decider, key_of, permits, person, require
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.authoring.viewing import EVERYTHING, VIEW_PAYLOAD, View
 from temporalex_django.core.copying import copied
@@ -157,7 +157,8 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         update_id = str(uuid4())
         facts = self._row.facts
         may = deciding(self.env.class_of(self.chain_id, facts.workflow, facts.version), event, user)
-        request = requested(event, step=step, data=data, by=str(user) if user is not None else name, may=may)
+        who = str(user) if user is not None else name
+        request = requested(event, step=step, data=data, by=who, key=key_of(user), may=may)
         number = self.env.send(self.chain_id, "resume", event, request, update_id, by=user)
         if not self.env.batching:
             update_value(self.env.outcome(number), update_id=update_id, what=f"resume({event!r}) of {self.id}")

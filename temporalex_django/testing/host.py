@@ -59,7 +59,9 @@ class EnvironmentHost(ABC):
     # -- where runs live ----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
+    def _insert(
+        self, cls: type[Workflow], workflow_id: str, args: Any, seed: int, snapshot: dict[str, Any] | None = None
+    ) -> UUID:
         """Store a new chain, due now; its id. Raises ``AlreadyRunning``."""
 
     @abstractmethod

@@ -66,8 +66,14 @@ class WorkflowEnvironment(Environment):
         del message
         return permits(self._people[key], permission)
 
-    def _insert(self, cls: type[Workflow], workflow_id: str, args: Any, seed: int) -> UUID:
-        return self.storage.start(RunStart(workflow_id=workflow_id, args=args, seed=seed, **start_options(cls)))
+    def _insert(
+        self, cls: type[Workflow], workflow_id: str, args: Any, seed: int, snapshot: dict[str, Any] | None = None
+    ) -> UUID:
+        start = RunStart(workflow_id=workflow_id, args=args, seed=seed, **start_options(cls))
+        chain_id = self.storage.start(start)
+        run = self.row(self.run_ids(chain_id)[0])
+        run.facts = replace(run.facts, snapshot=snapshot)
+        return chain_id
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         return self.storage.chain_of(ref, workflow=workflow)

@@ -13,6 +13,7 @@ from django.contrib.auth.models import Group, Permission
 from django.db import connection, transaction
 from django.test import Client, override_settings
 from django.urls import reverse
+from rest_framework.test import APIClient
 
 from temporalex_django import Approval, Done, Event, GraphWorkflow, Step, Unique, WaitForEvent, Workflow, api, errors
 from temporalex_django.actions import inline
@@ -20,6 +21,7 @@ from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.start import Start
 from temporalex_django.actions.targets import find
+from temporalex_django.graph import snapshot
 from temporalex_django.models import ActivityTask, HistoryEvent, Instance, Message, OperatorAction
 from tests.support.client_flows import Basket, drain, rolled_back
 
@@ -78,23 +80,26 @@ def test_from_start_to_end_by_value():
     drain()
     assert Group.objects.filter(name="delivery::42 7").count() == 1
     assert Delivery.get("42").describe().waiting_for == ["step approval: approved or rejected or overdue"]
-    Delivery.resume("42", "approved", by=clerk(), data={"why": "fine"})
+    Delivery.resume("42", "approved", by=(ann := clerk()), data={"why": "fine"})
     Delivery.resume("42", "delivered")
-    assert handle.result(timeout=0)["approval"] == {"why": "fine", "by": "ann"}
+    assert handle.result(timeout=0)["approval"] == {"why": "fine", "by": "ann", "by_key": str(ann.pk)}
     assert handle.instance().status == "completed"
 
 
-@pytest.mark.parametrize("said", [None, {"why": "a regular"}, ["a", "b"], "yes", 0, {"by": "somebody else"}])
+@pytest.mark.parametrize(
+    "said", [None, {"why": "a regular"}, ["a", "b"], "yes", 0, {"by": "somebody else", "by_key": "7"}]
+)
 def test_who_decided_stands_beside_whatever_he_said(said):
     Delivery.start("1", {})
     drain()
 
-    Delivery.resume("1", "approved", data=said, by=clerk("cleo"))
+    cleo = clerk("cleo")
+    Delivery.resume("1", "approved", data=said, by=cleo)
 
     noted = Delivery.get("1").instance().context.steps.approval
-    assert noted.by == "cleo"
+    assert (noted.by, noted.by_key) == ("cleo", str(cleo.pk))
     if isinstance(said, dict):
-        assert noted == {**said, "by": "cleo"}
+        assert noted == {**said, "by": "cleo", "by_key": str(cleo.pk)}
     else:
         assert noted.get("data") == said
 
@@ -398,3 +403,31 @@ def test_a_class_with_unique_takes_a_value():
         Start(Delivery).execute()
     with pytest.raises(errors.InvalidId, match="start it with a value"):
         Delivery.start()
+
+
+class Twofold(GraphWorkflow):
+    name = "test.Twofold"
+    unique = Unique(key="twofold")
+    initial = Approval(key="twice", four_eyes=True)
+    transitions = {(initial, "approved"): Done, (initial, "rejected"): Done}
+
+
+def test_whoever_starts_a_run_over_rest_does_not_approve_it_from_anywhere():
+    """The key of the starter goes with the run; roots are no exception, and no other version forgets it."""
+    root, other = (get_user_model().objects.create_superuser(name) for name in ("root", "other"))
+    client = APIClient()
+    client.force_authenticate(root)
+    made = client.post("/api/instances/", {"workflow": "test.Twofold", "value": "1"}, format="json")
+    assert made.status_code == 201, made.content
+    drain()
+
+    refused = client.post("/api/instances/twofold::1/resume/", {"event": "approved"}, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (403, "four_eyes")
+    assert "root may not decide" in refused.json()["detail"]
+    for by in (root, None, "other"):
+        with pytest.raises(errors.ActionNotPermitted, match="may not decide"):
+            Twofold.resume("1", "approved", by=by)
+    instance = Twofold.get("1").instance()
+    assert snapshot.load(Twofold, snapshot.dump(instance)).started_by == instance.started_by == str(root.pk)
+    client.force_authenticate(other)
+    assert client.post("/api/instances/twofold::1/resume/", {"event": "approved"}, format="json").status_code == 200

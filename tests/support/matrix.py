@@ -156,7 +156,7 @@ def _staff(name: str, *permissions: str) -> Any:
 
 def standing() -> tuple[Any, ...]:
     """All that an operation could change; what somebody was refused is noted elsewhere."""
-    done = OperatorAction.objects.exclude(details__has_key="denied")
+    done = OperatorAction.objects.filter(denied=False).exclude(action="view_payload")
     return (
         [*Instance.objects.order_by("pk").values_list("pk", "status", "version")],
         [*Chain.objects.order_by("pk").values_list("pk", "closed", "run_id", "due_at")],

@@ -28,6 +28,29 @@ class Careful(AccessPolicy):
         return super().allows(user, operation)
 
 
+class Unsigned(AccessPolicy):
+    """Lets nobody send signals."""
+
+    def allows(self, user: Any, operation: Operation) -> bool:
+        return operation.action != "signal" and super().allows(user, operation)
+
+
+class Unmasked(AccessPolicy):
+    """Cannot mask."""
+
+    def mask(self, user: Any, run: Instance, value: Any) -> Any:
+        raise LookupError(str(value))
+
+
+class Firsts(AccessPolicy):
+    """Allows nothing of one run."""
+
+    hidden = ""
+
+    def allows(self, user: Any, operation: Operation) -> bool:
+        return (operation.run is None or str(operation.run.pk) != self.hidden) and super().allows(user, operation)
+
+
 class Masking(AccessPolicy):
     """Leaves nothing of numbers."""
 

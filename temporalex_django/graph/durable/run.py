@@ -5,6 +5,7 @@ What its progress begins becomes commands, what comes back is folded into the pr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from temporalex_django.core.history.events import Job
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.port import Port
 from temporalex_django.core.results import Err, Event
-from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
+from temporalex_django.errors import ActionNotPermitted, FourEyes, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
 from temporalex_django.graph.definition.structure import bits
 from temporalex_django.graph.instance import Instance
@@ -162,8 +163,9 @@ class GraphRun:
     def judge(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a resume becomes in the history. Raises ``ResumeRefused``, ``ActionNotPermitted``; nothing changes then.
 
-        ``request``: event, step (a key or None), data, by (who), may (keys of the steps with a role that this person
-        may decide, None where nobody asks), permitted (whether this person may resume steps without a role).
+        ``request``: event, step (a key or None), data, by (who), by_key (of the user), may (keys of the steps with a
+        role that this person may decide, None where nobody asks), permitted (whether this person may resume steps
+        without a role).
         """
         step = engine.resumed_by(self.progress.instance, request["event"], request.get("step"))
         key, may = key_of(step), request.get("may")
@@ -177,13 +179,14 @@ class GraphRun:
             raise ActionNotPermitted(
                 f"{self.port.standing.info.id}: {by} may not decide {name_of(step)}: it takes the role {role_of(step)!r} of a user (by=user)"
             )
+        require_other_eyes(self.progress.instance, step, by=request.get("by"), key=request.get("by_key"))
         what = f"the data of resume({request['event']!r})"
         payload = {
             "event": request["event"],
             "step": key,
             "data": payloads.plain(request.get("data"), what=what, limit=self.port.standing.payload_limit),
         }
-        return {**payload, "by": request["by"]} if request.get("by") else payload
+        return {**payload, **{name: request[name] for name in ("by", "by_key") if request.get(name)}}
 
     def apply(self, payload: dict[str, Any]) -> None:
         """A resume that ``judge`` has let through, now or when the history was made."""
@@ -213,12 +216,31 @@ def deciding(code: Any, event: str, user: Person | None) -> list[str]:
     ]
 
 
+def require_other_eyes(instance: Instance, step: StepRef, *, by: str | None, key: str | None) -> None:
+    """Whoever decides a step with ``four_eyes`` has neither started the run nor given an approval in it.
+
+    Raises ``FourEyes``, and ``ActionNotPermitted`` for who has no key to be known by.
+    """
+    if not getattr(step, "four_eyes", False):
+        return
+    what = f"{instance.id}: {by or 'nobody'} may not decide {name_of(step)}"
+    if not key:
+        raise ActionNotPermitted(f"{what}: it takes a user (by=user), to see that another one has started it")
+    if key == instance.started_by:
+        raise FourEyes(f"{what}: he started the run, and it takes somebody else")
+    for entry in instance.execution_history:
+        said = entry.context_updates
+        if entry.event == "approved" and isinstance(said, Mapping) and said.get("by_key") == key:
+            raise FourEyes(f"{what}: he gave the approval {key_of(entry.step)!r}, and it takes somebody else")
+
+
 def requested(
     event: object,
     *,
     step: StepRef | str | None,
     data: Any,
     by: str | None,
+    key: str = "",
     may: list[str] | None = None,
     permitted: bool = True,
 ) -> dict[str, Any]:
@@ -230,8 +252,8 @@ def requested(
         raise ResumeRefused(f"{event!r} is not a name of an event")
     if step is not None and not isinstance(step, str) and not is_step(step):
         raise ResumeRefused(f"{step!r} is neither a step nor the key of one")
-    key = step if step is None or isinstance(step, str) else key_of(step)
-    return {"event": event, "step": key, "data": data, "by": by, "may": may, "permitted": permitted}
+    of = step if step is None or isinstance(step, str) else key_of(step)
+    return {"event": event, "step": of, "data": data, "by": by, "by_key": key, "may": may, "permitted": permitted}
 
 
 def resumption(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]:
@@ -245,7 +267,8 @@ def resumption(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]
     data = payload.get("data")
     if payload.get("by") is not None:  # who decided goes with what he said, whatever that is
         said = data if isinstance(data, dict) else {} if data is None else {"data": data}
-        data = {**said, "by": payload["by"]}
+        key = {"by_key": payload["by_key"]} if payload.get("by_key") else {}
+        data = {**{name: said[name] for name in said if name != "by_key"}, "by": payload["by"], **key}
     return instance.graph.number[step], Event(payload["event"], data)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from temporalex_django.authoring.definition import DURATIONS
 from temporalex_django.authoring.people import decider, holds
+from temporalex_django.authoring.people import key_of as key_of_user
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
@@ -38,7 +39,7 @@ from temporalex_django.errors import (
 from temporalex_django.graph import engine
 from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Timers, identity
 from temporalex_django.graph.definition.structure import bits
-from temporalex_django.graph.durable.run import requested, resumption
+from temporalex_django.graph.durable.run import requested, require_other_eyes, resumption
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Fired, Progress, Result
 from temporalex_django.graph.standalone.attempts import execute
@@ -169,7 +170,8 @@ class LocalRunner:
         Raises ``ActionNotPermitted`` when it is not a user with the role of the step, or groups cannot be known.
         """
         user, name = decider(by)
-        request = requested(event, step=step, data=data, by=str(user) if user is not None else name)
+        who = str(user) if user is not None else name
+        request = requested(event, step=step, data=data, by=who, key=key_of_user(user))
         request["data"] = payloads.plain(data, what=f"the data of resume({event!r})")
 
         def change(progress: Progress, now: datetime) -> None:
@@ -178,6 +180,7 @@ class LocalRunner:
                 raise ActionNotPermitted(
                     f"{id}: {request['by'] or 'nobody'} may not decide {name_of(found)}: it takes the role {role!r} of a user (by=user)"
                 )
+            require_other_eyes(progress.instance, found, by=request["by"], key=request["by_key"])
             progress.fold([resumption(progress.instance, {**request, "step": key_of(found)})], now)
 
         self._change(f"resume({event!r})", id, workflow, version, change)

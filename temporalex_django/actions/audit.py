@@ -1,0 +1,123 @@
+"""What remains of what people did, tried and read: rows of ``OperatorAction``, and Django's own log of the admin.
+
+Code is not audited here: what it does is in the histories. Nobody fills the audit: attempts of those who are not logged
+in are only logged, and the same attempt or read of the same person is one row a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any, Protocol
+
+from django.apps import apps
+from django.contrib.contenttypes.models import ContentType
+from django.db import connections, router
+from django.utils import timezone
+
+from temporalex_django.authoring.people import Person
+from temporalex_django.conf import get_settings
+from temporalex_django.models import Instance, OperatorAction
+
+logger = logging.getLogger("temporalex_django.actions")
+
+#: So long an attempt, or a read, is the same one.
+_SAME = timedelta(minutes=1)
+#: What the audit calls the reading of payloads.
+READ = "view_payload"
+#: The face of code; what goes through it is no person at a keyboard.
+_CODE = "code"
+_LONGEST = 1000
+
+
+class Acting(Protocol):
+    """``actions.base.Actor``."""
+
+    @property
+    def user(self) -> Person | None: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def address(self) -> str | None: ...
+    @property
+    def program(self) -> bool: ...
+    @property
+    def request_id(self) -> str: ...
+
+
+def denied(by: Acting, action: str, why: str, *, run: Instance | None = None, workflow: str = "") -> None:
+    """Note that somebody may not do that; ``why`` names no payload.
+
+    A row outside of the transaction of what was refused, if it is rolled back already; inside of one that the caller
+    has open it lives or dies with that, and only the log is sure.
+    """
+    user = by.user
+    if user is None:
+        return
+    key = getattr(user, "pk", None)
+    of = "" if run is None else f" of {run.workflow} {run.workflow_id}"
+    level = logging.INFO if key is None else logging.WARNING
+    logger.log(
+        level, "%s%s denied to user %s (%s)", action, of, key, by.source, extra={"action": action, "denied": True}
+    )
+    alias = get_settings().DATABASE
+    connection = connections[alias]
+    if key is None or (connection.in_atomic_block and connection.needs_rollback):
+        return
+    _once(by, action, run, alias=alias, denied=True, reason=why[:_LONGEST], workflow=workflow)
+
+
+def read(by: Acting, run: Instance) -> None:
+    """Note that a person was shown payloads of a run. Not for code and programs."""
+    if by.user is None or by.program or by.source == _CODE or getattr(by.user, "pk", None) is None:
+        return
+    _once(by, READ, run, alias=get_settings().DATABASE)
+
+
+def _once(by: Acting, action: str, run: Instance | None, *, alias: str, workflow: str = "", **more: Any) -> None:
+    """A row, unless there is one like it that is not a minute old."""
+    now = timezone.now()
+    rows = OperatorAction.objects.using(alias)
+    run_id, key = None if run is None else run.pk, getattr(by.user, "pk", None)
+    same = rows.filter(actor_id=key, run_id=run_id, action=action, at__gt=now - _SAME, denied=more.get("denied", False))
+    if same.exists():
+        return
+    rows.create(
+        at=now,
+        action=action,
+        run_id=run_id,
+        workflow=workflow if run is None else run.workflow,
+        workflow_id="" if run is None else run.workflow_id,
+        **of_actor(by),
+        **more,
+    )
+
+
+def of_actor(by: Acting) -> dict[str, Any]:
+    """What a row says of who acts, and from where."""
+    user = by.user
+    return {
+        "actor_id": getattr(user, "pk", None),
+        "actor_name": str(user)[:200] if user is not None else "",
+        "source": by.source,
+        "address": by.address,
+        "request_id": by.request_id,
+    }
+
+
+def log_entry(by: Acting, action: str, run_id: str, shown: str, reason: str) -> None:
+    """In the log that Django's admin shows of an object and of a user, where the admin is installed."""
+    if not apps.is_installed("django.contrib.admin"):
+        return
+    from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry  # noqa: PLC0415 - a model of that app
+
+    alias = router.db_for_write(LogEntry)
+    kind = ContentType.objects.db_manager(alias).get_for_model(Instance)
+    LogEntry.objects.using(alias).create(
+        user_id=by.user.pk,  # type: ignore[union-attr] # whoever is stored has one
+        content_type=kind,
+        object_id=run_id,
+        object_repr=shown[:200],
+        action_flag={"start": ADDITION, "delete": DELETION}.get(action, CHANGE),
+        change_message=f"{action} ({by.source})" + (f": {reason[:_LONGEST]}" if reason else ""),
+    )

@@ -1,0 +1,51 @@
+"""What requests leave in the audit beside what they do: attempts that were refused, and payloads that people read."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from temporalex_django.access import view_of
+from temporalex_django.actions import audit
+from temporalex_django.actions.base import Actor
+from temporalex_django.models import Instance
+
+if TYPE_CHECKING:
+    Base = APIView
+else:
+    Base = object
+
+#: What the audit calls what is posted to an address, where the address is called otherwise.
+_CALLED = {"instances": "start"}
+
+
+class Audited(Base):
+    """Stands before DRF's class. Of reads those of one run count, by people who see payloads."""
+
+    judged: Instance | None = None
+
+    def _actor(self) -> Actor:
+        raise NotImplementedError
+
+    def check_object_permissions(self, request: Request, obj: Any) -> None:
+        self.judged = obj if isinstance(obj, Instance) else None
+        super().check_object_permissions(request, obj)
+
+    def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
+        match = self.request.resolver_match
+        name = "" if match is None else match.url_name or ""
+        action = "view" if request.method == "GET" else _CALLED.get(name, name)
+        if request.user is not None:
+            audit.denied(self._actor(), action, str(message or ""), run=self.judged)
+        super().permission_denied(request, message, code)
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        run = self.judged
+        if run is not None and self.request.method == "GET" and response.status_code == HTTPStatus.OK:
+            by = self._actor()
+            if by.user is not None and not by.program and view_of(by.user, run).open:
+                audit.read(by, run)
+        return super().finalize_response(request, response, *args, **kwargs)

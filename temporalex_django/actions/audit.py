@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from django.apps import apps
 from django.contrib.contenttypes.models import ContentType
+from django.core.cache import cache
 from django.db import connections, router
 from django.utils import timezone
 
@@ -64,28 +65,28 @@ def denied(by: Acting, action: str, why: str, *, run: Instance | None = None, wo
     connection = connections[alias]
     if key is None or (connection.in_atomic_block and connection.needs_rollback):
         return
-    _once(by, action, run, alias=alias, denied=True, reason=why[:_LONGEST], workflow=workflow)
+    rows, run_id = OperatorAction.objects.using(alias).filter(denied=True), None if run is None else run.pk
+    if not rows.filter(actor_id=key, run_id=run_id, action=action, at__gt=timezone.now() - _SAME).exists():
+        _write(by, action, run, alias=alias, denied=True, reason=why[:_LONGEST], workflow=workflow)
 
 
 def read(by: Acting, run: Instance) -> None:
-    """Note that a person was shown payloads of a run. Not for code and programs."""
-    if by.user is None or by.program or by.source == _CODE or getattr(by.user, "pk", None) is None:
+    """Note that a person was shown payloads of a run. Not for code and programs.
+
+    One INSERT a minute: the default cache knows what was noted, and what it forgets is noted again.
+    """
+    key = getattr(by.user, "pk", None)
+    if key is None or by.program or by.source == _CODE:
         return
-    _once(by, READ, run, alias=get_settings().DATABASE)
+    if cache.add(f"temporalex:read:{key}:{run.pk}", 1, _SAME.total_seconds()):
+        _write(by, READ, run, alias=get_settings().DATABASE)
 
 
-def _once(by: Acting, action: str, run: Instance | None, *, alias: str, workflow: str = "", **more: Any) -> None:
-    """A row, unless there is one like it that is not a minute old."""
-    now = timezone.now()
-    rows = OperatorAction.objects.using(alias)
-    run_id, key = None if run is None else run.pk, getattr(by.user, "pk", None)
-    same = rows.filter(actor_id=key, run_id=run_id, action=action, at__gt=now - _SAME, denied=more.get("denied", False))
-    if same.exists():
-        return
-    rows.create(
-        at=now,
+def _write(by: Acting, action: str, run: Instance | None, *, alias: str, workflow: str = "", **more: Any) -> None:
+    OperatorAction.objects.using(alias).create(
+        at=timezone.now(),
         action=action,
-        run_id=run_id,
+        run_id=None if run is None else run.pk,
         workflow=workflow if run is None else run.workflow,
         workflow_id="" if run is None else run.workflow_id,
         **of_actor(by),

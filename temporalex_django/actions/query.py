@@ -119,6 +119,7 @@ class Query(ActionOnRun[Any]):
         from temporalex_django.actions.describe import describe  # noqa: PLC0415 - it reads more than a query
 
         user = self.by.user
+        access.admit(user, access.VIEW, alias=self.storage.alias, run=self.row)  # it is what ``describe`` shows
         view = EVERYTHING if user is None else access.view_of(user, self.row)
         described = describe(self.target, storage=self.storage, view=view)
         match self.query:

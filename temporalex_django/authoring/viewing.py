@@ -77,7 +77,7 @@ class View:
         """
         if not isinstance(attributes, Mapping):
             return self.value(attributes)
-        if self.open and kind in ("ChildStarted", "ChildCompleted", "ChildFailed"):
+        if self is not EVERYTHING and self.open and kind in ("ChildStarted", "ChildCompleted", "ChildFailed"):
             return self._of_child(attributes.get("workflow")).attributes(attributes)
         under = str(attributes.get("name") or "")
         return {k: self._attribute(k, v, under) for k, v in attributes.items()}

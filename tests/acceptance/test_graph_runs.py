@@ -89,7 +89,7 @@ def test_a_large_order_goes_through_review_and_who_decided_is_in_the_history(env
     h = env.start(OrderGraph, {"total": 50}, value="1")
     assert h.describe()["waiting_for"] == ["step approval: approved or rejected or overdue"]
     h.resume("approved", by=Somebody("ann", "shop.review"), data={"why": "known customer"})
-    assert h.instance().context.steps.approval == {"by": "ann", "why": "known customer"}
+    assert h.instance().context.steps.approval == {"by": "ann", "by_key": "ann", "why": "known customer"}
     (resume,) = events(h, "SignalReceived")
     assert resume["name"] == "__resume__"
     assert resume["payload"] == {
@@ -97,6 +97,7 @@ def test_a_large_order_goes_through_review_and_who_decided_is_in_the_history(env
         "step": "approval",
         "data": {"why": "known customer"},
         "by": "ann",
+        "by_key": "ann",
     }
     assert h.instance().waiting_steps == {webhook}
 

@@ -238,7 +238,7 @@ def test_a_form_that_is_posted_twice_acts_once(admin):
 
     assert other.status_code == 409
     assert Message.objects.filter(name="note").count() == 1
-    assert [*OperatorAction.objects.order_by("id").values_list("action", "source")] == [
+    assert [*OperatorAction.objects.exclude(action="view_payload").order_by("id").values_list("action", "source")] == [
         ("update", "admin"), ("signal", "admin"),
     ]  # fmt: skip
 

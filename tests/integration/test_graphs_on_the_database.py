@@ -121,7 +121,7 @@ def test_a_decision_takes_the_role():
     assert not Message.objects.filter(kind="resume").exists()
     Delivery.resume("1", "rejected", by=get_user_model().objects.create_superuser("root"))
     assert Delivery.get("1").instance().context.steps.approval.by == "root"
-    assert OperatorAction.objects.get().action == "resume"
+    assert OperatorAction.objects.get(denied=False).action == "resume"
 
 
 def test_a_role_may_be_a_permission():

@@ -293,7 +293,7 @@ ADMIN = {
     "instance message": Row(LOOK, lambda page: page("run", query="?kind=signal&name=note")),
     "instance message post": Row(
         (*LOOK, "signal_instance"),
-        lambda page: page("run", {"token": "1", "payload": "1"}, query="?kind=signal&name=note"),
+        lambda page: page("run", {"token": token(), "payload": "1"}, query="?kind=signal&name=note"),
     ),
     "instance delete": Row(None, lambda page: page("run")),
     "instance add": Row(None, lambda page: page(), of_run=False),
@@ -314,7 +314,7 @@ def steered_in_the_admin(name: str, *, posted: bool) -> Any:
     def do(page: Any) -> Any:
         given = STEERED[name].do()
         query = f"?seq={given.pop('seq')}" if "seq" in given else ""
-        data = {"token": "1", "reason": "why", **{f"input_{key}": value for key, value in given.items()}}
+        data = {"token": token(), "reason": "why", **{f"input_{key}": value for key, value in given.items()}}
         return page("run", data if posted else None, query=query)
 
     return do
@@ -374,6 +374,7 @@ def test_admin(name: str, asking: str) -> None:
         assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/admin/login/"), text
     elif row.may(asking):
         assert answer.status_code == (302 if name.endswith(" post") else 200), text
+        assert (standing() != before) == name.endswith(" post")
         return
     elif asking != "other tenant" or row.takes is None:
         assert answer.status_code == 403 or (asking == "other tenant" and answer.status_code == 302), text
@@ -447,6 +448,11 @@ def test_commands(name: str, asking: str) -> None:
     else:
         assert ref not in row.do(run, ref)
     assert standing() == before
+
+
+def token() -> str:
+    """Goes with a form of the admin, which acts once."""
+    return str(uuid.uuid4())
 
 
 # -- what they share -------------------------------------------------------------------------------------------------

@@ -365,7 +365,7 @@ def test_who_decides_needs_the_role_and_is_noted() -> None:
         with pytest.raises(errors.ActionNotPermitted, match="group 'deciders' cannot be known here"):
             handle.resume("approved", by=Somebody("dan", "shop.decide"))
         handle.resume("approved", by=Somebody("ann", groups=("deciders",)), data={"why": "fine"})
-        assert handle.result(timeout=20)["approval"] == {"why": "fine", "by": "ann"}
+        assert handle.result(timeout=20)["approval"] == {"why": "fine", "by": "ann", "by_key": "ann"}
 
 
 @pytest.mark.parametrize("option", [{"atomic": True}, {"timeout": 5}, {"heartbeat": 5}, {"queue": "slow"}], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -74,6 +75,14 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for limit in ("_BUDGET", "SHARE"):
         monkeypatch.setattr(turn, limit, 60.0)
+
+
+@pytest.fixture
+def collector_at_rest() -> Iterator[None]:
+    """Going over all that a thousand tests left behind takes the collector longer than limits of time in tests."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

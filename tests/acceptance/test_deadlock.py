@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from functools import partial
 
 import pytest
@@ -17,12 +16,9 @@ GENEROUS = 60.0
 
 
 @pytest.fixture
-def watched(env):
-    """With the collector at rest: going over all that a thousand tests left behind takes longer than the limit."""
+def watched(env, collector_at_rest):
     env.engine._deadlock_timeout = LIMIT
-    gc.disable()
-    yield env
-    gc.enable()
+    return env
 
 
 def spins(catches=Exception):

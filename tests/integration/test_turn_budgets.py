@@ -116,6 +116,7 @@ def test_signals_that_came_before_their_phase_take_several_activations_too(loop:
     replay_all(DjangoEnvironment(), [busy.chain_id])
 
 
+@pytest.mark.usefixtures("collector_at_rest")
 @pytest.mark.parametrize("kept", [True, False])
 def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
     loop: WorkerLoop, kept: bool, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +245,7 @@ def long_run(loop: WorkerLoop) -> Started:
     return started
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("unhurried", "collector_at_rest")
 def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(loop: WorkerLoop, long_run: Started) -> None:
     """The rebuild takes several times the deadlock timeout: each step of it is short."""
     neighbour = start("Tally")

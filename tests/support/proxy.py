@@ -115,7 +115,9 @@ class _Session:
 
     def _startup(self) -> None:
         while True:
-            size, code = struct.unpack(">II", header := _exactly(self.client, 8))
+            if not (header := _exactly(self.client, 8)):
+                raise ConnectionError("the connection ended before it began")
+            size, code = struct.unpack(">II", header)
             body = _exactly(self.client, size - 8)
             if code not in (_SSL_REQUEST, _GSS_REQUEST):
                 self.server.sendall(header + body)

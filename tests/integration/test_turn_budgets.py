@@ -245,9 +245,12 @@ def long_run(loop: WorkerLoop) -> Started:
     return started
 
 
-@pytest.mark.usefixtures("unhurried", "collector_at_rest")
-def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(loop: WorkerLoop, long_run: Started) -> None:
+@pytest.mark.usefixtures("collector_at_rest")
+def test_a_long_history_is_rebuilt_in_slices_that_hold_no_lock(
+    loop: WorkerLoop, long_run: Started, request: pytest.FixtureRequest
+) -> None:
     """The rebuild takes several times the deadlock timeout: each step of it is short."""
+    request.getfixturevalue("unhurried")  # not before: the history is of many activations
     neighbour = start("Tally")
     send(long_run, "stop")
     with override_settings(TEMPORALEX={"DEADLOCK_TIMEOUT": 0.5}):

@@ -262,6 +262,27 @@ class ActionNotPossible(TemporalexError):
     )
 
 
+class RunChanged(TemporalexError):
+    """The run is no longer what whoever acts on it saw.
+
+    ``changes`` has what differs: by name what it ``was`` and what it ``is``.
+    """
+
+    code = "changed"
+    next_step = "Look at the run again, and decide again."
+
+    def __init__(self, message: str | None = None, *, changes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        super().__init__(message)
+        self.changes = {name: dict(pair) for name, pair in (changes or {}).items()}
+
+
+class IdempotencyKeyReused(TemporalexError):
+    """That ``Idempotency-Key`` came with another request before."""
+
+    code = "idempotency_key_reused"
+    next_step = "Take a new key for each request; the same one is for sending the very same request again."
+
+
 class UpdateRejected(TemporalexError):
     """The run does not accept this update now."""
 

@@ -180,6 +180,11 @@ class Workflow(Startable):
         return payloads.plain(value, what=f"the answer to query {name!r}")
 
     @classmethod
+    def queries(cls) -> Mapping[str, Callable[..., Any]]:
+        """The functions that answer, by the names of their queries; none where ``handle_query`` does."""
+        return cls._queries if cls.handle_query is Workflow.handle_query else {}
+
+    @classmethod
     def _ask(cls, fn: Callable[..., Any] | None, name: str, args: Any, state: Any) -> Any:
         if fn is None:
             return cls.handle_query(name, args, state)

@@ -5,6 +5,7 @@ Used by our views alone, through ``get_exception_handler``: the host's own handl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -28,6 +29,8 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.ResumeRefused, HTTPStatus.CONFLICT),
     (errors.ActionNotPossible, HTTPStatus.CONFLICT),
     (errors.NestingError, HTTPStatus.CONFLICT),
+    (errors.RunChanged, HTTPStatus.PRECONDITION_FAILED),
+    (errors.IdempotencyKeyReused, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.UpdateRejected, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.UpdateFailed, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.QueryFailed, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -59,7 +62,7 @@ def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
     status = HTTPStatus(answer.status_code)
     more: dict[str, Any] = {}
     if isinstance(exc, exceptions.ValidationError):
-        code, detail, more = "invalid", "The request does not have the right form.", {"errors": answer.data}
+        code, detail, more = "invalid", "The request does not have the right form.", {"errors": _writable(answer.data)}
     elif isinstance(exc, (Http404, PermissionDenied)):
         code, detail = _CODES[status], str(exc) or status.description
     else:
@@ -76,11 +79,22 @@ def _ours(exc: errors.TemporalexError, path: str) -> Response:
     more: dict[str, Any] = {}
     if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
         more["update_id"] = exc.update_id
+    elif isinstance(exc, errors.RunChanged):
+        more["changes"] = exc.changes
     elif isinstance(exc, errors.AmbiguousId):
         more["candidates"] = exc.candidates
     body = _body(status, code=exc.code, title=title, detail=str(exc), path=path, **more)
     headers = {"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     return Response(body, status=status, headers=headers, content_type=MEDIA_TYPE)
+
+
+def _writable(value: Any) -> Any:
+    """What forms say may quote what no encoding can write."""
+    if isinstance(value, Mapping):
+        return {_writable(str(name)): _writable(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_writable(part) for part in value]
+    return str(value)[:_LONGEST].encode("utf-8", "backslashreplace").decode()
 
 
 def _body(status: HTTPStatus, *, code: str, title: str, detail: str, path: str, **more: Any) -> dict[str, Any]:

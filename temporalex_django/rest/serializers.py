@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
-from rest_framework import serializers
+from rest_framework import ISO_8601, serializers
 
 from temporalex_django.authoring.viewing import View
-from temporalex_django.models import HistoryEvent
+from temporalex_django.core.names import shown
+from temporalex_django.models import HistoryEvent, Status
 from temporalex_django.models.fields import Payload
 
 if TYPE_CHECKING:
@@ -16,6 +19,19 @@ else:
     Base = serializers.Serializer  # generic in the stubs only
 
 _LONGEST = 200
+#: So many unknown fields are named.
+_SEVERAL = 5
+
+
+class Body(Base):
+    """What somebody sends. A field that it does not have is refused: it would be a word that nobody hears."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, Mapping) and (strange := [name for name in data if name not in self.fields]):
+            takes = f"this body takes {', '.join(self.fields)}" if self.fields else "this body has none"
+            named = ", ".join(shown(name) for name in strange[:_SEVERAL])
+            raise serializers.ValidationError({"unknown": [f"no field {named}: {takes}"]})
+        return super().to_internal_value(data)
 
 
 def _payload() -> serializers.JSONField:
@@ -26,7 +42,7 @@ def _message_id() -> serializers.CharField:
     return serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False, allow_blank=True)
 
 
-class StartBody(Base):
+class StartBody(Body):
     """``id`` or ``value`` (for a class with ``unique``), or neither: then an id is made up.
 
     ``version``: of a dispatcher.
@@ -41,27 +57,27 @@ class StartBody(Base):
     version = serializers.IntegerField(required=False, allow_null=True, default=None)
 
 
-class SignalBody(Base):
+class SignalBody(Body):
     """``id``: the client's own, which makes it safe to send the same again."""
 
     payload = _payload()
     id = _message_id()
 
 
-class UpdateBody(Base):
+class UpdateBody(Body):
     """``id``: the client's own, which makes it safe to send the same again."""
 
     args = _payload()
     id = _message_id()
 
 
-class QueryBody(Base):
+class QueryBody(Body):
     """One value as arguments."""
 
     args = _payload()
 
 
-class ResumeBody(Base):
+class ResumeBody(Body):
     """``event``, for the step with the key ``step`` where several wait for it; ``data`` goes into the context."""
 
     event = serializers.CharField(max_length=_LONGEST)
@@ -69,10 +85,29 @@ class ResumeBody(Base):
     data = _payload()  # type: ignore[assignment] # the name of a property of the base class that nobody reads here
 
 
-class ReasonBody(Base):
+class ReasonBody(Body):
     """Why, for the audit."""
 
     reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
+
+
+def _time(**options: Any) -> serializers.DateTimeField:
+    """In ISO 8601 and UTC, whatever the host shows to his own clients."""
+    return serializers.DateTimeField(format=ISO_8601, default_timezone=UTC, **options)
+
+
+class AcceptsOut(Base):
+    """Names of the messages that the run takes now."""
+
+    signals = serializers.ListField(child=serializers.CharField())
+    updates = serializers.ListField(child=serializers.CharField())
+
+
+class SubjectOut(Base):
+    """What the run was started for: ``type`` is ``app.model``."""
+
+    type = serializers.CharField()
+    id = serializers.CharField()
 
 
 class InstanceOut(Base):
@@ -82,15 +117,17 @@ class InstanceOut(Base):
     run_id = serializers.CharField(source="described.run_id")
     workflow = serializers.CharField(source="described.workflow")
     version = serializers.IntegerField(source="described.version")
-    status = serializers.CharField(source="described.status")
-    blocked = serializers.JSONField(source="described.blocked")
-    waiting_for = serializers.JSONField(source="described.waiting_for")
-    accepts = serializers.JSONField(source="described.accepts")
-    created_at = serializers.DateTimeField(source="run.created_at")
-    started_at = serializers.DateTimeField(source="described.started_at")
-    closed_at = serializers.DateTimeField(source="described.closed_at")
+    status = serializers.ChoiceField(source="described.status", choices=Status.values)
+    blocked = serializers.JSONField(source="described.blocked", allow_null=True)
+    waiting_for = serializers.ListField(source="described.waiting_for", child=serializers.CharField())
+    accepts = AcceptsOut(source="described.accepts")
+    created_at = _time(source="run.created_at")
+    started_at = _time(source="described.started_at", allow_null=True)
+    closed_at = _time(source="described.closed_at", allow_null=True)
     queue = serializers.CharField(source="run.queue")
-    tags = serializers.JSONField(source="run.tags")
+    tags = serializers.ListField(source="run.tags", child=serializers.CharField(), allow_null=True)
+    subject = SubjectOut(allow_null=True)
+    parent_run_id = serializers.UUIDField(source="run.parent_run_id", allow_null=True)
     url = serializers.CharField()
 
 
@@ -100,9 +137,9 @@ class FailureOut(Base):
     type = serializers.CharField()
     message = serializers.CharField()
     traceback = serializers.CharField(allow_null=True)
-    at = serializers.DateTimeField()
+    at = _time()
     attempt = serializers.IntegerField()
-    since = serializers.DateTimeField(allow_null=True)
+    since = _time(allow_null=True)
 
 
 class ActivityOut(Base):
@@ -114,10 +151,10 @@ class ActivityOut(Base):
     queue = serializers.CharField()
     attempt = serializers.IntegerField()
     max_attempts = serializers.IntegerField()
-    scheduled_at = serializers.DateTimeField()
-    started_at = serializers.DateTimeField(allow_null=True)
-    due_at = serializers.DateTimeField()
-    next_try = serializers.DateTimeField(allow_null=True)
+    scheduled_at = _time()
+    started_at = _time(allow_null=True)
+    due_at = _time()
+    next_try = _time(allow_null=True)
     last_failure = FailureOut(allow_null=True)
 
 
@@ -136,12 +173,147 @@ class EventOut(Base):
     seq = serializers.IntegerField()
     activation = serializers.IntegerField()
     kind = serializers.CharField()
-    at = serializers.DateTimeField()
+    at = _time()
     attributes = serializers.SerializerMethodField()
 
     def get_attributes(self, event: HistoryEvent) -> Any:
-        data = event.data
         view: View = self.context["view"]
+        data = event.data
         if isinstance(data, Payload):
-            return {"unreadable": data.error} if view.open else view.value(None)
+            return _unreadable(data, view)
         return view.attributes(data, kind=event.kind)
+
+
+class WorkerOut(Base):
+    """A process that advances runs and does activities. ``alive``: its lease has not run out."""
+
+    id = serializers.UUIDField()
+    kind = serializers.CharField()
+    host = serializers.CharField()
+    pid = serializers.IntegerField()
+    alive = serializers.BooleanField()
+    queues = serializers.ListField(child=serializers.CharField())
+    workflows = serializers.DictField(child=serializers.ListField(child=serializers.IntegerField()))
+    activity_names = serializers.ListField(child=serializers.CharField())
+    runs = serializers.IntegerField()
+    activities = serializers.IntegerField()
+    turns = serializers.IntegerField()
+    clock_skew = serializers.FloatField()
+    started_at = _time()
+    beat_at = _time()
+    expires_at = _time()
+
+
+class MessageOut(Base):
+    """A signal, update or query that a class has. ``schema``: JSON Schema of its argument; null: any JSON."""
+
+    name = serializers.CharField()
+    schema = serializers.JSONField(allow_null=True)
+    permission = serializers.CharField(allow_null=True)
+    about = serializers.CharField(allow_blank=True)
+
+
+class AcceptedOut(Base):
+    """A message that a run takes now. ``why_not``: why whoever asks may not send it; null: he may."""
+
+    kind = serializers.ChoiceField(choices=("signal", "update", "resume"))
+    name = serializers.CharField()
+    step = serializers.CharField(allow_null=True)
+    schema = serializers.JSONField(allow_null=True)
+    about = serializers.CharField(allow_blank=True)
+    why_not = serializers.CharField(allow_null=True)
+
+
+class OperationOut(Base):
+    """What an operator does to a run, an activity or a timer of it. ``why_not``: why it cannot be done now."""
+
+    name = serializers.CharField()
+    of = serializers.ChoiceField(choices=("run", "activity", "timer"))
+    effect = serializers.CharField()
+    destructive = serializers.BooleanField()
+    why_not = serializers.CharField(allow_null=True)
+
+
+class TypeOut(Base):
+    """A class of this process, in one of its versions. ``startable``: by whoever asks, from here."""
+
+    workflow = serializers.CharField()
+    version = serializers.IntegerField()
+    startable = serializers.BooleanField()
+    queue = serializers.CharField()
+    about = serializers.CharField(allow_blank=True)
+    unique = serializers.CharField(allow_null=True)
+    args = serializers.JSONField(allow_null=True)
+    signals = MessageOut(many=True)
+    updates = MessageOut(many=True)
+    queries = MessageOut(many=True)
+    events = serializers.ListField(child=serializers.CharField())
+
+
+class EndOut(Base):
+    """How a run ended that did not complete. ``code``: ours; ``type`` of the exception, ``reason`` of the failure."""
+
+    code = serializers.CharField()
+    detail = serializers.CharField()
+    type = serializers.CharField(allow_null=True)
+    reason = serializers.JSONField(allow_null=True)
+
+
+class ResultOut(Base):
+    """Of a closed run: ``result``, or ``error``."""
+
+    status = serializers.CharField()
+    result = serializers.JSONField(required=False, allow_null=True)
+    error = EndOut(required=False)
+
+
+class NoResultOut(Base):
+    """Of an open run."""
+
+    status = serializers.CharField()
+    blocked = serializers.JSONField(allow_null=True)
+    detail = serializers.CharField()
+
+
+class SignalOut(Base):
+    """It is in the inbox of the run with that business id."""
+
+    id = serializers.CharField()
+    signal = serializers.CharField()
+
+
+class UpdateOut(Base):
+    """The response to the update of that id."""
+
+    id = serializers.CharField()
+    result = serializers.JSONField(allow_null=True)
+
+
+class NoOutcomeOut(Base):
+    """``accepted``: it is in the history, and only its outcome is missing."""
+
+    id = serializers.CharField()
+    accepted = serializers.BooleanField()
+    detail = serializers.CharField()
+
+
+class AnswerOut(Base):
+    """The answer to a query."""
+
+    result = serializers.JSONField(allow_null=True)
+
+
+class ProblemOut(Base):
+    """An error, after RFC 9457, with our code."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+    instance = serializers.CharField()
+    code = serializers.CharField()
+    errors = serializers.DictField(required=False, child=serializers.JSONField())  # type: ignore[assignment] # as ``data``
+
+
+def _unreadable(payload: Payload, view: View) -> Any:
+    return {"unreadable": payload.error} if view.open else view.value(None)

@@ -6,13 +6,17 @@ With a view set of the host's own ``include((routes(OurRuns), "runs"))``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from django.db import transaction
 from django.http import HttpResponseBase
 from django.urls import URLPattern, path
 
+from temporalex_django.actions.registry import STEERING
 from temporalex_django.conf import read
-from temporalex_django.rest.views import APP_NAME, InstanceViewSet
+from temporalex_django.rest.base import APP_NAME, ContractViewSet
+from temporalex_django.rest.cluster import TypeViewSet, WorkerViewSet
+from temporalex_django.rest.views import InstanceViewSet
 
 app_name = APP_NAME
 _ONE = "instances/<str:id>/"
@@ -21,25 +25,42 @@ _ROUTES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (_ONE, "instance", {"get": "retrieve"}),
     (f"{_ONE}events/", "events", {"get": "events"}),
     (f"{_ONE}result/", "result", {"get": "result"}),
+    (f"{_ONE}children/", "children", {"get": "children"}),
+    (f"{_ONE}activities/", "activities", {"get": "activities"}),
     (f"{_ONE}signals/<str:name>/", "signal", {"post": "signal"}),
     (f"{_ONE}updates/<str:name>/", "update", {"post": "send_update", "get": "outcome"}),
     (f"{_ONE}queries/<str:name>/", "query", {"post": "query"}),
     (f"{_ONE}resume/", "resume", {"post": "resume"}),
-    (f"{_ONE}cancel/", "cancel", {"post": "cancel"}),
-    (f"{_ONE}terminate/", "terminate", {"post": "terminate"}),
+    (f"{_ONE}messages/", "messages", {"get": "messages"}),
+    (f"{_ONE}operations/", "operations", {"get": "operations"}),
+)
+_OF = {"run": _ONE, "activity": f"{_ONE}activities/<int:seq>/", "timer": f"{_ONE}timers/<int:seq>/"}
+_OTHERS: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...] = (
+    ("workers/", "workers", WorkerViewSet, {"get": "list"}),
+    ("types/", "types", TypeViewSet, {"get": "list"}),
+    ("types/<str:name>/", "type", TypeViewSet, {"get": "retrieve"}),
 )
 
 
 def routes(viewset: type[InstanceViewSet]) -> list[URLPattern]:
     """The addresses of a view set, which may be a subclass."""
-    return [path(route, _view(viewset, actions), name=name) for route, name, actions in _ROUTES]
+    return [
+        *(path(route, _view(viewset, actions), name=name) for route, name, actions in _ROUTES),
+        *(
+            path(f"{_OF[action.of]}{name}/", _view(viewset, {"post": "steer"}, steering=action), name=name)
+            for name, action in STEERING.items()
+        ),
+    ]
 
 
-def _view(viewset: type[InstanceViewSet], actions: dict[str, str]) -> Callable[..., HttpResponseBase]:
+def _view(viewset: type[ContractViewSet], actions: dict[str, str], **options: Any) -> Callable[..., HttpResponseBase]:
     """Outside of ATOMIC_REQUESTS: an update waits for its outcome with no transaction open."""
-    view: Callable[..., HttpResponseBase] = viewset.as_view({**actions})
+    view: Callable[..., HttpResponseBase] = viewset.as_view({**actions}, **options)
     transaction.non_atomic_requests(using=read()[0].DATABASE)(view)  # it marks the view itself
     return view
 
 
-urlpatterns = routes(InstanceViewSet)
+urlpatterns = [
+    *routes(InstanceViewSet),
+    *(path(route, _view(viewset, actions), name=name) for route, name, viewset, actions in _OTHERS),
+]

@@ -46,6 +46,10 @@ VERBS = [
     ("get", ""), ("get", "events/"), ("get", "result/"), ("get", "updates/add/?id=u"), ("post", "signals/note/"),
     ("post", "updates/add/"), ("post", "queries/items/"), ("post", "resume/"), ("post", "cancel/"), ("post", "terminate/"),
 ]  # fmt: skip
+BODIES = {
+    "signals/note/": {"payload": 1}, "updates/add/": {"args": 5}, "queries/items/": {}, "resume/": {"event": "x"},
+    "cancel/": {}, "terminate/": {"reason": "enough"},
+}  # fmt: skip
 
 
 def person(name: str, **more: Any) -> Any:
@@ -85,7 +89,7 @@ def blue() -> Any:
 @pytest.mark.parametrize("by", ["business id", "run id", "class"])
 @pytest.mark.parametrize(("method", "verb"), VERBS)
 def test_a_run_of_another_tenant_is_not_there(red: Any, blue: Any, method: str, verb: str, by: str) -> None:
-    client, mine = rest(person("red-ann")), {"event": "x", "payload": 1, "args": 5}
+    client, mine = rest(person("red-ann")), BODIES.get(verb)
     ref = {"business id": "blue-1", "run id": blue.run_id, "class": "blue-1"}[by]
     verb += ("&" if "?" in verb else "?") + "workflow=test.Basket" if by == "class" else ""
 
@@ -169,7 +173,7 @@ def test_a_host_routes_a_view_set_of_his_own_and_its_queryset_and_permissions_ho
     client = rest(person("ann"))
 
     def status(address: str) -> int:
-        body = {"event": "x", "args": 5} if method == "post" else None
+        body = BODIES[verb] if method == "post" else None
         return int(getattr(client, method)(address + verb, body, format="json").status_code)
 
     assert status("/ours/instances/blue-1/") == 404

@@ -1,0 +1,78 @@
+"""Do something to a run only if it still is what somebody saw: two people who steer at once do not undo each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from uuid import UUID
+
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.targets import RunTarget
+from temporalex_django.conf import get_settings
+from temporalex_django.errors import RunChanged, UpdateTimeout, WorkflowNotFound
+from temporalex_django.models import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is compared: the chain's present run, how many events its history has, and where it stands.
+
+    ``blocked`` is the code of the error, empty when it is not.
+    """
+
+    run_id: UUID
+    events: int
+    status: str
+    blocked: str
+    paused: bool
+
+
+def seen(run: Instance) -> Seen:
+    """Of a run that was read together with its ``chain``."""
+    return Seen(
+        run_id=run.chain.run_id,
+        events=run.chain.length,
+        status=run.status,
+        blocked=str((run.blocked or {}).get("code", "")),
+        paused=run.chain.paused,
+    )
+
+
+@contextmanager
+def while_unchanged(target: RunTarget, expected: Sequence[Seen] | None) -> Iterator[None]:
+    """Raises ``RunChanged`` unless the run is as one of ``expected`` has it; what is done inside commits with that.
+
+    None: as it is. Locks the chain, waiting at most ``UPDATE_LOCK_WAIT``: then ``UpdateTimeout`` (``busy``).
+    """
+    if expected is None:
+        yield
+        return
+    store, wait = storage(), get_settings().UPDATE_LOCK_WAIT
+    with store.transaction():
+        if not store.lock(target.chain_id, wait=wait):
+            raise UpdateTimeout(f"{target.workflow} {target.workflow_id} is busy: try again", code="busy")
+        run = Instance.objects.using(store.alias).select_related("chain").filter(pk=target.shown).first()
+        if run is None:
+            raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
+        if (now := seen(run)) not in expected:
+            raise _changed(target, expected[-1] if expected else None, now)
+        yield
+
+
+def _changed(target: RunTarget, before: Seen | None, now: Seen) -> RunChanged:
+    changes = {}
+    if before is not None:
+        pairs = {field.name: (getattr(before, field.name), getattr(now, field.name)) for field in fields(Seen)}
+        changes = {
+            name: {"was": _plain(was), "is": _plain(value)} for name, (was, value) in pairs.items() if was != value
+        }
+    said = "; ".join(f"{name} was {pair['was']!r} and is {pair['is']!r}" for name, pair in changes.items())
+    return RunChanged(
+        f"{target.workflow} {target.workflow_id} has changed since it was read: {said or 'what was seen is not known'}",
+        changes=changes,
+    )
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, UUID) else value

@@ -1,0 +1,182 @@
+"""What all our view sets have in common: JSON in and out, our errors, and nothing of the host's global settings.
+
+His authentication counts, and the rates that he gives our scopes. His throttles, filters, pages, versions, renderers
+and handler of errors are for his own views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from django.http import HttpRequest
+from rest_framework import viewsets
+from rest_framework.authentication import SessionAuthentication
+from rest_framework.exceptions import ValidationError
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer, JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+
+from temporalex_django.actions.addresses import client_address, request_id
+from temporalex_django.actions.base import Actor
+from temporalex_django.authoring.people import Person
+from temporalex_django.models import Instance
+from temporalex_django.rest import serializers
+from temporalex_django.rest.auditing import Audited
+from temporalex_django.rest.contract import Contract, refuse_unknown
+from temporalex_django.rest.pagination import NewestFirst
+from temporalex_django.rest.parsing import BoundedJSON
+from temporalex_django.rest.permissions import InstancePermission
+from temporalex_django.rest.problems import problem_handler
+from temporalex_django.rest.throttling import ScopeThrottle
+
+if TYPE_CHECKING:
+    GenericViewSet = viewsets.GenericViewSet[Any]
+else:
+    GenericViewSet = viewsets.GenericViewSet  # generic in the stubs only
+
+APP_NAME = "temporalex_rest"
+LONGEST_WAIT = 60.0
+
+
+class PlainJSON(JSONRenderer):
+    """UTF-8, without blanks, and no NaN, whatever the host has chosen for his views."""
+
+    ensure_ascii = False
+    compact = True
+    strict = True
+
+
+class OnlyJSON(BaseContentNegotiation):
+    """There is one form, so that nothing is to be negotiated."""
+
+    def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser | None:
+        kind = (request.content_type or "").partition(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == kind), None)
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        renderer = next(iter(renderers))
+        return renderer, str(renderer.media_type)
+
+
+class ContractViewSet(Audited, GenericViewSet):
+    """Each of its methods has a ``Contract``.
+
+    The caller is judged first, then the parameters, then the run is looked up, and the body last.
+    """
+
+    parser_classes = (BoundedJSON,)
+    renderer_classes = (PlainJSON,)
+    content_negotiation_class = OnlyJSON
+    permission_classes = (InstancePermission,)
+    throttle_classes = (ScopeThrottle,)
+    pagination_class = NewestFirst
+    metadata_class = None  # OPTIONS: DRF's would describe forms that we do not have
+    versioning_class = None
+    filter_backends = ()
+    queryset = Instance.objects.none()
+
+    @property
+    def contract(self) -> Contract | None:
+        """Of the method that is asked for; None for one that the address does not have."""
+        return getattr(getattr(self, self.action or "", None), "contract", None)
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        """What a client says about the encoding is not asked for.
+
+        JSON and addresses are UTF-8, and some of Python's codecs are no texts.
+        """
+        request.encoding = "utf-8"
+        return super().initialize_request(request, *args, **kwargs)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if (contract := self.contract) is None:
+            return
+        refuse_unknown(request.query_params, self.parameters())
+        for header, taken in (("Idempotency-Key", contract.keyed), ("If-Match", contract.matched)):
+            if header in request.headers and not taken:
+                raise ValidationError({header: ["this address does not take it"]})
+
+    def parameters(self) -> list[str]:
+        """Names of what the query string may have."""
+        assert self.contract is not None
+        return [parameter.name for parameter in self.contract.query]
+
+    def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
+        return problem_handler
+
+    # -- the caller ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _user(self) -> Person:
+        return cast("Person", self.request.user)
+
+    def sent_by_program(self, request: Request) -> bool:
+        """Whether a program sends this and no person: all that is not authenticated by the session of a browser."""
+        return not isinstance(request.successful_authenticator, SessionAuthentication)
+
+    def _actor(self) -> Actor:
+        request = self.request
+        return Actor(
+            user=request.user,
+            source="rest",
+            address=client_address(request.META),
+            request_id=request_id(request.META),
+            program=self.sent_by_program(request),
+        )
+
+    # -- what he says --------------------------------------------------------------------------------------------------
+
+    def _body(self, form: type[serializers.Base] | None = None) -> dict[str, Any]:
+        """The body, as the contract has it. Raises ``ValidationError``."""
+        if form is None:
+            assert self.contract is not None
+            assert self.contract.body is not None
+            form = self.contract.body
+        data = self.request.data
+        parsed = form(data={} if data is None else data)
+        parsed.is_valid(raise_exception=True)
+        return dict(parsed.validated_data)
+
+    def _wait(self, *, default: float) -> float:
+        given = self.request.query_params.get("wait")
+        try:
+            wait = default if given is None else float(given)
+        except ValueError:
+            wait = -1.0
+        if not 0 <= wait <= LONGEST_WAIT:
+            raise ValidationError({"wait": [f"a number of seconds from 0 to {LONGEST_WAIT:g}"]})
+        return wait
+
+    def _text(self, name: str) -> str:
+        """A parameter that is compared with a column."""
+        value: str = self.request.query_params.get(name, "")
+        if not value.isprintable():
+            raise ValidationError({name: ["printable characters"]})
+        return value
+
+    def _number(self, name: str, *, default: int, most: int) -> int:
+        given = self.request.query_params.get(name)
+        if given is None:
+            return default
+        if not given.isascii() or not given.isdigit() or len(given) > len(str(most)) or int(given) > most:
+            raise ValidationError({name: [f"a whole number from 0 to {most}"]})
+        return int(given)
+
+    # -- what he is told -----------------------------------------------------------------------------------------------
+
+    def _address(self, view: str, **arguments: str) -> str:
+        match = self.request.resolver_match
+        namespace = match.namespace if match is not None else APP_NAME
+        return reverse(f"{namespace}:{view}" if namespace else view, kwargs=arguments, request=self.request)
+
+    def _paged(self, rendered: Sequence[Any]) -> Response:
+        paginator = self.paginator
+        assert isinstance(paginator, NewestFirst)
+        return self.get_paginated_response(paginator.cut(rendered))

@@ -1,0 +1,80 @@
+"""What each address takes and gives, said once: permissions, refusals and the OpenAPI description are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from django.http import QueryDict
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from temporalex_django.access import Operation
+from temporalex_django.authoring.people import APP
+from temporalex_django.core.names import shown
+
+if TYPE_CHECKING:
+    Form = type[serializers.Serializer[Any]]
+else:
+    Form = type
+
+F = TypeVar("F", bound=Callable[..., Any])
+Scope = Literal["read", "start", "message", "act"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One of the query string."""
+
+    name: str
+    kind: Literal["string", "integer", "number", "boolean", "date-time"] = "string"
+    help: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """One method of one address.
+
+    ``operation`` is what the access policy is asked about, ``permission`` the code name that it takes. ``keyed``: it
+    takes an ``Idempotency-Key``; ``matched``: an ``If-Match``. ``several``: the answer is a page of what ``answers``
+    has for 200.
+    """
+
+    operation: str
+    permission: str
+    summary: str
+    scope: Scope = "read"
+    query: tuple[Parameter, ...] = ()
+    body: Form | None = None
+    answers: Mapping[int, Form | None] = field(default_factory=dict)
+    several: bool = False
+    keyed: bool = False
+    matched: bool = False
+
+    def asked(self, message: str | None) -> Operation:
+        return Operation(action=self.operation, permission=f"{APP}.{self.permission}", message=message)
+
+
+def says(contract: Contract) -> Callable[[F], F]:
+    """Gives a method of a view set its contract."""
+
+    def mark(method: F) -> F:
+        method.contract = contract  # type: ignore[attr-defined] # read by views and the description
+        return method
+
+    return mark
+
+
+def refuse_unknown(given: QueryDict, accepted: Iterable[str]) -> None:
+    """Raises ``ValidationError`` for what the address does not take, takes once, or is given without a value."""
+    known = [*dict.fromkeys(accepted)]
+    for name, values in given.lists():
+        if name not in known:
+            takes = f"this address takes {', '.join(known)}" if known else "this address takes none"
+            raise ValidationError({"unknown": [f"no parameter {shown(name)}: {takes}"]})
+        if len(values) != 1:
+            raise ValidationError({name: ["once"]})
+        if not values[0]:
+            raise ValidationError({name: ["a value; leave the parameter out for none"]})

@@ -1,0 +1,92 @@
+"""What narrows a list of runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django_filters
+from django import forms
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.models import Instance, Status
+
+_MOST = 2**31 - 1
+
+
+class SubjectField(forms.CharField):
+    """``app.model:key`` as a content type and a key."""
+
+    def clean(self, value: Any) -> tuple[ContentType, str] | None:
+        text = super().clean(value)
+        if not text:
+            return None
+        model, colon, key = text.partition(":")
+        app, dot, name = model.partition(".")
+        if not (colon and dot and key):
+            raise ValidationError(_("Write app.model:key, such as shop.order:42."))
+        try:
+            return ContentType.objects.get_by_natural_key(app, name.lower()), key
+        except ContentType.DoesNotExist:
+            raise ValidationError(_("There is no such model; write app.model:key.")) from None
+
+
+class SubjectFilter(django_filters.Filter):  # type: ignore[misc] # it ships no types
+    """Runs of one object."""
+
+    field_class = SubjectField
+
+    def filter(self, runs: QuerySet[Instance], value: tuple[ContentType, str] | None) -> QuerySet[Instance]:
+        return runs if value is None else runs.filter(subject_type=value[0], subject_id=value[1])
+
+
+class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
+    """Several, with commas."""
+
+
+class WholeNumberFilter(django_filters.Filter):  # type: ignore[misc] # as above
+    """No fractions."""
+
+    field_class = forms.IntegerField
+
+
+class YesOrNo(forms.Field):
+    """Nothing but these two words."""
+
+    def to_python(self, value: Any) -> bool | None:
+        if value in (None, ""):
+            return None
+        if value not in ("true", "false"):
+            raise ValidationError(_("true or false"))
+        return bool(value == "true")
+
+
+class BlockedFilter(django_filters.Filter):  # type: ignore[misc] # as above
+    """Whether there is a reason why it cannot go on."""
+
+    field_class = YesOrNo
+
+    def filter(self, runs: QuerySet[Instance], value: bool | None) -> QuerySet[Instance]:  # noqa: FBT001 - called by the library
+        return runs if value is None else runs.filter(blocked__isnull=not value)
+
+
+class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
+    """A subclass may have more of them: ``filterset_class`` of the view set names it."""
+
+    status = StatusFilter(
+        field_name="status", choices=Status.choices, help_text=_("One of them, or several with commas.")
+    )
+    workflow = django_filters.CharFilter(field_name="workflow", help_text=_("Name of the class."))
+    version = WholeNumberFilter(field_name="version", min_value=1, max_value=_MOST, help_text=_("Of the class."))
+    queue = django_filters.CharFilter(field_name="queue")
+    id_prefix = django_filters.CharFilter(
+        field_name="workflow_id", lookup_expr="startswith", help_text=_("What the business id begins with.")
+    )
+    blocked = BlockedFilter(help_text=_("Whether it cannot go on until somebody puts something right."))
+    subject = SubjectFilter(help_text=_("What it was started for: app.model:key."))
+    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    closed_after = django_filters.IsoDateTimeFilter(field_name="closed_at", lookup_expr="gte")
+    closed_before = django_filters.IsoDateTimeFilter(field_name="closed_at", lookup_expr="lt")

@@ -1,0 +1,148 @@
+"""What is read of runs: lists, one run, its history, result, children and activities. Nothing is written or locked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import F, QuerySet
+from django.db.models.functions import Length
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from temporalex_django import errors
+from temporalex_django.access import view_of
+from temporalex_django.actions.accepting import accepted
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.describe import Result, describe
+from temporalex_django.actions.registry import STEERING
+from temporalex_django.actions.targets import RunTarget
+from temporalex_django.models import HistoryEvent
+from temporalex_django.rest import serializers
+from temporalex_django.rest.contract import says
+from temporalex_django.rest.contracts import BY_SEQ, MOST_ROWS_A_PAGE, PAGES, ROWS_A_PAGE, WAIT, WORKFLOW, view
+from temporalex_django.rest.filters import RunFilter
+from temporalex_django.rest.pagination import fitting
+from temporalex_django.rest.problems import RETRY_AFTER
+from temporalex_django.rest.runs import RunViewSet
+from temporalex_django.rest.seats import seat
+from temporalex_django.rest.steering import operation_of
+from temporalex_django.rest.types import schema_of
+
+
+class ReadingViewSet(RunViewSet):
+    """Runs, to be looked at."""
+
+    #: What narrows the list: a subclass of ``RunFilter`` may have more.
+    filterset_class = RunFilter
+
+    def parameters(self) -> list[str]:
+        filters = [*self.filterset_class.base_filters] if self.action == "list" else []
+        return [*filters, *super().parameters()]
+
+    @says(view("Runs, newest first", serializers.InstanceOut, *PAGES, several=True))
+    def list(self, request: Request) -> Response:
+        """Two reads, at most three."""
+        for name in self.filterset_class.base_filters:
+            self._text(name)
+        narrowed = self.filterset_class(data=request.query_params, queryset=self.get_queryset())
+        if not narrowed.is_valid():
+            raise ValidationError({name: [*messages] for name, messages in narrowed.errors.items()})
+        return self._paged(self._listed(narrowed.qs))
+
+    @says(view("One run as it stands", serializers.InstanceDetail, WORKFLOW))
+    def retrieve(self, request: Request, id: str) -> Response:
+        """With an ``ETag``, which ``If-Match`` of an action takes."""
+        return self._one(self._target(id))
+
+    @says(view("Runs that this one started", serializers.InstanceOut, WORKFLOW, *PAGES, several=True))
+    def children(self, request: Request, id: str) -> Response:
+        """Of that run alone, not of the chain; newest first."""
+        return self._paged(self._listed(self.get_queryset().filter(parent_run_id=self._target(id).shown)))
+
+    @says(view("The history, in pages", serializers.EventOut, WORKFLOW, *BY_SEQ, several=True))
+    def events(self, request: Request, id: str) -> Response:
+        """A page ends earlier when it would be larger than ``BYTES_A_PAGE``."""
+        target = self._target(id)
+        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.shown)
+        return self._by_seq("events", target, events, Length("attributes"), serializers.EventOut)
+
+    @says(view("What it takes now", serializers.AcceptedOut, WORKFLOW, several=True))
+    def messages(self, request: Request, id: str) -> Response:
+        """Signals, updates and events of graphs: the schema of what goes with each, and why he may not send it."""
+        run = self._row(self._target(id))
+        rows = [
+            {
+                "kind": one.kind,
+                "name": one.name,
+                "step": one.step,
+                "schema": schema_of(one.args_type),
+                "about": one.about,
+                "why_not": one.why_not(self._user, run),
+            }
+            for one in accepted(run)
+        ]
+        return Response({"next": None, "results": serializers.AcceptedOut(rows, many=True).data})
+
+    @says(view("What can be done to it", serializers.OperationOut, WORKFLOW, several=True))
+    def operations(self, request: Request, id: str) -> Response:
+        """What operators do to a run, and why it cannot be done now."""
+        run = self._row(self._target(id))
+        rows = [operation_of(action, run, self._user) for action in STEERING.values()]
+        return Response({"next": None, "results": serializers.OperationOut(rows, many=True).data})
+
+    @says(view("Activities without a result", serializers.ActivityOut, WORKFLOW, several=True))
+    def activities(self, request: Request, id: str) -> Response:
+        """Attempts, the last failure, and when they are tried next; the first hundred."""
+        target = self._target(id)
+        found = describe(target, storage=storage(), view=view_of(self._user, target.row)).activities
+        return Response({"next": None, "results": serializers.ActivityOut(found, many=True).data})
+
+    @says(
+        view(
+            "How it ended",
+            {200: serializers.ResultOut, 202: serializers.NoResultOut},
+            WORKFLOW,
+            WAIT,
+        )
+    )
+    def result(self, request: Request, id: str) -> Response:
+        """200 for a closed run, with ``result`` or ``error``; 202 for an open one.
+
+        ``wait`` (seconds) waits for its end.
+        """
+        target = self._target(id)
+        view = view_of(self._user, target.row)
+        result = Result(target, timeout=self._wait(default=0.0), storage=storage(), seat=seat, view=view)
+        try:
+            return Response({"status": "completed", "result": result.get()})
+        except errors.ResultTimeout as exc:
+            now = describe(target, storage=storage(), view=view)
+            body = {"status": now.status, "blocked": now.blocked, "detail": str(exc)}
+            return Response(body, status=202, headers={"Retry-After": RETRY_AFTER})
+        except (errors.WorkflowFailed, errors.WorkflowCancelled) as exc:
+            # the code without its prefix is the status: failed, terminated, timed_out, cancelled
+            error = {
+                "code": exc.code,
+                "detail": str(exc),
+                "type": getattr(exc, "type", None),
+                "reason": getattr(exc, "reason", None),
+            }
+            return Response({"status": exc.code.removeprefix("workflow_"), "error": error})
+
+    def _by_seq(self, address: str, target: RunTarget, rows: QuerySet[Any], size: Any, form: Any) -> Response:
+        """A page of rows of a run, in the order of ``seq``; two reads."""
+        after = self._number("after", default=0, most=2**31 - 1)
+        limit = self._number("limit", default=ROWS_A_PAGE, most=MOST_ROWS_A_PAGE) or ROWS_A_PAGE
+        rows = rows.filter(seq__gt=after).order_by("seq")
+        sizes: list[tuple[int, int]] = [*rows.values_list(F("seq"), size)[: limit + 1]]
+        count = min(limit, fitting([size for _, size in sizes]), len(sizes))
+        page: Iterable[Any] = rows.filter(seq__lte=sizes[count - 1][0]) if sizes else ()
+        following = None
+        if count < len(sizes):
+            here = self._address(address, id=str(target.shown))
+            following = f"{here}?{urlencode({'after': sizes[count - 1][0], 'limit': limit})}"
+        shown = form(page, many=True, context={"view": view_of(self._user, target.row)}).data
+        return Response({"next": following, "results": shown})

@@ -1,0 +1,93 @@
+"""Runs in a view set: which of them there are for the caller, how one is looked up, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import QuerySet
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from temporalex_django import errors
+from temporalex_django.access import runs_for, view_of
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.describe import describe, described, live_workers
+from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.actions.unchanged import Seen, seen
+from temporalex_django.authoring.binding import Description
+from temporalex_django.models import Instance, Status
+from temporalex_django.rest import serializers
+from temporalex_django.rest.base import ContractViewSet
+from temporalex_django.rest.tags import seen_in, tag_of
+
+_UNREAD = ("args", "carried_messages", "published", "closing", "snapshot", "metadata", "search_attributes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What ``InstanceOut`` shows."""
+
+    described: Description
+    run: Instance
+    subject: dict[str, str] | None
+    url: str
+
+
+class RunViewSet(ContractViewSet):
+    """``<id>`` is a run id or a business id (its newest run; ``?workflow=`` narrows it)."""
+
+    def get_queryset(self) -> QuerySet[Instance]:
+        """The runs that there are for the user: the others are 404. A subclass may narrow them further."""
+        alias = storage().alias
+        narrowed = runs_for(self._user, alias=alias)
+        return Instance.objects.using(alias) if narrowed is None else narrowed
+
+    def _target(self, ref: str) -> RunTarget:
+        """Among ``get_queryset``; then ``has_object_permission`` of the permission classes is asked."""
+        target = find(ref, storage=storage(), workflow=self._text("workflow") or None, among=self.get_queryset())
+        self.check_object_permissions(self.request, target.row)
+        return target
+
+    def _row(self, target: RunTarget) -> Instance:
+        runs = Instance.objects.using(storage().alias).defer(*_UNREAD).select_related("chain")
+        run = runs.filter(pk=target.shown).first()
+        if run is None:  # deleted since it was found
+            raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
+        return run
+
+    def _one(self, target: RunTarget, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+        """One run as it stands, with its ``ETag``."""
+        run = self._row(target)
+        what = describe(target, storage=storage(), run=run, view=view_of(self._user, run))
+        body = serializers.InstanceDetail(self._shown(what, run)).data
+        return Response(body, status=status, headers={**(headers or {}), "ETag": tag_of(seen(run), body)})
+
+    def _matched(self, request: Request) -> list[Seen] | None:
+        """As what the caller saw the run, by his ``If-Match``; None: he does not say, or does not mind."""
+        given = request.headers.get("If-Match")
+        return None if given is None else seen_in(given)
+
+    def _listed(self, runs: QuerySet[Instance]) -> list[Any]:
+        """A page of them, rendered. One read, one more where some are to begin yet."""
+        page: Sequence[Instance] = self.paginate_queryset(runs.defer(*_UNREAD)) or ()
+        pending = any(run.status == Status.PENDING for run in page)
+        workers = live_workers(alias=storage().alias) if pending else None
+        shown = []
+        for run in page:
+            waiting = list(run.waiting_for or [])
+            if workers is not None and run.status == Status.PENDING and not run.blocked:
+                missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+                waiting += [missing] if missing else []
+            view = view_of(self._user, run)
+            shown.append(self._shown(described(run, waiting_for=waiting, view=view), run))
+        return [*serializers.InstanceOut(shown, many=True).data]
+
+    def _shown(self, what: Description, run: Instance) -> Shown:
+        subject = None
+        if run.subject_type_id is not None:
+            kind = ContentType.objects.db_manager(storage().alias).get_for_id(run.subject_type_id)
+            subject = {"type": f"{kind.app_label}.{kind.model}", "id": str(run.subject_id)}
+        return Shown(described=what, run=run, subject=subject, url=self._address("instance", id=what.run_id))

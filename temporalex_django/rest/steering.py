@@ -1,0 +1,50 @@
+"""What operators do to runs: bodies of requests, and what can be done now, from what each action says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers as fields
+
+from temporalex_django.access import Operation, policy
+from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.authoring.people import APP, Person
+from temporalex_django.models import Instance
+from temporalex_django.rest.serializers import ReasonBody
+
+_KINDS: dict[type, type[fields.Field[Any, Any, Any, Any]]] = {
+    int: fields.IntegerField,
+    bool: fields.BooleanField,
+    float: fields.FloatField,
+    object: fields.JSONField,
+}
+
+
+def body_of(action: type[Steering[Any]]) -> type[ReasonBody]:
+    """``reason``, and the inputs of the action; named after it."""
+    name = "".join(part.capitalize() for part in action.name.split("_"))
+    return type(f"{name}Body", (ReasonBody,), {one.name: _field(one) for one in action.inputs})
+
+
+def _field(said: Input) -> fields.Field[Any, Any, Any, Any]:
+    common: dict[str, Any] = {"required": said.required, "label": said.label, "help_text": said.help}
+    if said.choices:
+        return fields.ChoiceField(choices=said.choices, **common)
+    if said.kind is str:
+        return fields.CharField(trim_whitespace=False, allow_blank=True, **common)
+    if said.kind is object:
+        return fields.JSONField(allow_null=True, **common)
+    return _KINDS[said.kind](**common)
+
+
+def operation_of(action: type[Steering[Any]], run: Instance, user: Person) -> dict[str, Any]:
+    """As ``OperationOut`` has it."""
+    wanted = f"{APP}.{action.permission}"
+    may = policy().allows(user, Operation(action=action.name, permission=wanted).of(run))
+    return {
+        "name": action.name,
+        "of": action.of,
+        "effect": str(action.effect),
+        "destructive": action.destructive,
+        "why_not": action.why_not(run) if may else f"That takes the permission {wanted}.",
+    }

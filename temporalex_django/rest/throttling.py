@@ -1,0 +1,35 @@
+"""How often: off, unless the project names a rate for one of our scopes in its ``DEFAULT_THROTTLE_RATES``."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from rest_framework.request import Request
+from rest_framework.settings import api_settings
+from rest_framework.throttling import SimpleRateThrottle
+from rest_framework.views import APIView
+
+#: Of the scopes' names: ``temporalex-read``, ``temporalex-start``, ``temporalex-message``, ``temporalex-act``.
+PREFIX = "temporalex-"
+
+
+class ScopeThrottle(SimpleRateThrottle):
+    """Counts by user and scope; no rate, no limit. The project's own default throttles are for his own views."""
+
+    def __init__(self) -> None:
+        """The rate is known once the view is."""
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        contract = getattr(view, "contract", None)
+        if contract is None:
+            return True
+        self.scope = f"{PREFIX}{contract.scope}"
+        self.rate = cast("str | None", api_settings.DEFAULT_THROTTLE_RATES.get(self.scope))
+        if self.rate is None:
+            return True
+        self.num_requests, self.duration = self.parse_rate(self.rate)
+        return super().allow_request(request, view)
+
+    def get_cache_key(self, request: Request, view: APIView) -> str:
+        who = getattr(request.user, "pk", None) or self.get_ident(request)
+        return self.cache_format % {"scope": self.scope, "ident": who}

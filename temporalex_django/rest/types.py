@@ -1,0 +1,73 @@
+"""What a class takes, as JSON Schema: of its annotations, as far as they say it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from temporalex_django.access import policy
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.messages import MessageKind, declared
+from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.payloads import hints
+from temporalex_django.graph.workflow import GraphWorkflow
+
+
+def types_of(name: str, user: Person) -> list[dict[str, Any]]:
+    """The versions of one class, as ``TypeOut`` has them."""
+    return [_shown(cls, user) for cls in workflows.concrete() if cls.name == name]
+
+
+def schema_of(annotation: Any) -> Any:
+    """JSON Schema of a type; None where it says nothing, or nothing that can be said in a schema."""
+    if annotation is Any or annotation is inspect.Parameter.empty:
+        return None
+    try:
+        return msgspec.json.schema(annotation)
+    except TypeError:
+        return None
+
+
+def _shown(cls: type[Workflow], user: Person) -> dict[str, Any]:
+    return {
+        "workflow": cls.name,
+        "version": cls.version,
+        "startable": policy().startable(user, cls),
+        "queue": cls.task_queue,
+        "about": inspect.cleandoc(cls.__doc__ or ""),
+        "unique": None if cls.unique is None else cls.unique.key,
+        "args": schema_of(cls.definition.args_type),
+        "signals": [*_messages(cls, "signal")],
+        "updates": [*_messages(cls, "update")],
+        "queries": [*_queries(cls)],
+        "events": sorted(_events(cls)),
+    }
+
+
+def _messages(cls: type[Workflow], kind: MessageKind) -> Iterator[dict[str, Any]]:
+    for one in sorted(declared(cls).values(), key=lambda one: one.name):  # type: ignore[arg-type] # classes are
+        if one.kind == kind:
+            schema = schema_of(one.args_type)
+            yield {"name": one.name, "schema": schema, "permission": one.permission, "about": one.about}
+
+
+def _queries(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
+    for name, fn in sorted(cls.queries().items()):
+        yield {"name": name, "schema": schema_of(_second(fn)), "permission": None, "about": inspect.getdoc(fn) or ""}
+
+
+def _second(fn: Callable[..., Any]) -> Any:
+    """The annotation of what a query is asked with, behind the state."""
+    names = [*inspect.signature(fn).parameters]
+    return hints(fn).get(names[1], Any) if len(names) > 1 else type(None)
+
+
+def _events(cls: type[Workflow]) -> set[str]:
+    """Of a graph: what its waiting steps may be given."""
+    if not issubclass(cls, GraphWorkflow):
+        return set()
+    return {event for step in cls.graph() if getattr(step, "waits", False) for event in step.events}

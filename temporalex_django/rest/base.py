@@ -33,6 +33,11 @@ from temporalex_django.rest.permissions import InstancePermission
 from temporalex_django.rest.problems import problem_handler
 from temporalex_django.rest.throttling import ScopeThrottle
 
+try:
+    from temporalex_django.rest.openapi import ContractSchema
+except ImportError:  # without the extra nobody describes them
+    ContractSchema = None  # type: ignore[assignment,misc] # see above
+
 if TYPE_CHECKING:
     GenericViewSet = viewsets.GenericViewSet[Any]
 else:
@@ -80,6 +85,8 @@ class ContractViewSet(Audited, GenericViewSet):
     versioning_class = None
     filter_backends = ()
     queryset = Instance.objects.none()
+    if ContractSchema is not None:
+        schema = ContractSchema()
 
     @property
     def contract(self) -> Contract | None:

@@ -1,0 +1,32 @@
+"""The REST face describes itself, and the description is kept: who changes the face sees what clients will see."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from temporalex_django.rest.openapi import document
+from temporalex_django.rest.urls import urlpatterns
+
+GOLDEN = Path(__file__).with_name("openapi.json")
+
+
+def described() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(document(urlpatterns), default=str))
+    return found
+
+
+def test_the_description_is_the_one_that_is_kept() -> None:
+    now = json.dumps(described(), indent=1, sort_keys=True) + "\n"
+    if os.environ.get("UPDATE_OPENAPI"):
+        GOLDEN.write_text(now)
+
+    assert now == GOLDEN.read_text(), "it has changed: look at the difference with UPDATE_OPENAPI=1 and git diff"
+
+
+def test_what_a_project_has_set_for_its_own_description_does_not_count(settings: Any) -> None:
+    settings.SPECTACULAR_SETTINGS = {"TITLE": "Theirs", "OAS_VERSION": "3.0.3"}
+
+    assert (described()["openapi"], described()["info"]["title"]) == ("3.1.1", "Runs")

@@ -201,6 +201,7 @@ def test_messages_of_a_run_that_is_blocked_for_its_crashes_are_parked() -> None:
 
 
 @pytest.mark.postgres
+@pytest.mark.usefixtures("unhurried")
 def test_business_rows_that_somebody_holds_do_not_freeze_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     get_user_model().objects.create(username="hot", last_name="0")
     waiting = [start("Crosswise", {"times": 1, "names": ["hot"]}, workflow_id=f"c{i}") for i in range(5)]

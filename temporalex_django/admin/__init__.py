@@ -1,4 +1,4 @@
-"""Runs, workers and operator actions in Django's admin: read-only.
+"""Runs, workers and operator actions in Django's admin: looked at, started and steered.
 
 Registered with the default site by its autodiscovery.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from temporalex_django.admin.audit import OperatorActionAdmin
 from temporalex_django.admin.instance import InstanceAdmin
+from temporalex_django.admin.subject import WorkflowAdminMixin
 from temporalex_django.admin.worker import WorkerAdmin
 
-__all__ = ["InstanceAdmin", "OperatorActionAdmin", "WorkerAdmin"]
+__all__ = ["InstanceAdmin", "OperatorActionAdmin", "WorkerAdmin", "WorkflowAdminMixin"]

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW_PAYLOAD, policy, runs_for
-from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
+from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.filters import ActionFilter, ActorFilter
 from temporalex_django.admin.shown import moment, shortened
 from temporalex_django.authoring.people import Person
@@ -31,7 +31,7 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
     search_fields = ("workflow_id__startswith", "actor_name__startswith")
     search_help_text = _("Id of a run or name of a person, from its beginning")
     ordering = ("-id",)
-    paginator = EstimatedPaginator
+    paginator = CappedPaginator
     fields = (
         ("at", "action", "how"),
         ("who", "source", "address", "request_id"),

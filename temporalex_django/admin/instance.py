@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import admin
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
@@ -23,14 +23,22 @@ from temporalex_django.access import VIEW, policy, runs_for, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import live_workers
-from temporalex_django.admin.base import EstimatedPaginator, ReadOnlyAdmin
-from temporalex_django.admin.filters import QueueFilter, StandingFilter, WorkflowFilter
+from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
+from temporalex_django.admin.filters import (
+    QueueFilter,
+    StandingFilter,
+    StartedFilter,
+    VersionFilter,
+    WaitsFilter,
+    WorkflowFilter,
+)
 from temporalex_django.admin.messages import MessagePage, MessagePanel, panels
 from temporalex_django.admin.page import page_of
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
-from temporalex_django.admin.steering import SteeringPage, tools
+from temporalex_django.admin.starting import StartPage, like_address, may_start
+from temporalex_django.admin.steering import SteeringPage, activity_tools, tools
 from temporalex_django.models import Instance, Status
 
 _UNREAD = ("args", "carried_messages", "published", "closing", "seed", "accepts", "metadata", "search_attributes")
@@ -57,15 +65,15 @@ class InstanceChangeList(ChangeList):
 
 @admin.register(Instance)
 class InstanceAdmin(ReadOnlyAdmin[Instance]):
-    """Read-only. The page of a run holds its history, messages and activities."""
+    """The page of a run holds its history, messages and activities, and what can be done to it."""
 
     list_display = ("run", "standing", "waits_for", "created", "took")
-    list_filter = (StandingFilter, "status", WorkflowFilter, QueueFilter)
+    list_filter = (StandingFilter, "status", WaitsFilter, WorkflowFilter, VersionFilter, StartedFilter, QueueFilter)
     list_select_related = False
     search_fields = ("workflow_id__startswith",)
     search_help_text = _("Id, from its beginning, or a run id")
     ordering = ("-id",)
-    paginator = EstimatedPaginator
+    paginator = CappedPaginator
     change_form_template = "admin/temporalex_django/instance/change_form.html"
 
     # -- list ----------------------------------------------------------------------------------------------------------
@@ -118,15 +126,26 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def took(self, run: Instance) -> str:
         return duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
 
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        more: dict[str, Any] = {"most": CappedPaginator.MOST}
+        more |= {"start_address": self._start_address if may_start(user_of(request)) else None}
+        return super().changelist_view(request, {**more, **(extra_context or {})})
+
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def get_urls(self) -> list[Any]:
         """Ours before Django's, whose last one takes everything."""
+        start = self.admin_site.admin_view(StartPage(self))
         return [
+            path("start/", start, name="temporalex_django_instance_start"),
             path("<path:run_id>/message/", self._page(MessagePage), name="temporalex_django_instance_message"),
             path("<path:run_id>/do/<slug:action>/", self._page(SteeringPage), name="temporalex_django_instance_do"),
             *super().get_urls(),
         ]
+
+    @property
+    def _start_address(self) -> str:
+        return reverse(f"{self.admin_site.name}:temporalex_django_instance_start")
 
     def _page(self, page: type[RunPage]) -> Any:
         return self.admin_site.admin_view(page(self))
@@ -157,6 +176,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             raise PermissionDenied
         if view_of(user_of(request), run).open:
             audit.read(actor_of(request), run)
+        user, doing = user_of(request), partial(self.address_of, run, "do")
         context = {
             **self.admin_site.each_context(request),
             "title": run.workflow_id,
@@ -172,15 +192,35 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 run,
                 page=request.GET.get("p", ""),
                 alias=storage().alias,
-                view=view_of(user_of(request), run),
+                view=view_of(user, run),
                 there=self.get_queryset(request),
+                tools=lambda task: activity_tools(run, task.seq, user=user, address=doing),
             ),
             "panels": self._panels(request, run),
-            "tools": tools(run, user_of(request), address=partial(self.address_of, run, "do")),
+            "tools": tools(run, user, address=doing),
+            "subject_address": self._subject_address(request, run),
+            "parent_address": self._parent_address(run),
+            "like": like_address(run, user, address=self._start_address),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, self.change_form_template, context)
+
+    def _subject_address(self, request: HttpRequest, run: Instance) -> str | None:
+        """The page of the object that the run is about, if this site has one that the user may see."""
+        kind = run.subject_type
+        model = None if kind is None else kind.model_class()
+        registered = None if model is None else self.admin_site._registry.get(model)  # noqa: SLF001 - 5.2 has no other way
+        if kind is None or registered is None or not registered.has_view_permission(request):
+            return None
+        return reverse(
+            f"{self.admin_site.name}:{kind.app_label}_{kind.model}_change", args=[quote(run.subject_id or "")]
+        )
+
+    def _parent_address(self, run: Instance) -> str | None:
+        if run.parent_run_id is None:
+            return None
+        return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run.parent_run_id])
 
     def _panels(self, request: HttpRequest, run: Instance) -> list[MessagePanel]:
         if not_the_present(run) is not None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.db.models import Max, QuerySet
+from django.db.models import Max, Q, QuerySet
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -16,12 +16,14 @@ from django.utils.translation import gettext as _
 from temporalex_django import errors
 from temporalex_django.actions.describe import live_workers
 from temporalex_django.admin.shown import Value, duration, status_badge, value
+from temporalex_django.admin.steering import Tool
 from temporalex_django.authoring.viewing import View
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
 from temporalex_django.models.fields import Payload
 
 EVENTS_A_PAGE = 100
 MOST = 50
+_FAMILY = ("id", "chain_id", "workflow_id", "workflow", "status", "created_at", "closed_at")
 
 #: What kind of thing an event is, for its colour; the kind itself is always written out.
 _FAMILIES = (
@@ -71,16 +73,28 @@ class Pages:
         return self.number + 1 if self.number < self.count else None
 
 
-def page_of(run: Instance, *, page: str, alias: str, view: View, there: QuerySet[Instance]) -> dict[str, Any]:
-    """The context of the template: what ``view`` shows of the run, and those of its chain that are in ``there``."""
+def page_of(
+    run: Instance,
+    *,
+    page: str,
+    alias: str,
+    view: View,
+    there: QuerySet[Instance],
+    tools: Callable[[ActivityTask], list[Tool]],
+) -> dict[str, Any]:
+    """The context of the template: what ``view`` shows of the run, and those of its family that are in ``there``.
+
+    ``tools`` gives the buttons of an activity.
+    """
     chain = run.chain
     current = chain.run_id == run.pk
     now = timezone.now()
     activations, pages = _history(run, page=page, alias=alias, view=view)
     activities = [*ActivityTask.objects.using(alias).filter(run_id=run.pk).order_by("seq")[: MOST + 1]]
     messages = _inbox(chain, alias=alias)
-    others = there.filter(chain_id=chain.pk).only("id", "status", "created_at", "closed_at")
-    runs = [*others.order_by("-id")[: MOST + 1]]
+    family = there.filter(Q(chain_id=chain.pk) | Q(parent_run_id=run.pk)).only(*_FAMILY).order_by("-id")[: 4 * MOST]
+    runs = [one for one in family if one.chain_id == chain.pk]
+    children = [one for one in family if one.chain_id != chain.pk]
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
     acted = [*audit.order_by("automatic", "-id")[: 2 * MOST]]  # what people did comes first
     due = (
@@ -93,6 +107,7 @@ def page_of(run: Instance, *, page: str, alias: str, view: View, there: QuerySet
         )
     )
     missing = None
+    shown = [{**_activity(task, view, now=now), "tools": tools(task)} for task in activities[:MOST]]
     if due and not run.blocked:
         missing = live_workers(alias=alias).missing(workflow=run.workflow, version=run.version, queue=run.queue)
     return {
@@ -108,7 +123,11 @@ def page_of(run: Instance, *, page: str, alias: str, view: View, there: QuerySet
         "open": view.open,
         "activations": activations,
         "pages": pages,
-        "activities": [_activity(task, view, now=now) for task in activities[:MOST]],
+        "activities": shown,
+        "failing": [row for row in shown if row["failure"] is not None],
+        "failed": _failed(run, view),
+        "children": [{"run": child, "badge": status_badge(child.status)} for child in children[:MOST]],
+        "more_children": len(children) > MOST,
         "more_activities": len(activities) > MOST,
         "inbox": [_message(message, view) for message in messages[:MOST]],
         "more_messages": len(messages) > MOST,
@@ -120,6 +139,17 @@ def page_of(run: Instance, *, page: str, alias: str, view: View, there: QuerySet
         "automatic": [row for row in acted if row.automatic],
         "limit": MOST,
     }
+
+
+def _failed(run: Instance, view: View) -> dict[str, str] | None:
+    """Why a run failed: the type of the exception (or nothing), and what it or the reason says."""
+    closing = run.closing_value
+    if run.status != "failed" or not isinstance(closing, dict):
+        return None
+    shown = view.attributes(closing)
+    said = shown.get("reason") if closing.get("reason") is not None else shown.get("message")
+    text = said if isinstance(said, str) else value(said).preview
+    return {"type": str(closing.get("type") or ""), "message": text if view.open else view.text("")}
 
 
 def _inbox(chain: Chain, *, alias: str) -> list[Message]:
@@ -138,7 +168,8 @@ def _inbox(chain: Chain, *, alias: str) -> list[Message]:
 
 def _history(run: Instance, *, page: str, alias: str, view: View) -> tuple[list[ShownActivation], Pages]:
     events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
-    length = events.aggregate(last=Max("seq"))["last"] or 0
+    chain = run.chain
+    length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
     count = max(1, -(-length // EVENTS_A_PAGE))
     number = min(max(int(page), 1), count) if page.isascii() and page.isdigit() and len(page) < 10 else count
     first = (number - 1) * EVENTS_A_PAGE
@@ -232,6 +263,7 @@ def _payloads(run: Instance, view: View) -> list[tuple[str, Value]]:
 
 
 def _activity(task: ActivityTask, view: View, *, now: datetime) -> dict[str, Any]:
+    failure = view.activity(task.as_open).last_failure
     if task.owner is not None:
         state, since = _("running"), task.started_at or now
     elif task.due_at > now:
@@ -241,6 +273,7 @@ def _activity(task: ActivityTask, view: View, *, now: datetime) -> dict[str, Any
     of = f" / {task.max_attempts}" if task.max_attempts else ""
     return {
         "task": task,
+        "failure": failure,
         "state": state,
         "since": since,
         "attempt": f"{task.attempt}{of}",

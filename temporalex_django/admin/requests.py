@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import cast
 from uuid import uuid4
 
@@ -13,7 +14,6 @@ from temporalex_django.actions.base import Actor
 from temporalex_django.authoring.people import Person
 
 _REMEMBERED = 86_400
-_LONGEST = 64
 
 
 def user_of(request: HttpRequest) -> Person:
@@ -33,11 +33,16 @@ def new_token() -> str:
     return str(uuid4())
 
 
-def first_use(token: str) -> bool:
-    """Whether nothing was done with that token yet. What the default cache forgets counts as new."""
-    return bool(cache.add(f"temporalex:token:{token[:_LONGEST]}", 1, _REMEMBERED))
+def first_use(request: HttpRequest, token: str) -> bool:
+    """Whether nothing was done on that page with that token yet. What the default cache forgets counts as new."""
+    return bool(cache.add(_key(request, token), 1, _REMEMBERED))
 
 
-def give_back(token: str) -> None:
+def give_back(request: HttpRequest, token: str) -> None:
     """Nothing was done with it after all."""
-    cache.delete(f"temporalex:token:{token[:_LONGEST]}")
+    cache.delete(_key(request, token))
+
+
+def _key(request: HttpRequest, token: str) -> str:
+    named = f"{request.user.pk} {request.get_full_path()} {token}"
+    return f"temporalex:token:{sha256(named.encode('utf-8', 'replace')).hexdigest()}"

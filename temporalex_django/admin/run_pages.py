@@ -82,7 +82,7 @@ class RunPage(ABC):
                 raise PermissionDenied(said.not_yours)
             return self.page(request, run, said, form)
         token = form.cleaned_data["token"]
-        if self.once and not first_use(token):
+        if self.once and said.not_yours is None and not first_use(request, token):
             messages.info(request, _("This form was sent before: nothing more was done."))
             return HttpResponseRedirect(self.afterwards(request, run))
         try:
@@ -103,7 +103,7 @@ class RunPage(ABC):
             return self.act(request, run, form)
         except BaseException:
             if self.once:
-                give_back(token)
+                give_back(request, token)
             raise
 
     def page(

@@ -87,6 +87,15 @@ def tools(run: Instance, user: Person, *, address: Callable[[str], str]) -> list
     return found
 
 
+def activity_tools(run: Instance, seq: int, *, user: Person, address: Callable[[str], str]) -> list[Tool]:
+    """The buttons of an activity; whether one is of use just now, its own page says."""
+    return [
+        tool(action, address=address, why_not=None, seq=seq)
+        for action in STEERING.values()
+        if action.of == "activity" and not_the_present(run) is None and not_yours(action, user, run) is None
+    ]
+
+
 def tool(
     action: type[Steering[Any]], *, address: Callable[[str], str], why_not: str | None, seq: int | None = None
 ) -> Tool:

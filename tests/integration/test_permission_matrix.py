@@ -302,6 +302,7 @@ ADMIN = {
         (*LOOK, "signal_instance"),
         lambda page: page("run", {"token": token(), "payload": "1"}, query="?kind=signal&name=note"),
     ),
+    "instance start": Row(("start_instance",), lambda page: page(), of_run=False),
     "instance delete": Row(None, lambda page: page("run")),
     "instance add": Row(None, lambda page: page(), of_run=False),
     "operatoraction changelist": Row(("view_operatoraction",), lambda page: page(), "acted", of_run=False),

@@ -115,9 +115,6 @@ class Dialect(Protocol):
     def set_up_transaction(self, limits: Mapping[str, str]) -> None:
         """Set these limits for the open transaction."""
 
-    def estimated_rows(self, table: str) -> int | None:
-        """What the planner thinks how many rows there are; None where it does not say."""
-
     def transient(self, exc: BaseException) -> bool:
         """Whether the same work may succeed on another try."""
 

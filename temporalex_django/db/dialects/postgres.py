@@ -170,11 +170,6 @@ class PostgresDialect:
                 [text for limit in limits.items() for text in limit],
             )
 
-    def estimated_rows(self, table: str) -> int | None:
-        with connections[self.alias].cursor() as cursor:
-            cursor.execute("select reltuples::bigint from pg_class where oid = %s::regclass", [table])
-            return int((cursor.fetchone() or (0,))[0])
-
     def transient(self, exc: BaseException) -> bool:
         return _state(exc) in TRANSIENT
 

@@ -104,10 +104,6 @@ class SqliteDialect:
     def set_up_transaction(self, limits: Mapping[str, str]) -> None:
         """It has no such limits."""
 
-    def estimated_rows(self, table: str) -> int | None:
-        del table
-        return None
-
     def transient(self, exc: BaseException) -> bool:
         cause = exc if isinstance(exc, sqlite3.Error) else exc.__cause__
         return isinstance(cause, sqlite3.OperationalError) and "locked" in str(cause)

@@ -1,0 +1,89 @@
+"""The list of runs: filters, and counts that end."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.utils import timezone
+
+from temporalex_django.admin.base import CappedPaginator
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.models import Chain, Instance
+from tests.support.client_flows import Basket, Sleepy, drain
+
+pytestmark = pytest.mark.django_db
+
+RUNS = "/admin/temporalex_django/instance/"
+
+
+@pytest.fixture
+def admin(client: Client) -> Client:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    return client
+
+
+def found(client: Client, query: str) -> set[str]:
+    response = client.get(f"{RUNS}?{query}")
+    assert response.status_code == 200, response
+    return set(re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)<", response.content.decode()))
+
+
+def test_stuck_runs_are_blocked_or_late_or_try_an_activity_again_and_again(admin):
+    for name in ("fine", "blocked", "late", "paused"):
+        Sleepy.start(id=name)
+    drain()
+    Instance.objects.filter(workflow_id="blocked").update(blocked={"code": "x", "error": "y"})
+    of_late = {"due_at": timezone.now() - timedelta(minutes=5)}
+    Chain.objects.filter(run__workflow_id="late").update(**of_late)
+    Chain.objects.filter(run__workflow_id="paused").update(**of_late, paused=True)
+
+    assert found(admin, "standing=stuck") == {"blocked", "late"}
+
+
+def test_by_what_a_run_waits_for(admin):
+    Sleepy.start(id="asleep")
+    Basket.start(id="basket")
+    drain()
+    Basket.start(id="ended").terminate()
+
+    assert found(admin, "waits=message") == {"basket"}
+    assert found(admin, "waits=timer") == {"asleep"}
+    assert found(admin, "waits=activity") == set()
+    assert found(admin, "waits=nonsense") == {"asleep", "basket", "ended"}
+
+
+def test_by_version_and_time(admin):
+    Basket.start(id="new")
+    old = Sleepy.start(id="old")
+    past = int((timezone.now() - timedelta(hours=2)).timestamp() * 1000) << 80 | uuid7().int & ((1 << 80) - 1)
+    Chain.objects.filter(run_id=old.run_id).update(run_id=_uuid(past))
+    Instance.objects.filter(pk=old.run_id).update(id=_uuid(past), version=3)
+
+    assert found(admin, "started=1h") == {"new"}
+    assert found(admin, "started=24h") == {"new", "old"}
+    assert found(admin, "version=3") == {"old"}
+    for odd in ("x", "-1", "9" * 40, "%C2%B2"):
+        assert found(admin, f"version={odd}") == set()
+
+
+def _uuid(number: int) -> Any:
+    from uuid import UUID
+
+    return UUID(int=number)
+
+
+def test_no_more_than_so_many_are_counted(admin, monkeypatch):
+    for number in range(5):
+        Basket.start(id=f"b-{number}")
+    assert "no more are counted" not in admin.get(RUNS).content.decode()
+    monkeypatch.setattr(CappedPaginator, "MOST", 3)
+
+    text = admin.get(RUNS).content.decode()
+
+    assert "3+ runs: no more are counted and shown" in text
+    assert CappedPaginator(Instance.objects.order_by("-id"), 2).count == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from temporalex_django.authoring import people
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.messages import MessageKind, declared
 from temporalex_django.authoring.people import APP, Person
+from temporalex_django.core.payloads import hints
 from temporalex_django.errors import ActionNotPermitted, UnknownWorkflow
 from temporalex_django.graph.steps import events_of, key_of, role_of, timer_of
 from temporalex_django.graph.workflow import GraphWorkflow
@@ -107,3 +109,15 @@ def _holds(user: Person, role: str) -> bool:
         return people.holds(user, role)
     except ActionNotPermitted:
         return False
+
+
+def answered(run: Instance) -> dict[str, Any]:
+    """The queries that its class answers, each with the annotation of its argument; None: it takes none."""
+    code = _code(run)
+    queries = {} if code is None else code._queries  # noqa: SLF001 - of our own class
+    return {name: _asked(fn) for name, fn in queries.items()}
+
+
+def _asked(fn: Any) -> Any:
+    parameters = [*inspect.signature(fn).parameters]
+    return hints(fn).get(parameters[1], Any) if len(parameters) > 1 else None

@@ -34,6 +34,7 @@ from temporalex_django.admin.filters import (
 )
 from temporalex_django.admin.messages import MessagePage, MessagePanel, panels
 from temporalex_django.admin.page import page_of
+from temporalex_django.admin.queries import QueryPage, query_links
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
@@ -139,6 +140,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return [
             path("start/", start, name="temporalex_django_instance_start"),
             path("<path:run_id>/message/", self._page(MessagePage), name="temporalex_django_instance_message"),
+            path("<path:run_id>/query/", self._page(QueryPage), name="temporalex_django_instance_query"),
             path("<path:run_id>/do/<slug:action>/", self._page(SteeringPage), name="temporalex_django_instance_do"),
             *super().get_urls(),
         ]
@@ -200,6 +202,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             "tools": tools(run, user, address=doing),
             "subject_address": self._subject_address(request, run),
             "parent_address": self._parent_address(run),
+            "queries": query_links(run, user, address=self.address_of(run, "query")),
             "like": like_address(run, user, address=self._start_address),
             **(extra_context or {}),
         }

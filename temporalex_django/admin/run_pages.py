@@ -58,7 +58,7 @@ class RunPage(ABC):
     def form(self, request: HttpRequest, run: Instance) -> TokenForm: ...
 
     @abstractmethod
-    def act(self, request: HttpRequest, run: Instance, form: Any) -> str:
+    def act(self, request: HttpRequest, run: Instance, form: Any) -> Any:
         """Do it, and say what was done. Raises ``TemporalexError``."""
 
     def __call__(self, request: HttpRequest, run_id: str, **_named: str) -> HttpResponse:
@@ -72,9 +72,10 @@ class RunPage(ABC):
         form = self.form(request, run)
         if request.method != "POST":
             return self.page(request, run, said, form)
-        return self._posted(request, run, said, form)
+        return self.posted(request, run, said, form)
 
-    def _posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: TokenForm) -> HttpResponse:
+    def posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: Any) -> HttpResponse:
+        """Act, and go to the page of the run; the form again where that was not possible."""
         if said.not_yours is None and said.why_not is not None:  # it became so since he looked
             return self.page(request, run, said, form, status=409)
         if not form.is_valid():
@@ -98,7 +99,7 @@ class RunPage(ABC):
         messages.success(request, done)
         return HttpResponseRedirect(self.afterwards(request, run))
 
-    def _acted(self, request: HttpRequest, run: Instance, form: TokenForm, token: str) -> str:
+    def _acted(self, request: HttpRequest, run: Instance, form: TokenForm, token: str) -> Any:
         try:
             return self.act(request, run, form)
         except BaseException:
@@ -107,7 +108,14 @@ class RunPage(ABC):
             raise
 
     def page(
-        self, request: HttpRequest, run: Instance, said: Confirmation, form: TokenForm, *, status: int = 200
+        self,
+        request: HttpRequest,
+        run: Instance,
+        said: Confirmation,
+        form: TokenForm,
+        *,
+        status: int = 200,
+        **more: Any,
     ) -> HttpResponse:
         site = self.admin.admin_site
         context = {
@@ -125,6 +133,7 @@ class RunPage(ABC):
             "said": said,
             "form": form,
             "back": self.admin.address_of(run),
+            **more,
         }
         request.current_app = site.name
         return TemplateResponse(request, self.template, context, status=status)

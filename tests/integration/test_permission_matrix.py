@@ -302,6 +302,7 @@ ADMIN = {
         (*LOOK, "signal_instance"),
         lambda page: page("run", {"token": token(), "payload": "1"}, query="?kind=signal&name=note"),
     ),
+    "instance query": Row(LOOK, lambda page: page("run", query="?name=items")),
     "instance start": Row(("start_instance",), lambda page: page(), of_run=False),
     "instance delete": Row(None, lambda page: page("run")),
     "instance add": Row(None, lambda page: page(), of_run=False),

@@ -1,0 +1,80 @@
+"""Asking a run from the admin: what its class answers, from the state that it has published."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+
+from temporalex_django.access import Operation, policy
+from temporalex_django.actions.accepting import answered
+from temporalex_django.actions.query import Query
+from temporalex_django.admin.payload_forms import PayloadForm
+from temporalex_django.admin.requests import actor_of, user_of
+from temporalex_django.admin.run_pages import Confirmation, RunPage
+from temporalex_django.admin.shown import value
+from temporalex_django.authoring.people import APP, Person
+from temporalex_django.errors import ActionNotPermitted, TemporalexError
+from temporalex_django.models import Instance
+
+_PERMISSION = f"{APP}.query_instance"
+
+
+def query_links(run: Instance, user: Person, *, address: str) -> list[dict[str, str]]:
+    """The queries that he may ask; ``address`` is that of the page that asks them."""
+    if _not_yours(user, run) is not None:
+        return []
+    return [{"name": name, "address": f"{address}?{urlencode({'name': name})}"} for name in answered(run)]
+
+
+class QueryPage(RunPage):
+    """Asks the query that the address names, and shows the answer below."""
+
+    def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
+        name = self._name(request, run)
+        return Confirmation(
+            heading=_("Ask “%(name)s”") % {"name": name},
+            effect=_("The state that the run has published answers. Nothing is changed."),
+            button=_("Ask"),
+            not_yours=_not_yours(user_of(request), run),
+        )
+
+    def form(self, request: HttpRequest, run: Instance) -> PayloadForm:
+        posted = request.POST if request.method == "POST" else None
+        return PayloadForm(posted, annotation=answered(run)[self._name(request, run)])
+
+    def act(self, request: HttpRequest, run: Instance, form: PayloadForm) -> Any:
+        query = Query(
+            self.target(request, run), query=self._name(request, run), args=form.payload, by=actor_of(request)
+        )
+        return query.execute()
+
+    def posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: Any) -> HttpResponse:
+        """The answer stands on the page: asked again, it may be another one."""
+        if said.not_yours is not None:
+            raise PermissionDenied(said.not_yours)
+        if not form.is_valid():
+            return self.page(request, run, said, form)
+        try:
+            answer = self.act(request, run, form)
+        except ActionNotPermitted as exc:
+            raise PermissionDenied(str(exc)) from exc
+        except TemporalexError as exc:
+            form.add_error(None, exc.message)
+            return self.page(request, run, said, form, status=409)
+        return self.page(request, run, said, form, answer=value(answer))
+
+    def _name(self, request: HttpRequest, run: Instance) -> str:
+        name = request.GET.get("name", "")
+        if name not in answered(run):
+            raise Http404
+        return name
+
+
+def _not_yours(user: Person, run: Instance) -> str | None:
+    if policy().allows(user, Operation(action="query", permission=_PERMISSION).of(run)):
+        return None
+    return _("You may not ask it: that takes the permission %(wanted)s.") % {"wanted": _PERMISSION}

@@ -103,10 +103,11 @@ def _stuck(alias: str) -> QuerySet[Any]:
     return (
         Instance.objects.using(alias)
         .filter(blocked__isnull=False)
+        .order_by()
         .values("pk")
         .union(
-            ActivityTask.objects.using(alias).filter(attempt__gt=_MANY_ATTEMPTS).values("run_id"),
-            Chain.objects.using(alias).filter(due_at__lt=late, closed=False, paused=False).values("run_id"),
+            ActivityTask.objects.using(alias).filter(attempt__gt=_MANY_ATTEMPTS).order_by().values("run_id"),
+            Chain.objects.using(alias).filter(due_at__lt=late, closed=False, paused=False).order_by().values("run_id"),
         )
     )
 

@@ -59,10 +59,10 @@ def test_by_what_a_run_waits_for(admin):
 
 def test_by_version_and_time(admin):
     Basket.start(id="new")
-    old = Sleepy.start(id="old")
+    old = Sleepy.start(id="old").run_id
     past = int((timezone.now() - timedelta(hours=2)).timestamp() * 1000) << 80 | uuid7().int & ((1 << 80) - 1)
-    Chain.objects.filter(run_id=old.run_id).update(run_id=_uuid(past))
-    Instance.objects.filter(pk=old.run_id).update(id=_uuid(past), version=3)
+    Chain.objects.filter(run_id=old).update(run_id=_uuid(past))
+    Instance.objects.filter(pk=old).update(id=_uuid(past), version=3)
 
     assert found(admin, "started=1h") == {"new"}
     assert found(admin, "started=24h") == {"new", "old"}

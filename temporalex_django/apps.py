@@ -41,9 +41,12 @@ class TemporalexConfig(AppConfig):
             raise NotConfigured(" ".join(wrong))
         from temporalex_django.authoring import binding  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.db import guarded_orm  # noqa: PLC0415 - it needs the settings
+        from temporalex_django.db.chores import CHORES  # noqa: PLC0415 - as above
 
         binding.bind(_backend)
         guarded_orm.install()
+        if _bulk_jobs not in CHORES:
+            CHORES.append(_bulk_jobs)
         checks.faulty[:] = _discover()
         _run_locally()
 
@@ -70,6 +73,12 @@ def _backend() -> BoundBackend:
     from temporalex_django.client import backend  # noqa: PLC0415 - it needs the models
 
     return backend()
+
+
+def _bulk_jobs(alias: str) -> bool:
+    from temporalex_django.actions.bulk_jobs import work  # noqa: PLC0415 - it needs the models
+
+    return work(alias)
 
 
 def _run_locally() -> None:

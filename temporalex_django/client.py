@@ -15,7 +15,9 @@ from temporalex_django import access
 from temporalex_django.actions import describe as reading
 from temporalex_django.actions.base import Actor, refuse_inside_workflow, storage
 from temporalex_django.actions.cancel import Cancel
+from temporalex_django.actions.fork import Fork
 from temporalex_django.actions.query import Query
+from temporalex_django.actions.reset import Reset
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
@@ -128,6 +130,35 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         who = _actor(by)
         Terminate(self._found(who.user), reason=reason, by=who).execute()
 
+    # -- again ---------------------------------------------------------------------------------------------------------
+
+    def reset(
+        self,
+        to: int | None = None,
+        *,
+        messages: str = "again",
+        edited: Any = None,
+        reason: str = "",
+        by: Person | None = None,
+    ) -> str:
+        who = _actor(by)
+        return Reset(self._found(who.user), reason=reason, by=who, **_point(to, messages, edited)).execute()
+
+    def fork(
+        self,
+        to: int | None = None,
+        *,
+        id: str | None = None,
+        messages: str = "again",
+        edited: Any = None,
+        reason: str = "",
+        by: Person | None = None,
+    ) -> DatabaseHandle[Result_co]:
+        who, point = _actor(by), _point(to, messages, edited)
+        new: dict[str, Any] = {} if id is None else {"id": id}
+        target = Fork(self._found(who.user), reason=reason, by=who, **point, **new).execute()
+        return DatabaseHandle(target.workflow_id, workflow=self._workflow, chain_id=target.chain_id)
+
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def describe(self, *, by: Person | None = None) -> Description:
@@ -188,6 +219,12 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
 def _actor(by: object) -> Actor:
     """Code that acts in somebody's name. Raises ``ActionNotPermitted`` for what is no user."""
     return Actor(user=person(by))
+
+
+def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
+    """Where and how a run is taken up, as far as it is said."""
+    said = {"to": to, "messages": messages, "edited": edited}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 class DatabaseBackend:

@@ -90,6 +90,7 @@ class Settings:
     UPDATE_LOCK_WAIT: float = _setting(
         2.0, "Seconds that an update in a request waits for the lock of its run before it is left to a worker."
     )
+    BULK_LIMIT: int = _setting(1000, "Runs of one bulk job at most.")
     START_LOCK_WAIT: float = _setting(
         2.0,
         "Seconds that a start waits for another open transaction that starts the same id; then it raises `AlreadyRunning` with "

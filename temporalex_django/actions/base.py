@@ -61,9 +61,9 @@ CODE = Actor()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The run that an action was about, for audit, signal and log."""
+    """The run that an action was about, for audit, signal and log; no run: none of them in particular."""
 
-    run_id: str
+    run_id: str | None
     workflow: str
     workflow_id: str
 
@@ -184,7 +184,8 @@ class Action(ABC, Generic[T]):
             **audit.of_actor(self.by),
         )
         # what applications send all day in the names of their users is no administration
-        if getattr(self.by.user, "pk", None) is not None and not (self.ordinary and self.by.source == CODE.source):
+        stored = getattr(self.by.user, "pk", None) is not None
+        if subject.run_id is not None and stored and not (self.ordinary and self.by.source == CODE.source):
             audit.log_entry(self.by, self.name, subject.run_id, f"{subject.workflow} {subject.workflow_id}", reason)
 
     def _announce(self, subject: Subject, reason: str) -> None:

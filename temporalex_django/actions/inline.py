@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
@@ -109,6 +110,14 @@ def closed_from_outside(write: RunWrite, target: RunTarget, *, storage: DjangoSt
     )
     forget(write.run.run_id, storage=storage)
     _follow_up(TurnReport(runs=1, writes=[write], facts={write.run.run_id: facts}), storage=storage)
+
+
+def taken_up(writes: Sequence[RunWrite], target: RunTarget, *, storage: DjangoStorage) -> None:
+    """The same for a run that another one takes up, or that takes up another one: what was copied is no news."""
+    for write in writes:
+        forget(write.run.run_id, storage=storage)
+    _follow_up(TurnReport(runs=len(writes), writes=list(writes)), storage=storage)
+    ring_on_commit(alias=storage.alias, queues=[target.queue])
 
 
 def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:

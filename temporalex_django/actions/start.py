@@ -93,13 +93,7 @@ class Start(Action[RunTarget]):
         )
 
     def _require_there(self, **run: Any) -> None:
-        """Nobody starts from a face what there is not for him: a run among those of another tenant, say."""
-        user = self.by.user
-        if user is None or self.by.source == CODE.source:
-            return
-        narrowed = access.runs_for(user, alias=self.storage.alias)
-        if narrowed is not None and not narrowed.filter(**run).exists():
-            raise ActionNotPermitted(f"{user} may not start this {self.workflow.name}: it would not be among his runs")
+        require_there(self.by, of=self.workflow, alias=self.storage.alias, **run)
 
     @contextmanager
     def _told_of_his_own(self, workflow_id: str) -> Iterator[None]:
@@ -143,3 +137,15 @@ class Start(Action[RunTarget]):
         if unique is None:
             raise InvalidId(f"{self.workflow.name} has no `unique`, so it takes an id, not a value")
         return unique.run_id_for(self.value, lambda: os.urandom(4).hex())
+
+
+def require_there(by: Actor, *, of: type[Workflow], alias: str, **run: Any) -> None:
+    """Nobody starts from a face what there is not for him: a run among those of another tenant, say.
+
+    Raises ``ActionNotPermitted`` when no run that there is for him is such a ``run``.
+    """
+    if by.user is None or by.source == CODE.source:
+        return
+    narrowed = access.runs_for(by.user, alias=alias)
+    if narrowed is not None and not narrowed.filter(**run).exists():
+        raise ActionNotPermitted(f"{by.user} may not start this {of.name}: it would not be among his runs")

@@ -140,6 +140,44 @@ class WorkflowHandle(Generic[Result_co]):
         """Close the run at once, in the caller's transaction. Locks the chain. Raises ``WorkflowClosed``."""
         raise NotImplementedError
 
+    # -- again ---------------------------------------------------------------------------------------------------------
+
+    def reset(
+        self,
+        to: int | None = None,
+        *,
+        messages: str = "again",
+        edited: Any = None,
+        reason: str = "",
+        by: Person | None = None,
+    ) -> str:
+        """Take the run back to behind its activation ``to`` (0: the start): a new run of the chain goes on from there.
+
+        Without ``to`` behind the last one that the code goes through as recorded and that did not close the run: of a
+        run that is blocked or closed. ``messages`` that came later are delivered "again", or "drop" drops them.
+        ``edited`` gives activities that were open there other arguments: ``{number: [argument, …]}``. The old run is
+        closed as terminated (``reset``); gives the id of the new one. Locks the chain, in the caller's transaction.
+        Raises ``ActionNotPossible``, ``PayloadError``, ``UpdateTimeout``.
+        """
+        raise NotImplementedError
+
+    def fork(
+        self,
+        to: int | None = None,
+        *,
+        id: str | None = None,
+        messages: str = "again",
+        edited: Any = None,
+        reason: str = "",
+        by: Person | None = None,
+    ) -> WorkflowHandle[Result_co]:
+        """Start a run that has the history of this one up to ``to``; this one stays as it is. Gives its handle.
+
+        All else is as in ``reset``. ``id`` is that of the new run, made of that of this one if it is not given. Raises
+        ``InvalidId`` and ``AlreadyRunning``, too.
+        """
+        raise NotImplementedError
+
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def instance(self, *, by: Person | None = None) -> Any:
@@ -222,6 +260,34 @@ class WorkflowHandle(Generic[Result_co]):
     async def aterminate(self, reason: str = "", *, by: Person | None = None) -> None:
         """``terminate`` for async code."""
         await self._from_async(self.terminate, reason, by=by)
+
+    async def areset(
+        self,
+        to: int | None = None,
+        *,
+        messages: str = "again",
+        edited: Any = None,
+        reason: str = "",
+        by: Person | None = None,
+    ) -> str:
+        """``reset`` for async code."""
+        return cast(
+            "str", await self._from_async(self.reset, to, messages=messages, edited=edited, reason=reason, by=by)
+        )
+
+    async def afork(
+        self,
+        to: int | None = None,
+        *,
+        id: str | None = None,
+        messages: str = "again",
+        edited: Any = None,
+        reason: str = "",
+        by: Person | None = None,
+    ) -> WorkflowHandle[Result_co]:
+        """``fork`` for async code."""
+        made = await self._from_async(self.fork, to, id=id, messages=messages, edited=edited, reason=reason, by=by)
+        return cast("WorkflowHandle[Result_co]", made)
 
     async def ainstance(self, *, by: Person | None = None) -> Any:
         """``instance`` for async code."""

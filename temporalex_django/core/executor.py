@@ -9,8 +9,9 @@ executor may be dropped at any activation boundary and built again.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -110,6 +111,11 @@ class Executor:
         self._check_engine(events)
         self.expect_markers(e.attributes["id"] for e in events if e.kind == "PatchMarked")
         for recorded in activations(events):
+            if (copied := recorded.activation.copied) is not None:
+                self._seed, self._rng = recorded.activation.seed or 0, None
+                self._known_as(copied)
+                yield
+                continue
             standing.replaying = True
             try:
                 completion = self._activate(recorded.activation, recorded)
@@ -181,8 +187,16 @@ class Executor:
                     dispatcher.keep(job)
             dispatcher.deliver(incoming)
 
+    def _known_as(self, attributes: Mapping[str, Any]) -> None:
+        """What a run was called when its history was made: up to where it took up another one it goes by that one's."""
+        info = self.standing.info
+        named = {name: attributes[name] for name in ("id", "run_id", "parent")}
+        self.standing.info = replace(info, **named)
+
     def _start(self, start: dict[str, Any]) -> None:
         self._seed, self._rng = start["seed"], None
+        if start.get("run_id", self.standing.info.run_id) != self.standing.info.run_id:
+            self._known_as(start)
         self.standing.snapshot = start.get("snapshot")
         self.standing.goes_on = "carried" in start
         main = Unit(self.scheduler, "run", "run", self._run_ended, None)

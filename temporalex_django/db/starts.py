@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.contrib.contenttypes.models import ContentType
-from django.db import DatabaseError, connections, models, transaction
+from django.db import DatabaseError, IntegrityError, connections, models, transaction
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.senders import Sender
@@ -76,7 +76,7 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
     taken = None if start.generated else as_run_id(start.workflow_id)
     if taken is not None and storage.sql.select("select 1 from temporalex_instance where id = %s", [taken], ("int4",)):
         raise run_id_taken(start.workflow_id)
-    wide = _wider_scope(start)
+    wide = ("", []) if start.generated else _wider_scope(start)
     try:
         insert = _insert_both if storage.sql.chained_writes else _insert_one_by_one
         done = insert(start, started, storage, wide)
@@ -94,9 +94,9 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
     return started
 
 
-def _wider_scope(start: NewStart) -> tuple[str, list[Any]]:
+def _wider_scope(start: RunStart) -> tuple[str, list[Any]]:
     """A start of wider scope sees open runs that hold a narrower key: a plain read, and its parameters."""
-    if start.generated or start.scope not in {"global", "workflow"}:
+    if start.scope not in {"global", "workflow"}:
         return "", []
     own = "" if start.scope == "global" else " and i.workflow = %s"
     test = (
@@ -107,6 +107,23 @@ def _wider_scope(start: NewStart) -> tuple[str, list[Any]]:
         test,
         [start.workflow_id, *([] if start.scope == "global" else [start.workflow])],
     )
+
+
+def reopen(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:
+    """Make the id of a closed chain, which the open transaction has locked, its own again.
+
+    False when another open run keeps it out. Waits for another transaction that starts the id.
+    """
+    test, parameters = _wider_scope(start)
+    try:
+        with storage.savepoint():
+            done = storage.sql.execute(
+                f"update temporalex_chain set open_key = %s where id = %s and {test or '1 = 1'}",
+                [start.open_key, chain_id, *parameters],
+            )
+    except IntegrityError:
+        return False
+    return done == 1
 
 
 def _run_row(start: NewStart, started: Started, alias: str, **when: datetime | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from temporalex_django.db.activity_tasks import TaskStatements
 from temporalex_django.db.connections import limit_transaction, worker_statement_timeout
 from temporalex_django.db.dialects.base import Dialect, dialect_for
 from temporalex_django.db.inbox import InboxStatements, reading
+from temporalex_django.db.inbox_order import InboxOrder
 from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
 from temporalex_django.db.turn_writes import TurnStatements
 from temporalex_django.engine.ids import token, uuid7
@@ -57,7 +58,7 @@ class _Look:
         self.full_at = 0.0
 
 
-class DjangoStorage(InboxStatements, TaskStatements, TurnStatements, WorkerStorage):
+class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements, WorkerStorage):
     """``WorkerStorage`` on one database alias.
 
     ``clock`` (a callable that gives an aware datetime) replaces the database's clock everywhere: virtual time in tests.

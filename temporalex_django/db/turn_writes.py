@@ -46,7 +46,7 @@ _WAITING = MESSAGES.pick("id", "after")
 _WAITING_UPDATE = _WAITING.update("id", fresh="false")
 #: Columns of a run that a turn may change.
 _CHANGED = ("status", "published", "accepts", "waiting_for", "started_at", "closed_at", "closing", "blocked")
-_NEXT = RUNS.pick("id", "args", "seed", "carried_messages", "created_at", previous="uuid")
+_NEXT = RUNS.pick("id", "args", "seed", "carried_messages", "snapshot", "created_at", previous="uuid")
 #: What the next run of a chain has from the one before.
 _INHERITED = (
     *("chain_id", "workflow_id", "workflow", "version", "queue", "parent", "parent_chain_id", "parent_run_id"),
@@ -81,7 +81,7 @@ class TurnStatements(ABC):
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
         OtherRuns(self.sql, self.clock).write(writes)
         taken = self._write_taken(writes, taker) if taker is not None and self.sql.claims_on_insert else {}
-        self._warn_of_unfinished([w for w in writes if w.cut_off])
+        self._warn_of_unfinished([w for w in writes if w.cut_off and w.next_run is None])
         with self.sql.together():
             events = (
                 [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes] for w in writes for e in w.events
@@ -189,7 +189,10 @@ class TurnStatements(ABC):
         successors = [(w.run, w.next_run) for w in writes if w.next_run is not None]
         if successors:
             now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
-            new = ((n.run_id, n.args, n.seed, n.carried_messages, now, run.run_id) for run, n in successors)
+            new = (
+                (n.run_id, n.args, n.seed, n.carried_messages, n.snapshot, now, n.like or run.run_id)
+                for run, n in successors
+            )
             self.sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.rows(new), key="previous")
 
 

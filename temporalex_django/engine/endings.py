@@ -80,6 +80,29 @@ def handed_on(run: RunState, *, run_id: UUID, seed: int, now: datetime, facts: R
     )
 
 
+def closed_for_reset(run: RunState, *, new: NewRun, now: datetime, facts: RunFacts) -> RunWrite:
+    """Close a locked run, if it is open, for another one of its chain that takes it up.
+
+    The parent hears nothing: the chain goes on. What the run left open in its inbox is the other one's.
+    """
+    stamp = max(now, run.activated_at) if run.activated_at is not None else now
+    was_open, run.closed = not run.closed, False
+    run.paused = False
+    run.activated_at = run.due_at = stamp
+    run.deadline = facts.deadline(stamp)
+    if not was_open:
+        return RunWrite(run=run, next_run=new)
+    kind, attributes = "WorkflowTerminated", {"reason": "reset", "run_id": str(new.run_id)}
+    return RunWrite(
+        run=run,
+        events=_last_events(run, kind, attributes, stamp, facts),
+        drop_tasks=True,
+        close_children=True,
+        next_run=new,
+        instance=_as_closed(kind, attributes, stamp),
+    )
+
+
 def timed_out(run: RunState, *, now: datetime, facts: RunFacts) -> RunWrite:
     """Close a locked run whose deadline has passed; none of its code runs any more."""
     whole = facts.expires_at is not None and run.deadline is not None and facts.expires_at <= run.deadline

@@ -21,6 +21,7 @@ from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, HistoryEvent
+from temporalex_django.core.history.prefix import Behind
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.shapes import CarriedMessages
 from temporalex_django.engine.capacity import Capacity
@@ -219,12 +220,14 @@ class Refused:
 
 @dataclass(slots=True, kw_only=True)
 class NewRun:
-    """The next run of a chain after continue-as-new."""
+    """The next run of a chain, after continue-as-new or a reset. ``like``: the run that it is, else the present one."""
 
     run_id: UUID
     args: Any
     seed: int
     carried_messages: CarriedMessages | None = None  # as in ``RunFacts``
+    snapshot: dict[str, Any] | None = None
+    like: UUID | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -342,6 +345,13 @@ class RunStorage(Protocol):
         Locks their messages and activities, no other run's. With a ``taker`` new activities for which it has capacity
         may be stored as claimed by it, in their first attempt: those are given back, and must not begin before the
         commit. A storage that cannot tell the ids of rows that it inserts takes none.
+        """
+
+    def put_first(self, chain: UUID, messages: Sequence[Behind], *, received: int) -> None:
+        """Put messages at the head of the inbox of a locked chain, in order: those that are there come behind them.
+
+        One with an id takes the place of the message that has it. ``received``: so many signals are in the history of
+        the run; updates that waited behind later ones are new to it.
         """
 
     def on_commit(self, callback: Callable[[], None]) -> None:

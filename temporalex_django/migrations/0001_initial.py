@@ -119,6 +119,63 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="BulkJob",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("action", models.CharField(max_length=40)),
+                ("given", models.BinaryField(help_text="What the action is given beside the reason, by name.")),
+                ("reason", models.TextField(blank=True)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("running", "Running"), ("stopped", "Stopped"), ("done", "Done")],
+                        default="running",
+                        max_length=20,
+                    ),
+                ),
+                (
+                    "token",
+                    models.CharField(
+                        help_text="Of who asked and his token: asked again it is the same job.",
+                        max_length=300,
+                        null=True,
+                        unique=True,
+                    ),
+                ),
+                ("actor_name", models.CharField(blank=True, help_text="Who, as it read then.", max_length=200)),
+                (
+                    "by_code",
+                    models.BooleanField(
+                        default=False, help_text="No person: code started it, which may do everything."
+                    ),
+                ),
+                ("source", models.CharField(max_length=40)),
+                ("address", models.GenericIPAddressField(null=True)),
+                ("total", models.IntegerField()),
+                ("done", models.IntegerField(default=0)),
+                ("failed", models.IntegerField(default=0)),
+                ("created_at", models.DateTimeField()),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "bulk job",
+                "verbose_name_plural": "bulk jobs",
+                "db_table": "temporalex_bulk_job",
+                "ordering": ["-id"],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
             name="Instance",
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
@@ -232,6 +289,8 @@ class Migration(migrations.Migration):
                     ("query_instance", "Can query runs"),
                     ("cancel_instance", "Can cancel runs"),
                     ("terminate_instance", "Can terminate runs"),
+                    ("reset_instance", "Can reset and fork runs"),
+                    ("bulk_actions", "Can do one thing to many runs"),
                 ],
                 "default_permissions": ("view",),
             },
@@ -280,6 +339,41 @@ class Migration(migrations.Migration):
                 related_name="+",
                 to="temporalex_django.instance",
             ),
+        ),
+        migrations.CreateModel(
+            name="BulkItem",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("tries", models.SmallIntegerField(default=0, help_text="How often its run was busy.")),
+                ("outcome", models.CharField(blank=True, help_text="done or failed.", max_length=20)),
+                ("code", models.CharField(blank=True, max_length=40)),
+                ("message", models.TextField(blank=True)),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="items",
+                        to="temporalex_django.bulkjob",
+                    ),
+                ),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="temporalex_django.instance",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "run of a bulk job",
+                "verbose_name_plural": "runs of bulk jobs",
+                "db_table": "temporalex_bulk_item",
+                "ordering": ["id"],
+                "default_permissions": (),
+            },
         ),
         migrations.CreateModel(
             name="ActivityTask",
@@ -467,6 +561,10 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.AddIndex(
+            model_name="bulkjob",
+            index=models.Index(condition=models.Q(("state", "running")), fields=["id"], name="temporalex_bulk_running"),
+        ),
+        migrations.AddIndex(
             model_name="instance",
             index=models.Index(fields=["workflow_id", "workflow", "id"], name="temporalex_instance_business"),
         ),
@@ -506,6 +604,12 @@ class Migration(migrations.Migration):
             model_name="chain",
             constraint=models.UniqueConstraint(
                 condition=models.Q(("open_key__isnull", False)), fields=("open_key",), name="temporalex_chain_open_key"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="bulkitem",
+            index=models.Index(
+                condition=models.Q(("outcome", "")), fields=["job", "tries", "id"], name="temporalex_bulk_left"
             ),
         ),
         migrations.AddIndex(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from temporalex_django.models.activity import ActivityTask
 from temporalex_django.models.audit import OperatorAction
+from temporalex_django.models.bulk import BulkItem, BulkJob
 from temporalex_django.models.chain import Chain
 from temporalex_django.models.history import HistoryEvent
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
@@ -12,6 +13,8 @@ from temporalex_django.models.worker import Worker
 
 __all__ = [
     "ActivityTask",
+    "BulkItem",
+    "BulkJob",
     "Chain",
     "HistoryEvent",
     "Instance",

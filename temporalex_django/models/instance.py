@@ -108,6 +108,8 @@ class Instance(models.Model):
             ("query_instance", _("Can query runs")),
             ("cancel_instance", _("Can cancel runs")),
             ("terminate_instance", _("Can terminate runs")),
+            ("reset_instance", _("Can reset and fork runs")),
+            ("bulk_actions", _("Can do one thing to many runs")),
         ]
         indexes = [
             models.Index(fields=["workflow_id", "workflow", "id"], name="temporalex_instance_business"),

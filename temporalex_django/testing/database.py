@@ -18,10 +18,11 @@ from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.permissions import DatabaseJudge
-from temporalex_django.db.starts import NewStart, insert_message, insert_start, message_outcome
+from temporalex_django.db.starts import NewStart, insert_message, insert_start, message_outcome, reopen, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import endings
 from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.starts import RunStart
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import WorkflowNotFound
@@ -116,6 +117,12 @@ class DjangoEnvironment(Environment):
 
     def outcome(self, message_id: int) -> Outcome | None:
         return message_outcome(message_id, storage=self.storage)
+
+    def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
+        return update_outcome(chain_id, update_id, storage=self.storage)
+
+    def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
+        return reopen(chain_id, start, storage=self.storage)
 
     def _close(self, chain_id: UUID, status: str, reason: str) -> None:
         with self.storage.transaction():

@@ -12,16 +12,21 @@ from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.people import Person, key_of, person, require_start
 from temporalex_django.authoring.typed import R, Runs
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, defined_so_far
+from temporalex_django.authoring.workflow import Workflow, defined_so_far, start_options
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.names import check_name
+from temporalex_django.engine import anew
 from temporalex_django.engine.lookup import as_run_id
+from temporalex_django.engine.points import Plan, fork_id, is_again, planned
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.errors import InvalidId, TemporalexError, WorkflowNotFound
+from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.storage import RunState
+from temporalex_django.errors import ActionNotPossible, InvalidId, TemporalexError, WorkflowNotFound
 from temporalex_django.graph import snapshot
+from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.activities import EnvironmentActivities
 from temporalex_django.testing.handles import EnvironmentHandle
 from temporalex_django.testing.host import Crash
@@ -160,6 +165,71 @@ class Environment(EnvironmentActivities):
     def close(self, chain_id: UUID, status: str, reason: str) -> None:
         """End a run at once: ``terminated``, or (a graph) ``cancelled``."""
         self._close(chain_id, status, reason)
+        self._drive()
+
+    def reset(self, handle: EnvironmentHandle, **point: Any) -> UUID:
+        """Let the chain of a run go on with a new one, which takes it up; the id of that one. ``point``: see ``_plan``.
+
+        Raises ``ActionNotPossible``, ``PayloadError``.
+        """
+        with self.engine.storage.transaction():
+            run, plan, code = self._plan(handle, in_trouble=False, **point)
+            if plan.facts.expires_at is not None and plan.facts.expires_at <= self.clock:
+                raise ActionNotPossible("the time of all its runs together (execution_timeout) is over: fork it")
+            if run.closed and not self._reopen(
+                handle.chain_id, RunStart(workflow_id=handle.id, args=None, **start_options(code))
+            ):
+                raise ActionNotPossible("another open run has its id by now")
+            before, new = run.run_id, self.engine.storage.new_run_id()
+            anew.reset(self.engine.storage, run, plan, run_id=new)
+        self._left(before)
+        return new
+
+    def fork(self, handle: EnvironmentHandle, id: str | None, **point: Any) -> EnvironmentHandle:
+        """A new chain whose run takes up that of the handle, which stays as it is.
+
+        Raises ``ActionNotPossible``, ``PayloadError``, ``InvalidId``, ``AlreadyRunning``.
+        """
+        with self.engine.storage.transaction():
+            _, plan, code = self._plan(handle, in_trouble=True, **point)
+            named = fork_id(handle.id, id, code.unique, suffix=self._suffix)
+            seed = plan.facts.seed if plan.prefix.activation else plan.seed
+            chain_id = self._insert(code, named, plan.facts.args, seed)
+            run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
+            anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=named)
+        self._classes[chain_id] = code, defined_so_far()
+        self._drive()
+        return EnvironmentHandle(self, named, chain_id)
+
+    def _plan(
+        self, handle: EnvironmentHandle, *, to: int | None, messages: str, edited: Any, in_trouble: bool
+    ) -> tuple[RunState, Plan, type[Workflow]]:
+        """The locked chain of a run, where it is taken up, and the class that it goes on with."""
+        storage = self.engine.storage
+        run = storage.claim(limit=1, queues=(), chains=[handle.chain_id])[0]
+        facts = handle.shown.facts
+        code = self.class_of(handle.chain_id, facts.workflow, facts.version)
+        plan = planned(
+            storage.histories({facts.run_id: 0})[facts.run_id],
+            facts,
+            code,
+            to=to,
+            again=is_again(messages),
+            edited=edited,
+            editable=not issubclass(code, GraphWorkflow),
+            seed=self._seeds.getrandbits(62),
+            in_trouble=in_trouble or run.closed or run.failed_tries > 0 or facts.run_id != run.run_id,
+            limit=None,
+            atomic=False,
+        )
+        return run, plan, code
+
+    def _left(self, run_id: UUID) -> None:
+        """Nothing is known of a run any more but its history."""
+        entry = self.engine.cache.take(run_id)
+        if entry is not None:
+            entry.executor.evict()
+        self.errors.pop(run_id, None)
         self._drive()
 
     def instance(self, handle: EnvironmentHandle) -> Any:

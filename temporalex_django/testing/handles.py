@@ -35,15 +35,18 @@ if TYPE_CHECKING:
 class EnvironmentUpdate:
     """An update that nobody waits for. ``result()`` raises ``UpdateTimeout`` while there is none."""
 
-    def __init__(self, env: Environment, message_id: int, update_id: str, what: str) -> None:
+    def __init__(self, env: Environment, chain_id: UUID, message_id: int, update_id: str, what: str) -> None:
         self._env = env
+        self._chain_id = chain_id
         self._message_id = message_id
         self.id = update_id
         self._what = what
 
     @property
     def _outcome(self) -> Outcome | None:
-        return self._env.outcome(self._message_id)
+        found = self._env.outcome(self._message_id)
+        # a reset delivers it again: as another message, with its id
+        return self._env.update_outcome(self._chain_id, self.id) if found is None else found
 
     @property
     def accepted(self) -> bool:
@@ -135,7 +138,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         check_name(name, what="update")
         update_id = str(uuid4()) if id is None else check_message_id(id, what="update")
         number = self.env.send(self.chain_id, "update", name, args, update_id, by=by)
-        return EnvironmentUpdate(self.env, number, update_id, f"update {name!r} of {self.id}")
+        return EnvironmentUpdate(self.env, self.chain_id, number, update_id, f"update {name!r} of {self.id}")
 
     def resume(
         self,
@@ -216,6 +219,35 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         text(reason, what="the reason")
         self._refuse_closed("terminate")
         self.env.close(self.chain_id, "terminated", reason)
+
+    def reset(
+        self,
+        to: int | None = None,
+        *,
+        messages: str = "again",
+        edited: Any = None,
+        reason: str = "",
+        by: Person | None = None,
+    ) -> str:
+        """A new run of the chain takes this one up behind the activation ``to``, or behind the last good one."""
+        require(by, "reset", what="reset")
+        text(reason, what="the reason")
+        return str(self.env.reset(self, to=to, messages=messages, edited=edited))
+
+    def fork(
+        self,
+        to: int | None = None,
+        *,
+        id: str | None = None,
+        messages: str = "again",
+        edited: Any = None,
+        reason: str = "",
+        by: Person | None = None,
+    ) -> EnvironmentHandle[Result_co]:
+        """A run of a new chain takes this one up behind the activation ``to``, or behind the last good one."""
+        require(by, "reset", what="fork")
+        text(reason, what="the reason")
+        return self.env.fork(self, id, to=to, messages=messages, edited=edited)
 
     def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
         """Of the newest run, or of the one that the handle was made for by run id."""

@@ -16,6 +16,7 @@ from temporalex_django.authoring.workflow import Workflow, code_of, newest
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.starts import RunStart
 from temporalex_django.engine.storage import Outcome, Refused, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.graph.durable.projection import Projections
@@ -84,6 +85,14 @@ class EnvironmentHost(ABC):
     @abstractmethod
     def outcome(self, message_id: int) -> Outcome | None:
         """What became of a message; None while it has no outcome."""
+
+    @abstractmethod
+    def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
+        """The same by the id of an update."""
+
+    @abstractmethod
+    def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
+        """Make the id of a closed chain its own again; False when another open run keeps it out."""
 
     @abstractmethod
     def _close(self, chain_id: UUID, status: str, reason: str) -> None: ...

@@ -93,6 +93,13 @@ class WorkflowEnvironment(Environment):
         kept = self.storage.messages.get(message_id)
         return kept.outcome if kept is not None else None
 
+    def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
+        number = self.storage.number_of(chain_id, update_id)
+        return None if number is None else self.outcome(number)
+
+    def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
+        return self.storage.reopen(chain_id, start)
+
     def _close(self, chain_id: UUID, status: str, reason: str) -> None:
         with self.storage.transaction():
             run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]

@@ -15,6 +15,7 @@ from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core.telling import told
+from temporalex_django.db import chores
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
@@ -34,6 +35,7 @@ _SWEPT_AT_ONCE = 200
 _ORPHANS_EVERY = 30.0
 _RETAINED_EVERY = 5.0
 _ABANDONED_EVERY = 1.0
+_CHORES_EVERY = 1.0
 #: How often a worker looks for runs that were blocked for want of code that it has.
 _CODE_EVERY = 3.0
 #: How often a worker that starts tries to bury the dead before it goes on; its first passes try again.
@@ -55,6 +57,7 @@ class Maintenance:
         self._retention = Retention(self.storage)
         self._retained_at = 0.0
         self._abandoned_at = 0.0
+        self._chores_at = 0.0
         self._lives_since = 0.0  # the first beat, or the first one after it could not beat for a lease
         self._looked_at = 0.0
         self._stray: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # and after how many polls they were seen
@@ -140,6 +143,8 @@ class Maintenance:
         if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
             release_orphans(self.storage)
             self._orphans_at = time.monotonic()
+        if time.monotonic() - self._chores_at >= _CHORES_EVERY and not chores.done(self.storage.alias):
+            self._chores_at = time.monotonic()
         if time.monotonic() - self._retained_at >= _RETAINED_EVERY and not self._retention.sweep():
             self._retained_at = time.monotonic()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from temporalex_django.core.history.prefix import Behind
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import MessageIdTaken
@@ -208,3 +209,35 @@ def test_the_body_is_as_it_was_sent(place: Place) -> None:
     body["list"].append(2)
 
     assert place.inbox(chain)[0].body == {"list": [1]}
+
+
+def test_messages_are_put_before_those_that_are_there(place: Place) -> None:
+    """In their order, with all that they have; one with an id takes the place of the one that had it."""
+    chain = place.start()
+    place.send(chain, "read", 1, kind="update", request_id="again")
+    place.write(chain, settled={place.inbox(chain)[0].id: Outcome(status="completed", value="first")})
+    place.send(chain, "unread", 2, sender=Sender("7", "Ada"))
+    place.send(chain, "", {"reason": "why"}, kind="cancel")
+    waits, waited = (place.send(chain, "wait", n, kind="update", request_id=f"w-{n}") for n in (3, 4))
+    place.write(chain, waiting={waits: 1, waited: 5})
+
+    with place.storage.transaction():
+        place.storage.claim(limit=1, queues=["default"], chains=[chain])
+        messages = [
+            Behind(kind="signal", name="first", body=5, sender=Sender("8", "Bob")),
+            Behind(kind="update", name="read", body=6, id="again"),
+        ]
+        place.storage.put_first(chain, messages, received=3)
+
+    found = [m for m in place.inbox(chain) if m.kind != "cancel"]
+    assert [(m.name, m.body, m.request_id, m.sender) for m in found] == [
+        ("first", 5, None, Sender("8", "Bob")),
+        ("read", 6, "again", None),
+        ("unread", 2, None, Sender("7", "Ada")),
+        ("wait", 3, "w-3", None),
+        ("wait", 4, "w-4", None),
+    ]
+    assert [m.after for m in found] == [None, None, None, 1, None]
+    assert [place.outcome(m.id) for m in found] == [None] * 5
+    assert [m.kind for m in place.inbox(chain)].count("cancel") == 1
+    assert place.claim() == [chain]

@@ -65,7 +65,16 @@ def concrete(cls: type) -> set[str]:
 
 def test_every_operation_is_listed():
     assert set(ACTIONS) == concrete(Action)
-    assert set(ACTIONS) == {*OPERATIONS, "resume", Move.name}  # see test_graphs_on_the_database, test_versions
+    assert set(ACTIONS) == {
+        *OPERATIONS,
+        "resume",
+        "reset",
+        "fork",
+        "start_bulk",  # see test_bulk
+        "stop_bulk",
+        "resume_bulk",
+        Move.name,
+    }  # see test_graphs_on_the_database, test_versions, test_resets
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, details) in OPERATIONS.items() if details is not None])

@@ -34,6 +34,7 @@ from django.core.management import CommandError
 from django.core.management.base import CommandParser
 from django.test import RequestFactory, override_settings
 from django.urls import URLPattern, URLResolver
+from django.utils import timezone
 
 from temporalex_django import WorkflowHandle, errors
 from temporalex_django.actions.base import Actor, storage
@@ -41,14 +42,17 @@ from temporalex_django.actions.move import Move
 from temporalex_django.actions.query import Query
 from temporalex_django.actions.registry import ACTIONS, STEERING
 from temporalex_django.actions.resume import Resume
+from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
+from temporalex_django.actions.start_bulk import StartBulk
+from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.actions.targets import find
 from temporalex_django.actions.update import SendUpdate
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.models import Instance
+from temporalex_django.models import BulkJob, Instance
 from temporalex_django.rest import urls
 from tests.settings import FOLDER
 from tests.support.client_flows import Basket
@@ -82,6 +86,8 @@ CODE = {
     "describe": Row(LOOK, lambda call, by: call(by=by)),
     "history": Row(LOOK, lambda call, by: call(by=by)),
     "cancel": Row(("cancel_instance",), lambda call, by: call("why", by=by)),
+    "reset": Row(("reset_instance",), lambda call, by: call(0, reason="why", by=by)),
+    "fork": Row(("reset_instance",), lambda call, by: call(0, reason="why", by=by)),
     "terminate": Row(("terminate_instance",), lambda call, by: call("why", by=by)),
     "start": Row(("start_instance",), lambda call, by: call(Basket, None, id="red-2", by=by), of_run=False),
     "signal_with_start": Row(
@@ -164,10 +170,32 @@ OPERATIONS = {
     "move": Row(("terminate_instance",), lambda by: Move(red(), version=2, by=by), "moving"),
 }
 
+#: Bulk jobs: a job is its owner's.
+OPERATIONS |= {
+    "start_bulk": Row(
+        ("bulk_actions", "terminate_instance"),
+        lambda by: StartBulk("terminate", runs=[str(Instance.objects.get().pk)], by=by),
+    ),
+    "stop_bulk": Row(("bulk_actions",), lambda by: StopBulk(bulk_job(by, "running"), by=by)),
+    "resume_bulk": Row(("bulk_actions",), lambda by: ResumeBulk(bulk_job(by, "stopped"), by=by)),
+}
+
+
+def bulk_job(by: Actor, state: str) -> Any:
+    """One of that person, if he is of this tenant."""
+    own = by.user if str(by.user).startswith("red-") else None
+    job = BulkJob(id=uuid.uuid4(), action="terminate", given=b"{}", state=state, actor=own, source="rest", total=0)
+    job.created_at = timezone.now()
+    job.save()
+    return job.pk
+
+
 #: What operators do to a run (``registry.STEERING``), in each face: ``do`` gives the arguments beside the reason, seq
 #: among them where it is about an activity or a timer.
 STEERED = {
     "cancel": Row(("cancel_instance",), dict),
+    "reset": Row(("reset_instance",), lambda: {"to": 0}),
+    "fork": Row(("reset_instance",), lambda: {"to": 0}),
     "terminate": Row(("terminate_instance",), dict),
 }
 
@@ -235,9 +263,6 @@ def steered_in_rest(name: str) -> Any:
     return do
 
 
-REST |= {f"POST {name}": replace(row, do=steered_in_rest(name)) for name, row in STEERED.items()}
-
-
 def patterns(found: list[Any]) -> Iterator[URLPattern]:
     for one in found:
         if isinstance(one, URLResolver):
@@ -255,6 +280,13 @@ def routes() -> dict[str, str]:
         for verb in set(verbs) - {"head", "options"}:
             found[f"{verb.upper()} {pattern.name}"] = f"/api/{pattern.pattern}"
     return found
+
+
+REST |= {
+    f"POST {name}": replace(row, do=steered_in_rest(name))
+    for name, row in STEERED.items()
+    if f"POST {name}" in routes()
+}
 
 
 def test_each_route_of_rest_has_a_row() -> None:

@@ -26,7 +26,7 @@ _PARTS = {
 #: took; validators are asked in ``handling``.
 _OWNED = {
     "core/executor.py": {
-        "standing.admits", "standing.closed", "standing.goes_on", "standing.history_length", "standing.now",
+        "standing.admits", "standing.closed", "standing.goes_on", "standing.history_length", "standing.info", "standing.now",
         "standing.replaying", "standing.snapshot",
     },
     "core/dispatcher.py": {"_standing.goes_on", "mailbox.received"},

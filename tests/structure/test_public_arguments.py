@@ -123,6 +123,7 @@ def test_no_function_takes_what_it_never_reads() -> None:
 UNREAD: dict[str, list[str]] = {
     "access.py": ["narrow:user", "startable:user", "mask:user", "mask:run"],  # for hosts to override
     "actions/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
+    "actions/taking_up.py": ["why_not:seq"],
     "actions/steering.py": ["why_not:seq"],  # what is done to an activity or a timer reads it
     "authoring/activity.py": ["prepared:source", "outgoing:args", "outgoing:source"],  # steps of graphs read them
     "authoring/facade.py": ["__set_name__:owner", "__get__:instance"],

@@ -21,6 +21,8 @@ HARD_CAP_OF_TESTS = 800
     ],
 )
 def test_no_module_is_longer_than_its_cap(folder: str, cap: int) -> None:
-    lengths = {name(path): len(path.read_text().splitlines()) for path in modules(ROOT / folder)}
+    # a migration is generated
+    written = [path for path in modules(ROOT / folder) if path.parent.name != "migrations"]
+    lengths = {name(path): len(path.read_text().splitlines()) for path in written}
 
     assert {module: length for module, length in lengths.items() if length > cap} == {}

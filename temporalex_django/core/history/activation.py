@@ -49,9 +49,10 @@ class Activation:
     ``snapshot`` of a process that was moved, and of a run that goes on from another one ``carried``: so many of the
     first signals are in its mailbox when it begins. ``jobs`` are in delivery order: resolutions, a cancel request,
     messages.
-    ``seed`` replaces the generator (after a reset). ``refused`` (replay only) holds the numbers of buffered signals
-    that a phase refused in this activation, ``dispatched`` how many messages phases and waits took from the mailbox
-    before the host had enough.
+    ``seed`` replaces the generator (after a reset). ``copied`` (replay only): what is before was copied from another
+    run, which this one takes up, see ``prefix.mark``; nothing is delivered then. ``refused`` (replay only) holds the
+    numbers of buffered signals that a phase refused in this activation, ``dispatched`` how many messages phases and
+    waits took from the mailbox before the host had enough.
 
     Two limits of hosts that are not ours, recorded with the activation: ``admit_updates`` accepts an update that comes
     behind a busy handler at once and queues it, ``max_pending`` keeps back calls (activities, children, external
@@ -63,6 +64,7 @@ class Activation:
     start: dict[str, Any] | None = None
     history_length: int = 0
     seed: int | None = None
+    copied: Mapping[str, Any] | None = None
     admit_updates: bool = False
     max_pending: int | None = None
     refused: tuple[int, ...] = ()

@@ -55,6 +55,7 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
         start=start,
         history_length=group[0].number - 1,
         seed=stamp.get("seed"),
+        copied=stamp.get("copied"),
         admit_updates=stamp.get("admit_updates", False),
         max_pending=stamp.get("max_pending"),
         refused=tuple(stamp.get("refused", ())),

@@ -34,8 +34,46 @@ def _call(call: Callable[[], None]) -> None:
     call()
 
 
+def fits(
+    definition: Definition,
+    history: Sequence[HistoryEvent],
+    *,
+    run: Callable[[Callable[[], None]], None] | None = None,
+    between: Callable[[], None] | None = None,
+) -> tuple[int, BaseException | None]:
+    """How many activations ``definition`` goes through as they are recorded, and what it raises in the next one.
+
+    ``run``: as above. ``between`` is called behind each of them.
+    """
+    done = 0
+
+    def through() -> None:
+        nonlocal done
+        for _ in executor.replay_in_steps(list(history)):
+            done += 1
+            if between is not None:
+                between()
+
+    executor = _executor(Executor, definition, history)
+    try:
+        (run or _call)(through)
+    except Exception as exc:  # noqa: BLE001 - whatever the code raises, it does not fit
+        return done, exc
+    finally:
+        executor.evict()
+    return done, None
+
+
 def _through(kind: type[Executor], definition: Definition, history: Sequence[HistoryEvent]) -> None:
-    facts = history[0].attributes
+    executor = _executor(kind, definition, history)
+    try:
+        executor.replay(list(history))
+    finally:
+        executor.evict()
+
+
+def _executor(kind: type[Executor], definition: Definition, history: Sequence[HistoryEvent]) -> Executor:
+    facts = history[0].attributes if history else {}
     info = RunInfo(
         workflow=facts.get("workflow", definition.name),
         id=facts.get("id", ""),
@@ -44,8 +82,4 @@ def _through(kind: type[Executor], definition: Definition, history: Sequence[His
         attempt=facts.get("attempt", 1),
         parent=facts.get("parent"),
     )
-    executor = kind(definition, info)
-    try:
-        executor.replay(list(history))
-    finally:
-        executor.evict()
+    return kind(definition, info)

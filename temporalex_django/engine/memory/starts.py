@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from temporalex_django.core.copying import copied
+from temporalex_django.core.history.prefix import FROM_OUTSIDE, Behind
+from temporalex_django.core.process import REQUEST
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.lookup import run_id_taken
@@ -68,6 +71,45 @@ class MemoryStarts(MemoryTables):
             if held == key or start.scope == "global" or (start.scope == "workflow" and same):
                 return True
         return False
+
+    def reopen(self, chain_id: UUID, start: RunStart) -> bool:
+        """Make the id of a closed chain its own again; False when another open run keeps it out."""
+        key = start.open_key
+        if key is not None and self._is_taken(key, start):
+            return False
+        if key is not None:
+            self._open_keys[chain_id] = key
+        return True
+
+    def number_of(self, chain_id: UUID, request_id: str) -> int | None:
+        """The message of a chain that has this id."""
+        return self._kept[chain_id].get(request_id)
+
+    def put_first(self, chain: UUID, messages: Sequence[Behind], *, received: int) -> None:
+        """See ``RunStorage``."""
+        inbox, ids = self._inboxes[chain], self._kept[chain]
+        there = [self.messages[number].message for number in sorted(inbox)]
+        there = [message for message in there if message.kind in FROM_OUTSIDE]
+        for message in there:
+            self._forget(chain, message.id, message.request_id)
+        for behind in messages:
+            if behind.id is not None and (known := ids.get(behind.id)) is not None:
+                self._forget(chain, known, behind.id)
+            request_id = str(uuid4()) if behind.kind == REQUEST else behind.id
+            self._deliver(chain, behind.kind, behind.name, behind.body, request_id=request_id, sender=behind.sender)
+        for message in there:
+            number = self._deliver(
+                chain, message.kind, message.name, message.body, request_id=message.request_id, sender=message.sender
+            )
+            if message.after is not None and message.after <= received:
+                kept = self.messages[number]
+                self.messages[number] = replace(kept, message=replace(kept.message, after=message.after))
+
+    def _forget(self, chain: UUID, number: int, request_id: str | None) -> None:
+        self._inboxes[chain].discard(number)
+        self.messages.discard(number)
+        if request_id is not None:
+            self._kept[chain].discard(request_id)
 
     def send(
         self,

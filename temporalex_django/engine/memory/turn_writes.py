@@ -111,7 +111,8 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         if state.closed:
             self._open_keys.discard(state.chain_id)
         if write.next_run is not None:
-            self._new_run(state.chain_id, _following(run.facts, write.next_run))
+            like = self.runs[write.next_run.like or state.run_id]
+            self._new_run(state.chain_id, _following(like.facts, write.next_run))
         self.chains[state.chain_id] = _stored(write)
 
     def _settle(self, write: RunWrite) -> None:
@@ -157,8 +158,13 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
 
 def _following(facts: RunFacts, new: NewRun) -> RunFacts:
     """Of the next run of a chain: what its predecessor was started with, but for what it is given."""
-    given = {"args": copied(new.args), "seed": new.seed, "carried_messages": copied(new.carried_messages)}
-    return replace(facts, run_id=new.run_id, started_at=None, snapshot=None, **given)
+    given = {
+        "args": copied(new.args),
+        "seed": new.seed,
+        "carried_messages": copied(new.carried_messages),
+        "snapshot": copied(new.snapshot),
+    }
+    return replace(facts, run_id=new.run_id, started_at=None, **given)
 
 
 def _stored(write: RunWrite) -> RunState:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.history.events import CLOSING, RESOLUTIONS, HistoryEvent, Job
+from temporalex_django.core.history.prefix import COPIED
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import engine, snapshot
@@ -70,9 +71,7 @@ class Projection:
                     # what is in the history was accepted, whatever the limit was then
                     self.progress = Progress(started(self.workflow, attributes), limit=sys.maxsize)
                 case "ActivationStarted":
-                    if self.progress is not None and not self.head_at:
-                        self.progress.begin(now)
-                    self.head, self.head_at = attributes.get("head"), event.number
+                    self._began(event)
                 case "SignalReceived" if attributes["name"] == RECORDED_AS:
                     resumes.append(attributes["payload"])
                 case kind if kind in RESOLUTIONS and attributes["seq"] in self._step_of:
@@ -90,6 +89,15 @@ class Projection:
             facts = progress.failed
             raise self._parted(f"step {facts['step']!r} fails in it: {facts['message'] or facts['reason']}")
         self.length = events[-1].number
+
+    def _began(self, event: HistoryEvent) -> None:
+        """An activation: the first one, one in which a run took up another one, or any other."""
+        progress, copied = self.progress, event.attributes.get(COPIED)
+        if progress is not None and not self.head_at:
+            progress.begin(event.at)
+        if progress is not None and copied is not None:
+            progress.instance = progress.instance.changed(id=copied["id"])
+        self.head, self.head_at = event.attributes.get("head"), event.number
 
     def _ended(self, job: Job) -> tuple[int, Result]:
         command = job.attributes["seq"]

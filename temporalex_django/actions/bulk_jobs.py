@@ -1,0 +1,120 @@
+"""How workers go through bulk jobs: run after run, each in a transaction that says what became of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from temporalex_django import access
+from temporalex_django.actions.base import Action, Actor
+from temporalex_django.actions.signal import SendSignal
+from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.conf import codec
+from temporalex_django.core.telling import told
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
+from temporalex_django.models import BulkItem, BulkJob
+
+logger = logging.getLogger("temporalex_django.actions")
+
+#: What a worker takes for jobs before it goes on with other things, in seconds; runs of a job at most in that time.
+_BUDGET = 0.2
+_AT_ONCE = 50
+#: A run that is busy is tried so often, behind the others.
+_TRIES = 5
+_LONGEST = 500
+
+
+def work(alias: str) -> bool:
+    """Go on with jobs for a moment. Whether there may be more to do. Each run is a transaction of its own."""
+    until = time.monotonic() + _BUDGET
+    running = BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).order_by("pk")
+    jobs = list(running.values_list("pk", flat=True)[:_AT_ONCE])
+    for job in jobs:
+        while time.monotonic() < until and _next(job, DjangoStorage(alias)):
+            pass
+    return bool(jobs)
+
+
+def steering(name: str) -> type[Steering[Any]] | None:
+    """What an operator does to a run, by its name; None where it is about a part of one, or nothing at all."""
+    from temporalex_django.actions.registry import STEERING  # noqa: PLC0415 - which imports this module, like all others
+
+    found = STEERING.get(name)
+    return found if found is not None and found.of == "run" else None
+
+
+def made(job: BulkJob, item: int, target: RunTarget, by: Actor) -> Action[Any]:
+    """The action on one run."""
+    given = codec().decode(bytes(job.given))
+    if job.action == SendSignal.name:
+        return SendSignal(target, **given, id=f"bulk-{job.pk}-{item}", by=by)
+    action = steering(job.action)
+    if action is None:
+        raise ActionNotPossible(f"{job.action} is nothing that this process does to runs")
+    return action(target, reason=job.reason, by=by, **given)
+
+
+def _next(pk: UUID, storage: DjangoStorage) -> bool:
+    """One run. False when there is none left, or another worker has the job, or it was stopped."""
+    alias = storage.alias
+    skips = connections[alias].features.has_select_for_update_skip_locked
+    with storage.transaction():
+        jobs = BulkJob.objects.using(alias).select_for_update(skip_locked=skips)
+        job = jobs.filter(pk=pk, state=BulkJob.State.RUNNING).first()
+        if job is None:
+            return False
+        item = BulkItem.objects.using(alias).filter(job_id=pk, outcome="").order_by("tries", "pk").first()
+        if item is None:
+            job.state, job.finished_at = BulkJob.State.DONE, storage.now()
+        else:
+            _do(job, item, storage)
+            item.save(using=alias)
+            job.done += item.outcome == "done"
+            job.failed += item.outcome == "failed"
+        job.save(using=alias, update_fields=["state", "finished_at", "done", "failed"])
+    return item is not None
+
+
+def _do(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
+    """What is written with it, or the reason why nothing was. Raises what the database raises when it is in trouble."""
+    try:
+        with storage.savepoint():
+            by = _actor(job)
+            there = access.runs_for(by.user, alias=storage.alias)
+            target = find(str(item.run_id), storage=storage, among=there)
+            made(job, item.pk, target, by).execute()
+    except UpdateTimeout as exc:
+        item.tries += 1
+        if item.tries >= _TRIES:
+            _failed(item, exc.code, str(exc))
+    except TemporalexError as exc:
+        _failed(item, exc.code, str(exc))
+    except Exception as exc:
+        if isinstance(exc, DatabaseError) and (storage.transient(exc) or storage.lost(exc)):
+            raise
+        logger.error("%s of run %s in bulk job %s: %s", job.action, item.run_id, job.pk, told(exc))
+        _failed(item, "internal", type(exc).__name__)
+    else:
+        item.outcome = "done"
+
+
+def _failed(item: BulkItem, code: str, message: str) -> None:
+    item.outcome, item.code, item.message = "failed", code, message[:_LONGEST]
+
+
+def _actor(job: BulkJob) -> Actor:
+    """Who asked for it, as he stands now. Raises ``ActionNotPermitted`` for who is no more."""
+    make = partial(Actor, source=job.source, address=job.address)
+    if job.by_code:
+        return make()
+    if job.actor is None:
+        raise ActionNotPermitted(f"{job.actor_name} is no user any more")
+    return make(user=job.actor)

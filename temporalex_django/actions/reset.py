@@ -1,0 +1,63 @@
+"""Take a run back to one of its activations."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions import inline
+from temporalex_django.actions.taking_up import TakingUp, details
+from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.db.starts import reopen
+from temporalex_django.engine import anew
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.points import Plan
+from temporalex_django.engine.starts import RunStart
+from temporalex_django.engine.storage import RunState
+from temporalex_django.models import Chain
+
+
+class Reset(TakingUp[str]):
+    """The run is closed as terminated (reason ``reset``); a new one of its id and chain has its history up to a point.
+
+    That point is behind the activation ``to`` (0: at the start), or behind the last one that the code which is here
+    goes through as it is recorded, and that did not close the run. From there the new run goes on with a new seed:
+    activities that were open are scheduled anew under the idempotency key that they had, timers keep their time,
+    children stay with the old run. A closed run is reset as well, if its id is free. Gives the id of the new run.
+
+    In the caller's transaction, under the lock of the chain: see ``Steering.held``. Raises ``ActionNotPossible``,
+    ``PayloadError``, ``UpdateTimeout``. Always audited.
+    """
+
+    name: ClassVar[str] = "reset"
+    label: ClassVar[Promise] = _("Reset")
+    effect: ClassVar[Promise] = _(
+        "The run is ended, and a new one of the same id goes on from the activation that you choose, with the code that "
+        "is there now. What its activities have done since is done again."
+    )
+    done: ClassVar[Promise] = _("The run is reset: a new one goes on in its place.")
+
+    def perform(self) -> str:
+        target, storage = self.target, self.storage
+        with storage.transaction():
+            run = self.held()
+            plan, code = self.plan(run)
+            self._open_again(run, plan, code)
+            new = uuid7()
+            writes = anew.reset(storage, run, plan, run_id=new)
+            self.tell(target.subject, reason=self.reason, **details(plan, run=str(plan.facts.run_id), new_run=str(new)))
+            inline.taken_up(writes, target, storage=storage)
+        return str(new)
+
+    def _open_again(self, run: RunState, plan: Plan, code: type[Workflow]) -> None:
+        facts, storage = plan.facts, self.storage
+        if facts.expires_at is not None and facts.expires_at <= storage.now():
+            self.refuse(_("the time of all its runs together (execution_timeout) is over: fork it"), closed=False)
+        if run.queue != code.task_queue and facts.run_id != run.run_id:  # it was moved since
+            run.queue = code.task_queue
+            Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
+        start = RunStart(workflow_id=facts.workflow_id, args=None, **start_options(code))
+        if run.closed and not reopen(run.chain_id, start, storage=storage):
+            self.refuse(_("another open run has its id by now"), closed=False)

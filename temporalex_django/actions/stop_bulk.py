@@ -1,0 +1,49 @@
+"""Stop a bulk job."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import UUID
+
+from temporalex_django.actions.base import CODE, Action, Actor, Subject
+from temporalex_django.core.payloads import text
+from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
+from temporalex_django.models import BulkJob
+
+
+class StopBulk(Action[BulkJob]):
+    """What has been done to runs stays; nothing is done to the others, until the job is resumed. Gives the job.
+
+    A job is its owner's, superusers' and code's. Raises ``WorkflowNotFound`` for anybody else and for no job, and
+    ``ActionNotPossible`` when it is not running. Locks the job, in the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "stop_bulk"
+    permission: ClassVar[str] = "bulk_actions"
+    forced: ClassVar[bool] = True
+    before: ClassVar[str] = BulkJob.State.RUNNING
+    after: ClassVar[str] = BulkJob.State.STOPPED
+
+    def __init__(self, job: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.job = job
+        self.reason = text(reason, what="the reason")
+
+    def perform(self) -> BulkJob:
+        alias, user = self.storage.alias, self.by.user
+        try:
+            pk = UUID(str(self.job))
+        except ValueError:
+            raise WorkflowNotFound("there is no such bulk job") from None
+        with self.storage.transaction():
+            job = BulkJob.objects.using(alias).select_for_update().filter(pk=pk).first()
+            every = user is None or getattr(user, "is_superuser", False)
+            own = job is not None and job.actor_id is not None and job.actor_id == getattr(user, "pk", None)
+            if job is None or not (every or own):
+                raise WorkflowNotFound("there is no such bulk job")
+            if job.state != self.before:
+                raise ActionNotPossible(f"the bulk job is {job.get_state_display()}: it cannot be {self.after} now")
+            job.state = self.after
+            job.save(using=alias, update_fields=["state"])
+            self.tell(Subject(run_id=None, workflow="", workflow_id=""), reason=self.reason, job=str(job.pk))
+        return job

@@ -1,0 +1,208 @@
+"""A history up to one of its activations: what a run that takes it up has behind it, and what is open there.
+
+Pure. A reset and a fork begin with it, see ``engine.anew``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from temporalex_django.core import senders
+from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, CLOSING, HistoryEvent
+from temporalex_django.core.process import RECORDED_AS, REQUEST
+from temporalex_django.core.senders import Sender
+
+#: Kinds of messages that somebody outside sends to a run, in an order that counts.
+FROM_OUTSIDE: Final = frozenset({"signal", "update", REQUEST})
+#: Of ``ActivationStarted``: what is before was copied. Attributes: see ``mark``.
+COPIED: Final = "copied"
+_ENDS: Final = frozenset(
+    {
+        "ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled",
+        "ChildCompleted", "ChildFailed", "ExternalFailed",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """A message that is in the history behind the point.
+
+    ``kind``: one of ``FROM_OUTSIDE``; ``body`` what was sent. An update has its ``id``.
+    """
+
+    kind: str
+    name: str
+    body: Any
+    id: str | None = None
+    sender: Sender | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityUnderWay:
+    """An activity that was scheduled and had not ended.
+
+    ``attributes`` are those of ``ActivityScheduled`` (with the input of whoever edited it), ``key`` is the idempotency
+    key that its attempts had.
+    """
+
+    attributes: Mapping[str, Any]
+    key: str
+    edited: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Prefix:
+    """``events`` of the first ``activation`` activations, with what is open there, by the number of the command.
+
+    ``children``: ids of those that are waited for. ``sent``: messages to other runs that are not confirmed.
+    ``answers``: what is known behind the point of those and of the children, as kind and attributes. ``received``
+    counts the signals, ``updates`` are the ids of those accepted. ``behind``: messages that came later, in order.
+    """
+
+    activation: int
+    events: list[HistoryEvent] = field(default_factory=list)
+    activities: dict[int, ActivityUnderWay] = field(default_factory=dict)
+    children: dict[int, str] = field(default_factory=dict)
+    sent: set[int] = field(default_factory=set)
+    answers: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    received: int = 0
+    updates: set[str] = field(default_factory=set)
+    behind: list[Behind] = field(default_factory=list)
+
+
+def mark(*, how: str, of: str, activation: int, run_id: str, id: str, parent: str | None) -> dict[str, Any]:
+    """What stands under ``COPIED``.
+
+    ``how`` (reset or fork) the run ``run_id`` took up the run ``of`` behind that ``activation``; ``id`` and ``parent``
+    are its own. ``edited`` is added where somebody edited inputs: args and kwargs by the number of the command.
+    """
+    return {"how": how, "from": of, "activation": activation, "run_id": run_id, "id": id, "parent": parent}
+
+
+def activations_of(events: Sequence[HistoryEvent]) -> int:
+    """How many activations a history has."""
+    return sum(event.kind == "ActivationStarted" for event in events)
+
+
+def closed_itself(events: Sequence[HistoryEvent]) -> bool:
+    """Whether its last activation closed the run, so that nothing can go on behind that."""
+    return bool(events) and events[-1].kind in CLOSING and not _from_outside(events[-1])
+
+
+def prefix(events: Sequence[HistoryEvent], activation: int) -> Prefix:
+    """The first ``activation`` activations, none of which closed the run. 0: nothing, the run begins."""
+    found = Prefix(activation=activation)
+    rest: list[HistoryEvent] = []
+    for event in events:
+        if _from_outside(event):
+            continue
+        if activation and event.activation <= activation:
+            found.events.append(event)
+        else:
+            rest.append(event)
+    _read(found)
+    _look_behind(found, rest)
+    return found
+
+
+def _from_outside(event: HistoryEvent) -> bool:
+    return event.kind in CLOSED_FROM_OUTSIDE or (event.kind in CLOSING and bool(event.attributes.get("outside")))
+
+
+def _read(found: Prefix) -> None:
+    """What is open at the point."""
+    origin = ""
+    for event in found.events:
+        attributes = event.attributes
+        match event.kind:
+            case "WorkflowStarted":
+                origin = attributes.get("run_id", "")
+            case "ActivationStarted":
+                found.sent.difference_update(attributes.get("delivered", ()))
+                if (copied := attributes.get(COPIED)) is not None:
+                    origin = copied["run_id"]
+                    _edit(found, copied.get("edited", {}), origin)
+            case "SignalReceived":
+                found.received += 1
+            case "UpdateAccepted":
+                found.updates.add(attributes["id"])
+            case "ActivityScheduled":
+                number = attributes["seq"]
+                found.activities[number] = ActivityUnderWay(attributes=attributes, key=f"{origin}:{number}")
+            case "ChildStarted":
+                found.children[attributes["seq"]] = attributes["id"]
+            case "ExternalSignalSent" | "ExternalCancelSent":
+                found.sent.add(attributes["seq"])
+            case kind if kind in _ENDS:
+                number = attributes["seq"]
+                found.activities.pop(number, None)
+                found.children.pop(number, None)
+                found.sent.discard(number)
+
+
+def _edit(found: Prefix, edited: Mapping[str, Mapping[str, Any]], origin: str) -> None:
+    """A reset before this one gave activities other inputs, and so other keys."""
+    for number, call in edited.items():
+        if (activity := found.activities.get(int(number))) is not None:
+            found.activities[int(number)] = ActivityUnderWay(
+                attributes={**activity.attributes, **call}, key=f"{origin}:{number}", edited=True
+            )
+
+
+def _look_behind(found: Prefix, rest: Sequence[HistoryEvent]) -> None:
+    """What came later: the messages, and the answers for what is open."""
+    received = found.received
+    carried = 0
+    signals: list[tuple[int, Behind]] = []
+    updates: list[tuple[int, Behind]] = []
+    open_ones = {*found.children, *found.sent}
+    for event in rest:
+        attributes = event.attributes
+        match event.kind:
+            case "WorkflowStarted":
+                carried = attributes.get("carried", 0)
+            case "ActivationStarted":
+                for number in attributes.get("delivered", ()):
+                    if number in found.sent:
+                        found.answers[number] = "ExternalDelivered", {"seq": number}
+            case "SignalReceived":
+                received += 1
+                if received > carried:  # else the run that begins has it from the one before
+                    signals.append((received, _signal(attributes)))
+            case "UpdateAccepted":
+                update = Behind(
+                    kind="update",
+                    name=attributes["name"],
+                    body=attributes["args"],
+                    id=attributes["id"],
+                    sender=senders.of(attributes),
+                )
+                updates.append((attributes["after"], update))
+            case "ChildCompleted" | "ChildFailed" | "ExternalFailed":
+                if attributes["seq"] in open_ones:
+                    found.answers[attributes["seq"]] = event.kind, attributes
+    found.behind = [*_in_order(signals, updates)]
+
+
+def _in_order(signals: Sequence[tuple[int, Behind]], updates: Sequence[tuple[int, Behind]]) -> Iterator[Behind]:
+    """As they came: an update stands behind so many signals."""
+    waiting = sorted(updates, key=lambda update: update[0])
+    for number, signal in signals:
+        while waiting and waiting[0][0] < number:
+            yield waiting.pop(0)[1]
+        yield signal
+    for _, update in waiting:
+        yield update
+
+
+def _signal(attributes: Mapping[str, Any]) -> Behind:
+    name: str = attributes["name"]
+    payload: Any = attributes.get("payload")
+    sender = senders.of(dict(attributes))
+    if name != RECORDED_AS:
+        return Behind(kind="signal", name=name, body=payload, sender=sender)
+    # it was let through once: nobody is asked for a role again
+    return Behind(kind=REQUEST, name=payload["event"], body={**payload, "may": None, "permitted": True}, sender=sender)

@@ -1,0 +1,52 @@
+"""Messages that come before those that an inbox has: the ids of its rows are their order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID, uuid4
+
+from temporalex_django.conf import codec
+from temporalex_django.core.history.prefix import FROM_OUTSIDE, Behind
+from temporalex_django.core.process import REQUEST
+from temporalex_django.models import Chain, Message
+
+
+class InboxOrder(ABC):
+    """``RunStorage.put_first``: seldom called, so that it writes row after row."""
+
+    alias: str
+
+    @abstractmethod
+    def now(self) -> datetime: ...
+
+    def put_first(self, chain: UUID, messages: Sequence[Behind], *, received: int) -> None:
+        """See there. Locks the rows of the chain's unread messages."""
+        rows = Message.objects.using(self.alias).filter(chain_id=chain)
+        there = list(rows.filter(settled=False, kind__in=FROM_OUTSIDE).order_by("pk"))
+        again = [message.id for message in messages if message.id is not None]
+        rows.filter(pk__in=[row.pk for row in there]).delete()
+        rows.filter(request_id__in=again).delete()
+        queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
+        new = [self._row(chain, queue, message) for message in messages]
+        for row in there:
+            row.pk, row.fresh, row.queue = None, True, queue
+            row.after = row.after if row.after is not None and row.after <= received else None
+        Message.objects.using(self.alias).bulk_create([*new, *there], batch_size=500)
+
+    def _row(self, chain: UUID, queue: str, message: Behind) -> Message:
+        sender = message.sender
+        return Message(
+            chain_id=chain,
+            queue=queue,
+            kind=message.kind,
+            name=message.name,
+            body=codec().encode(message.body),
+            request_id=str(uuid4()) if message.kind == REQUEST else message.id,
+            sender_key=None if sender is None else sender.key,
+            sender_name=None if sender is None else sender.name,
+            fresh=True,
+            settled=False,
+            created_at=self.now(),
+        )

@@ -1,0 +1,193 @@
+"""A run that takes up another one behind one of its activations: a reset in the same chain, or a fork in a new one.
+
+It has the history up to there, and then a mark, which seeds it anew and says from whom it has all that. What was open
+there is open again: activities are scheduled anew with the idempotency key that they had, timers keep their time.
+Children stay with the run that started them: what one gave is given again, and one that has not ended counts as failed.
+All of it inside the open transaction, on chains that it has locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.core.failures import error_data
+from temporalex_django.core.history.events import DELIVERED, HistoryEvent
+from temporalex_django.core.history.prefix import COPIED, Prefix, mark
+from temporalex_django.engine.endings import closed_for_reset
+from temporalex_django.engine.other_runs import NewMessage
+from temporalex_django.engine.points import Plan
+from temporalex_django.engine.storage import (
+    NewEvent,
+    NewRun,
+    NewTask,
+    Outcome,
+    RunFacts,
+    RunState,
+    RunStorage,
+    RunWrite,
+)
+from temporalex_django.errors import WorkflowClosed
+
+#: What a wait for a child gives that had not ended when its parent was taken up.
+LEFT = "ChildLeft"
+
+
+def reset(storage: RunStorage, run: RunState, plan: Plan, *, run_id: UUID) -> list[RunWrite]:
+    """The chain of a locked run goes on with a new one; the present one is closed as terminated, if it is open.
+
+    A closed chain is open again; its key is the caller's business. Gives what was written.
+    """
+    facts, now = plan.facts, storage.now()
+    present = storage.facts([run.run_id])[run.run_id]
+    unread = storage.inbox([run.chain_id])[run.chain_id]
+    answers = {m.body["seq"]: (m.name, m.body) for m in unread if m.kind in _ANSWERS and m.run_id == facts.run_id}
+    first = closed_for_reset(run, new=_next(plan, run_id), now=now, facts=present)
+    first.outcomes.update(_not_done(storage, run, plan))
+    storage.write([first])
+    new = _begun(run, run_id, first.run.activated_at or now, facts)
+    written = [first]
+    if plan.prefix.activation:
+        written.append(_take_up(storage, new, plan, "reset", known=answers, id=facts.workflow_id, parent=facts.parent))
+    storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
+    return written
+
+
+def fork(storage: RunStorage, run: RunState, plan: Plan, *, of: UUID, id: str) -> list[RunWrite]:
+    """``run``, which was started a moment ago in this transaction with the id ``id``, takes up another one.
+
+    That one (``plan.facts``, of the chain ``of``) stays as it is. Gives what was written.
+    """
+    unread = storage.inbox([of])[of]
+    known = {m.body["seq"]: (m.name, m.body) for m in unread if m.kind in _ANSWERS and m.run_id == plan.facts.run_id}
+    written = [_take_up(storage, run, plan, "fork", known=known, id=id, parent=None)] if plan.prefix.activation else []
+    storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
+    return written
+
+
+_ANSWERS = ("child", "external")
+
+
+def _next(plan: Plan, run_id: UUID) -> NewRun:
+    """What the new run begins with; one that takes nothing up begins with a seed of its own."""
+    facts = plan.facts
+    return NewRun(
+        run_id=run_id,
+        args=facts.args,
+        seed=facts.seed if plan.prefix.activation else plan.seed,
+        carried_messages=facts.carried_messages,
+        snapshot=facts.snapshot,
+        like=facts.run_id,
+    )
+
+
+def _begun(run: RunState, run_id: UUID, now: datetime, facts: RunFacts) -> RunState:
+    return RunState(
+        chain_id=run.chain_id,
+        run_id=run_id,
+        queue=run.queue,
+        head_token=None,
+        length=0,
+        activations=0,
+        activated_at=now,
+        due_at=now,
+        deadline=facts.deadline(now),
+    )
+
+
+def _not_done(storage: RunStorage, run: RunState, plan: Plan) -> dict[str, Outcome]:
+    """Updates that the present run accepted and did not finish, and that the new one will not see."""
+    events = storage.histories({run.run_id: 0})[run.run_id]
+    open_ones = {event.attributes["id"] for event in events if event.kind == "UpdateAccepted"}
+    open_ones -= {event.attributes["id"] for event in events if event.kind in ("UpdateCompleted", "UpdateFailed")}
+    seen = plan.prefix.updates | {message.id for message in plan.prefix.behind if plan.again}
+    error = WorkflowClosed(
+        f"{plan.facts.workflow} {plan.facts.workflow_id} was reset to before the update: it is dropped"
+    )
+    return {update: Outcome(status="failed", value=error_data(error)) for update in open_ones if update not in seen}
+
+
+def _take_up(
+    storage: RunStorage,
+    run: RunState,
+    plan: Plan,
+    how: str,
+    *,
+    known: Mapping[int, tuple[str, dict[str, Any]]],
+    id: str,
+    parent: str | None,
+) -> RunWrite:
+    """The history up to the point, the mark, and what is open there."""
+    point, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
+    copied = mark(
+        how=how, of=str(plan.facts.run_id), activation=point.activation, run_id=str(run.run_id), id=id, parent=parent
+    )
+    if plan.edited:
+        copied["edited"] = {str(number): dict(call) for number, call in plan.edited.items()}
+    run.length = len(point.events) + 1
+    run.activations = point.activation + 1
+    run.activated_at = run.due_at = now
+    run.head_token = storage.new_token()
+    stamp = {"head": run.head_token, "seed": plan.seed, COPIED: copied}
+    events = [_copy(number, event) for number, event in enumerate(point.events, 1)]
+    events.append(
+        NewEvent(number=run.length, activation=run.activations, kind="ActivationStarted", at=now, attributes=stamp)
+    )
+    tasks = [_task(run, plan, number, id, now) for number in point.activities]
+    if plan.atomic and any(task.atomic for task in tasks):
+        run.atomic_due = now
+    write = RunWrite(run=run, events=events, tasks=tasks, messages=_answers(run, point, known))
+    write.instance = {"started_at": now}
+    storage.write([write])
+    return write
+
+
+def _copy(number: int, event: HistoryEvent) -> NewEvent:
+    return NewEvent(
+        number=number, activation=event.activation, kind=event.kind, at=event.at, attributes=event.attributes
+    )
+
+
+def _task(run: RunState, plan: Plan, number: int, id: str, now: datetime) -> NewTask:
+    activity = plan.prefix.activities[number]
+    edited = plan.edited.get(number)
+    attributes = {**activity.attributes, **(edited or {})}
+    options: dict[str, Any] = dict(attributes.get("options") or {})
+    if edited is not None:
+        options["edited"] = True
+    else:
+        options |= {"key": activity.key, **({"edited": True} if activity.edited else {})}
+    return NewTask(
+        run_id=run.run_id,
+        chain_id=run.chain_id,
+        workflow_id=id,
+        workflow=plan.facts.workflow,
+        seq=number,
+        activity=attributes["activity"],
+        args=attributes["args"],
+        kwargs=attributes.get("kwargs", {}),
+        options=options,
+        queue=options.get("queue") or run.queue,
+        atomic=bool(options.get("atomic")),
+        scheduled_at=now,
+        tags=plan.tags,
+        metadata=plan.metadata,
+    )
+
+
+def _answers(run: RunState, point: Prefix, known: Mapping[int, tuple[str, dict[str, Any]]]) -> list[NewMessage]:
+    """What the waits for children and the messages to other runs get, none of which happens again."""
+    found = {**known, **point.answers}
+    answers = [("child", *(found.get(number) or _left(number, child))) for number, child in point.children.items()]
+    answers += [("external", *(found.get(number) or (DELIVERED, {"seq": number}))) for number in sorted(point.sent)]
+    return [
+        NewMessage(kind=kind, name=name, body=body, chain_id=run.chain_id, run_id=run.run_id)
+        for kind, name, body in answers
+    ]
+
+
+def _left(number: int, child: str) -> tuple[str, dict[str, Any]]:
+    message = "it stays with the run that this one takes up; start another one if its result is needed"
+    return "ChildFailed", {"seq": number, "type": LEFT, "message": f"child {child}: {message}", "status": "left"}

@@ -1,0 +1,164 @@
+"""At which point a run is taken up by another one, with what: said by people, checked against its history and its code.
+
+Pure, but for the code of the run, which is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from temporalex_django.authoring.unique import SEPARATOR, Unique, check_id
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core import payloads
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.prefix import Prefix, activations_of, closed_itself, prefix
+from temporalex_django.core.history.replay import fits
+from temporalex_django.core.names import shown
+from temporalex_django.engine.storage import RunFacts
+from temporalex_django.engine.watchdog import watchdog
+from temporalex_django.errors import ActionNotPossible, InvalidId, PayloadError
+
+#: What becomes of messages behind the point.
+AGAIN, DROP = "again", "drop"
+
+
+def is_again(messages: object) -> bool:
+    """Whether messages behind the point are delivered again. Raises ``PayloadError`` for what says neither."""
+    if messages not in (AGAIN, DROP):
+        raise PayloadError(f"messages={messages!r}: say {AGAIN!r} (deliver them again) or {DROP!r}")
+    return messages == AGAIN
+
+
+def fork_id(of: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:
+    """The id of a fork: the one that is given, or one made of that of the run. Raises ``InvalidId``."""
+    if id is not None:
+        return check_id(id) if unique is None else unique.check(id)
+    if unique is None:
+        return check_id(f"{of[:180]}-fork-{suffix()}")
+    if unique.scope != "none":
+        raise InvalidId(
+            f"the runs of this class have an id of the form {unique.key}{SEPARATOR}value: give the fork an id="
+        )
+    return unique.run_id_for(unique.value_of(of), suffix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which run is taken up (``facts``), where (``prefix``), and how.
+
+    ``again``: messages behind the point are delivered again, else dropped. ``edited``: args and kwargs of open
+    activities by the number of the command; they get a new key. ``seed`` is that of the run from there on. ``atomic``:
+    turns run atomic activities (else whoever claims activities does).
+    """
+
+    facts: RunFacts
+    prefix: Prefix
+    seed: int
+    again: bool = True
+    edited: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    tags: Sequence[str] | None = None
+    metadata: Mapping[str, Any] | None = None
+    atomic: bool = True
+
+
+def planned(
+    events: Sequence[HistoryEvent],
+    facts: RunFacts,
+    code: type[Workflow],
+    *,
+    to: int | None,
+    again: bool,
+    edited: Any,
+    editable: bool,
+    seed: int,
+    in_trouble: bool,
+    limit: float | None,
+    atomic: bool,
+) -> Plan:
+    """How to take up a run with the code that is here, behind the activation ``to``.
+
+    None: the last one that its code goes through as it is recorded and that did not close it; only of a run that is
+    ``in_trouble``. ``edited`` as people give it: see ``_edits``, of a class whose activities are ``editable``.
+    ``limit``: seconds for each activation that is replayed.
+
+    Raises ``ActionNotPossible`` with the reason, and ``PayloadError``.
+    """
+    count = activations_of(events)
+    last = count - closed_itself(events)
+    if to is not None and not (type(to) is int and 0 <= to <= last):
+        closes = f"; the activation {count} closed it" if last < count else ""
+        raise ActionNotPossible(
+            f"there is no activation {to!r} to go back to: the run has 0 (its start) to {last}{closes}"
+        )
+    good, why = _goes_through(code, prefix(events, last if to is None else to), limit)
+    if to is None and not in_trouble and good == last:
+        raise ActionNotPossible("the run is in no trouble: say to which activation")
+    if to is not None and good < to:
+        raise ActionNotPossible(
+            f"its code does not go through the activation {good + 1} as it is recorded ({why}): put the code right, or go "
+            f"back to {good} or before"
+        )
+    point = prefix(events, good if to is None else to)
+    return Plan(
+        facts=facts,
+        prefix=point,
+        seed=seed,
+        again=again,
+        edited=_edits(edited, point, editable=editable),
+        tags=list(code.tags) or None,
+        metadata=dict(code.metadata) or None,
+        atomic=atomic,
+    )
+
+
+def _goes_through(code: type[Workflow], point: Prefix, limit: float | None) -> tuple[int, BaseException | None]:
+    """How many activations of a prefix the code goes through.
+
+    Without what comes behind it, which may tell of patches.
+    """
+    what = f"the replay of {code.name}"
+    bounded = partial(watchdog.run, limit=limit, what=what)
+    why: BaseException | None = None
+    while True:
+        good, error = fits(code.definition, point.events, run=bounded, between=watchdog.all_blocked)
+        why = error or why
+        if good == point.activation:
+            return good, why
+        point = prefix(point.events, good)
+
+
+def _edits(edited: Any, point: Prefix, *, editable: bool) -> dict[int, dict[str, Any]]:
+    """Of activities that are open there: ``{number: [arg, …]}``, or ``{number: {"args": […], "kwargs": {…}}}``."""
+    if edited is None:
+        return {}
+    if not isinstance(edited, Mapping):
+        raise PayloadError("edited inputs are given by the number of the activity: {number: [argument, …]}")
+    found: dict[int, dict[str, Any]] = {}
+    for name, given in edited.items():
+        number = int(name) if isinstance(name, int | str) and str(name).isdecimal() else None
+        activity = None if number is None else point.activities.get(number)
+        if number is None or activity is None:
+            there = ", ".join(map(str, sorted(point.activities))) or "none"
+            raise ActionNotPossible(
+                f"no activity {shown(name)} is open at activation {point.activation} (open: {there})"
+            )
+        if not editable:
+            raise ActionNotPossible(
+                f"activity {number} is a step: it takes its input from the graph, which cannot be edited"
+            )
+        call = {"args": given, "kwargs": {}} if isinstance(given, list) else given
+        if (
+            not isinstance(call, Mapping)
+            or not set(call) <= {"args", "kwargs"}
+            or not isinstance(call.get("args", []), list)
+            or not isinstance(call.get("kwargs", {}), Mapping)
+        ):
+            raise PayloadError(
+                f"the edited input of activity {number} is to be a list of arguments, or {{'args': […], 'kwargs': {{…}}}}"
+            )
+        what = f"the edited input of activity {number}"
+        found[number] = payloads.plain({"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, what=what)
+    return found

@@ -1,0 +1,90 @@
+"""One action on many runs: a job, and what became of each of its runs."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.models.fields import hot_key
+
+
+class BulkJob(models.Model):
+    """Workers go through its items, each in a transaction of its own, which has the job locked.
+
+    So a worker that is killed leaves nothing half done, and another one goes on.
+    """
+
+    class State(models.TextChoices):
+        """Where it stands."""
+
+        RUNNING = "running", _("Running")
+        STOPPED = "stopped", _("Stopped")
+        DONE = "done", _("Done")
+
+    id = models.UUIDField(primary_key=True)
+    action = models.CharField(max_length=40)
+    given = models.BinaryField(help_text=_("What the action is given beside the reason, by name."))
+    reason = models.TextField(blank=True)
+    state = models.CharField(max_length=20, choices=State.choices, default=State.RUNNING)
+    token = models.CharField(  # noqa: DJ001 - many jobs without one
+        max_length=300,
+        null=True,
+        unique=True,
+        help_text=_("Of who asked and his token: asked again it is the same job."),
+    )
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False
+    )
+    actor_name = models.CharField(max_length=200, blank=True, help_text=_("Who, as it read then."))
+    by_code = models.BooleanField(default=False, help_text=_("No person: code started it, which may do everything."))
+    source = models.CharField(max_length=40)
+    address = models.GenericIPAddressField(null=True)
+    total = models.IntegerField()
+    done = models.IntegerField(default=0)
+    failed = models.IntegerField(default=0)
+    created_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "temporalex_bulk_job"
+        verbose_name = _("bulk job")
+        verbose_name_plural = _("bulk jobs")
+        ordering = ["-id"]
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(fields=["id"], name="temporalex_bulk_running", condition=models.Q(state="running")),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.id}"
+
+    @property
+    def left(self) -> int:
+        """Runs that it has not come to."""
+        return self.total - self.done - self.failed
+
+
+class BulkItem(models.Model):
+    """A run of a job. ``outcome`` is empty until it was its turn; ``code`` and ``message`` say why it failed."""
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.ForeignKey(BulkJob, on_delete=models.CASCADE, related_name="items")
+    run = hot_key("temporalex_django.Instance")
+    tries = models.SmallIntegerField(default=0, help_text=_("How often its run was busy."))
+    outcome = models.CharField(max_length=20, blank=True, help_text=_("done or failed."))
+    code = models.CharField(max_length=40, blank=True)
+    message = models.TextField(blank=True)
+
+    class Meta:
+        db_table = "temporalex_bulk_item"
+        verbose_name = _("run of a bulk job")
+        verbose_name_plural = _("runs of bulk jobs")
+        ordering = ["id"]
+        default_permissions = ()
+        indexes = [
+            models.Index(fields=["job", "tries", "id"], name="temporalex_bulk_left", condition=models.Q(outcome="")),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} {self.outcome}"

@@ -1,0 +1,242 @@
+"""One thing done to many runs: what a job is, who may, how workers go through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import override_settings
+
+from temporalex_django import errors
+from temporalex_django.actions import bulk_jobs
+from temporalex_django.actions.base import Actor
+from temporalex_django.actions.resume_bulk import ResumeBulk
+from temporalex_django.actions.start_bulk import StartBulk
+from temporalex_django.actions.stop_bulk import StopBulk
+from temporalex_django.db import chores
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
+from temporalex_django.testing import drain
+from temporalex_django.workers.loop import WorkerLoop
+from temporalex_django.workers.maintenance import Maintenance
+from tests.support import tenants
+from tests.support.client_flows import Basket
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def baskets(*ids: str) -> list[str]:
+    """Run ids."""
+    made = [Basket.start(id=name).run_id for name in ids]
+    drain()
+    return made
+
+
+def person(name: str, *codes: str) -> Any:
+    user = get_user_model().objects.create_user(name)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codes))
+    return get_user_model().objects.get(pk=user.pk)
+
+
+def finished() -> None:
+    """A worker goes on until there is nothing left of any job."""
+    while chores.done("default"):
+        pass
+
+
+def statuses() -> dict[str, str]:
+    return dict(Instance.objects.values_list("workflow_id", "status"))
+
+
+def test_a_job_does_it_to_each_run_and_says_what_became_of_it() -> None:
+    runs = baskets("a", "b", "c")
+    Basket.handle("b").terminate()
+
+    job = StartBulk("terminate", runs=runs, reason="spring cleaning").execute()
+
+    assert (job.total, job.done, job.failed, job.left, job.state) == (3, 0, 0, 3, "running")
+    assert statuses() == {"a": "waiting", "b": "terminated", "c": "waiting"}  # not in the request
+    finished()
+    job.refresh_from_db()
+    assert (job.total, job.done, job.failed, job.left, job.state) == (3, 2, 1, 0, "done")
+    assert job.finished_at is not None
+    assert set(statuses().values()) == {"terminated"}
+    bad = BulkItem.objects.get(outcome="failed")
+    assert (str(bad.run_id), bad.code) == (runs[1], "workflow_closed")
+    assert "closed already" in bad.message
+    audit = OperatorAction.objects.filter(action="terminate", reason="spring cleaning")
+    assert audit.count() == 2
+    asked = OperatorAction.objects.get(action="start_bulk")
+    assert asked.details == {"job": str(job.pk), "of": "terminate", "runs": 3}
+
+
+def test_workers_go_through_jobs_in_their_maintenance() -> None:
+    assert chores.CHORES
+    (run,) = baskets("a")
+    StartBulk("terminate", runs=[run]).execute()
+    Maintenance(WorkerLoop()).tend()
+    assert statuses() == {"a": "terminated"}
+
+
+def test_signals_and_resets_are_for_many_too() -> None:
+    runs = baskets("a", "b")
+    StartBulk("signal", runs=runs, signal="note", payload="hello").execute()
+    finished()
+    drain()
+    assert [len(Basket.handle(name).history()) for name in ("a", "b")] == [len(Basket.handle("a").history())] * 2
+    assert "SignalReceived" in [event.kind for event in Basket.handle("b").history()]
+
+    StartBulk("reset", runs=runs, to=1).execute()
+    finished()
+    assert [len(Basket.handle(name).run_ids) for name in ("a", "b")] == [2, 2]
+
+
+def test_a_filter_is_a_queryset_of_runs() -> None:
+    baskets("a-1", "a-2", "b-1")
+    StartBulk("terminate", runs=Instance.objects.filter(workflow_id__startswith="a-")).execute()
+    finished()
+    assert statuses() == {"a-1": "terminated", "a-2": "terminated", "b-1": "waiting"}
+
+
+@override_settings(TEMPORALEX={"BULK_LIMIT": 2})
+def test_there_is_a_limit() -> None:
+    runs = baskets("a", "b", "c")
+    for chosen in (runs, Instance.objects.all()):
+        with pytest.raises(errors.ActionNotPossible, match="2 runs at most"):
+            StartBulk("terminate", runs=chosen).execute()
+    assert not BulkJob.objects.exists()
+    assert StartBulk("terminate", runs=runs[:2]).execute().total == 2
+
+
+def test_what_cannot_be_done_is_refused_at_once() -> None:
+    runs = baskets("a")
+    for action in ("start", "fly", "start_bulk", None):
+        with pytest.raises(errors.ActionNotPossible, match="nothing that is done to runs"):
+            StartBulk(action, runs=runs)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        StartBulk("terminate", runs=runs, other=1)
+    with pytest.raises(TypeError):
+        StartBulk("signal", runs=runs, signal="note", other=1)
+    with pytest.raises(errors.PayloadError):
+        StartBulk("signal", runs=runs)
+    with pytest.raises(errors.ActionNotPossible, match="no run"):
+        StartBulk("terminate", runs=[]).execute()
+    for wrong in ("a", "x", None, "00000000-0000-7000-8000-000000000000"):
+        with pytest.raises(errors.WorkflowNotFound):
+            StartBulk("terminate", runs=[wrong]).execute()  # type: ignore[list-item]
+    assert not BulkJob.objects.exists()
+
+
+def test_a_token_makes_it_one_job() -> None:
+    runs, ann, bob = baskets("a"), person("ann", "bulk_actions", "terminate_instance"), person("bob")
+    bob.user_permissions.set(ann.user_permissions.all())
+    first = StartBulk("terminate", runs=runs, token="t", by=Actor(user=ann)).execute()
+    again = StartBulk("terminate", runs=runs, token="t", by=Actor(user=ann)).execute()
+    other = StartBulk("terminate", runs=runs, token="t", by=Actor(user=bob)).execute()
+    assert first.pk == again.pk != other.pk
+    assert (BulkJob.objects.count(), BulkItem.objects.count()) == (2, 2)
+    with pytest.raises(errors.InvalidId):
+        StartBulk("terminate", runs=runs, token="")
+
+
+def test_who_may() -> None:
+    runs = baskets("red-1", "blue-1")
+    only_bulk, only_end = person("red-a", "bulk_actions"), person("red-b", "terminate_instance")
+    both = person("red-c", "bulk_actions", "terminate_instance")
+    for user, lacks in ((only_bulk, "terminate_instance"), (only_end, "bulk_actions")):
+        with pytest.raises(errors.ActionNotPermitted, match=lacks):
+            StartBulk("terminate", runs=runs, by=Actor(user=user)).execute()
+    with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
+        with pytest.raises(errors.WorkflowNotFound):
+            StartBulk("terminate", runs=runs, by=Actor(user=both)).execute()
+        job = StartBulk("terminate", runs=Instance.objects.all(), by=Actor(user=both)).execute()
+        assert job.total == 1
+        for action in (StopBulk, ResumeBulk):
+            with pytest.raises(errors.WorkflowNotFound):
+                action(job.pk, by=Actor(user=person(f"red-{action.name}", "bulk_actions"))).execute()
+            with pytest.raises(errors.ActionNotPermitted):
+                action(job.pk, by=Actor(user=only_end)).execute()
+        both.user_permissions.clear()  # since
+        finished()
+    job.refresh_from_db()
+    assert (job.done, job.failed) == (0, 1)
+    assert BulkItem.objects.get().code == "not_permitted"
+    assert statuses() == {"red-1": "waiting", "blue-1": "waiting"}
+
+
+def test_a_job_is_stopped_and_resumed() -> None:
+    job = StartBulk("terminate", runs=baskets("a", "b")).execute()
+    assert bulk_jobs._next(job.pk, DjangoStorage())
+    assert StopBulk(job.pk).execute().state == "stopped"
+    finished()
+    job.refresh_from_db()
+    assert (job.done, job.left) == (1, 1)
+    with pytest.raises(errors.ActionNotPossible, match="Stopped"):
+        StopBulk(job.pk).execute()
+    assert ResumeBulk(str(job.pk)).execute().state == "running"
+    finished()
+    job.refresh_from_db()
+    assert (job.done, job.state) == (2, "done")
+    with pytest.raises(errors.ActionNotPossible, match="Done"):
+        ResumeBulk(job.pk).execute()
+    for wrong in ("x", None, "00000000-0000-7000-8000-000000000000"):
+        with pytest.raises(errors.WorkflowNotFound):
+            StopBulk(wrong).execute()  # type: ignore[arg-type]
+
+
+def test_a_worker_that_is_killed_leaves_nothing_half_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was doing is rolled back with its note; another one does it, once."""
+    job = StartBulk("terminate", runs=baskets("a", "b")).execute()
+    before = OperatorAction.objects.count()
+    with monkeypatch.context() as patched:
+        patched.setattr(BulkItem, "save", _dies)
+        with pytest.raises(SystemExit):
+            bulk_jobs.work("default")
+    assert set(statuses().values()) == {"waiting"}
+    assert OperatorAction.objects.count() == before
+    finished()
+    job.refresh_from_db()
+    assert (job.done, job.failed) == (2, 0)
+    assert OperatorAction.objects.filter(action="terminate").count() == 2
+
+
+def _dies(*args: Any, **options: Any) -> None:
+    raise SystemExit
+
+
+def test_what_is_wrong_with_one_run_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = baskets("a", "b")
+    job = StartBulk("terminate", runs=runs).execute()
+    made = bulk_jobs.made
+
+    def broken(job: Any, item: int, target: Any, by: Any) -> Any:
+        if target.workflow_id == "b":
+            raise ZeroDivisionError("secret")
+        return made(job, item, target, by)
+
+    monkeypatch.setattr(bulk_jobs, "made", broken)
+    finished()
+    job.refresh_from_db()
+    assert (job.done, job.failed, job.state) == (1, 1, "done")
+    bad = BulkItem.objects.get(outcome="failed")
+    assert (bad.code, bad.message) == ("internal", "ZeroDivisionError")
+
+
+def test_a_run_that_is_busy_is_tried_behind_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = StartBulk("terminate", runs=baskets("a", "b")).execute()
+    made, asked = bulk_jobs.made, []
+
+    def busy(job: Any, item: int, target: Any, by: Any) -> Any:
+        asked.append(target.workflow_id)
+        if target.workflow_id == "b":
+            raise errors.UpdateTimeout("busy", code="busy")
+        return made(job, item, target, by)
+
+    monkeypatch.setattr(bulk_jobs, "made", busy)
+    finished()
+    job.refresh_from_db()
+    assert asked == ["b", "a", "b", "b", "b", "b"]
+    assert (job.done, job.failed) == (1, 1)
+    assert BulkItem.objects.get(outcome="failed").code == "busy"

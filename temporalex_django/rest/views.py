@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -27,6 +30,7 @@ from temporalex_django.rest.reading import ReadingViewSet
 from temporalex_django.rest.seats import seat
 
 DEFAULT_WAIT = 5.0
+KEY = "Idempotency-Key"
 _RUN = {200: serializers.InstanceDetail}
 _UPDATE = {200: serializers.UpdateOut, 202: serializers.NoOutcomeOut}
 
@@ -51,15 +55,27 @@ class InstanceViewSet(ReadingViewSet):
         headers = {"Location": self._address("instance", id=target.workflow_id)}
         return self._one(target, status=201, headers=headers)
 
-    @says(does("signal", "Send a signal", serializers.SignalBody, {202: serializers.SignalOut}, WORKFLOW))
+    @says(does("signal", "Send a signal", serializers.SignalBody, {202: serializers.SignalOut}, WORKFLOW, keyed=True))
     def signal(self, request: Request, id: str, name: str) -> Response:
         """202: the run reads it in its next turn."""
         target = self._target(id)
         body = self._body()
-        SendSignal(target, signal=name, payload=body["payload"], id=body["id"], exact=True, by=self._actor()).execute()
+        sent = self._message_id(body)
+        with self._once():
+            SendSignal(target, signal=name, payload=body["payload"], id=sent, exact=True, by=self._actor()).execute()
         return Response({"id": target.workflow_id, "signal": name}, status=202)
 
-    @says(does("update", "Send an update and wait for its response", serializers.UpdateBody, _UPDATE, WORKFLOW, WAIT))
+    @says(
+        does(
+            "update",
+            "Send an update and wait for its response",
+            serializers.UpdateBody,
+            _UPDATE,
+            WORKFLOW,
+            WAIT,
+            keyed=True,
+        )
+    )
     def send_update(self, request: Request, id: str, name: str) -> Response:
         """200 with the response.
 
@@ -68,10 +84,18 @@ class InstanceViewSet(ReadingViewSet):
         target = self._target(id)
         body, wait = self._body(), self._wait(default=DEFAULT_WAIT)
         update = SendUpdate(
-            target, update=name, args=body["args"], id=body["id"], timeout=wait, by=self._actor(), exact=True, seat=seat
+            target,
+            update=name,
+            args=body["args"],
+            id=self._message_id(body),
+            timeout=wait,
+            by=self._actor(),
+            exact=True,
+            seat=seat,
         )
         try:
-            return Response({"id": update.id, "result": update.execute()})
+            with self._once():
+                return Response({"id": update.id, "result": update.execute()})
         except errors.UpdateTimeout as exc:
             return self._not_done(exc, target=target, name=name)
 
@@ -130,6 +154,24 @@ class InstanceViewSet(ReadingViewSet):
     @property
     def contract(self) -> Contract | None:
         return super().contract if self.steering is None or self.action != "steer" else steering_contract(self.steering)
+
+    def _message_id(self, body: dict[str, Any]) -> str | None:
+        """What a client may send the same again by: ``id`` of the body, or ``Idempotency-Key``."""
+        sent: str | None = body["id"]
+        key = self.request.headers.get(KEY)
+        if key is not None and sent is not None:
+            raise ValidationError({KEY: ["that, or `id` in the body, not both"]})
+        return sent if key is None else key
+
+    @contextmanager
+    def _once(self) -> Iterator[None]:
+        """Raises ``IdempotencyKeyReused`` for a key that another message has."""
+        try:
+            yield
+        except errors.MessageIdTaken as exc:
+            if KEY not in self.request.headers:
+                raise
+            raise errors.IdempotencyKeyReused(str(exc)) from exc
 
     def _not_done(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
         if exc.code != errors.UpdateTimeout.code:

@@ -263,6 +263,26 @@ def test_a_header_that_is_not_taken_is_refused(client: APIClient) -> None:
     )
 
 
+def test_a_message_with_a_key_is_taken_once(client: APIClient) -> None:
+    basket = Basket.start(id="b-1")
+    drain()
+    update, key = f"{URL}b-1/updates/add/", {"HTTP_IDEMPOTENCY_KEY": "k-1"}
+
+    answers = [client.post(update, {"args": 5}, format="json", **key).json() for _ in range(2)]
+
+    assert answers == [{"id": "k-1", "result": 1}] * 2
+    assert_problem(client.post(update, {"args": 6}, format="json", **key), 422, "idempotency_key_reused")
+    assert_problem(client.post(f"{URL}b-1/signals/note/", format="json", **key), 422, "idempotency_key_reused")
+    assert_problem(client.post(update, {"args": 5, "id": "k-1"}, format="json", **key), 400, "invalid")
+    assert_problem(client.post(update, {"args": 5}, format="json", HTTP_IDEMPOTENCY_KEY="\0"), 400, "invalid_id")
+    for _ in range(2):
+        sent = client.post(f"{URL}b-1/signals/note/", {"payload": 7}, format="json", HTTP_IDEMPOTENCY_KEY="k-2")
+        assert sent.status_code == 202
+    basket.signal("checkout")
+    drain()
+    assert basket.result() == [5, 7]
+
+
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,64 @@
+"""No request breaks the REST face, whatever is sent to it in whatever order."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+import schemathesis
+from django.contrib.auth import get_user_model
+from django.core.wsgi import get_wsgi_application
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+
+from tests.integration.test_rest_openapi import described
+from tests.support.campaign import REPEATED, scaled
+from tests.support.client_flows import Basket, drain
+
+BASIC = "Basic " + base64.b64encode(b"ann:secret").decode()
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def ann(transactional_db: None) -> Any:
+    return get_user_model().objects.create_superuser("ann", password="secret")
+
+
+def test_no_request_that_fits_the_description_or_does_not_breaks_the_server(ann: Any) -> None:
+    """Stateful: what an answer names is asked for next."""
+    runs = [Basket.start(id=f"b-{n}") for n in range(2)]
+    drain()
+    found = described()
+    found["paths"] = {f"/api{path}": methods for path, methods in found["paths"].items()}
+    schema = schemathesis.openapi.from_dict(found)
+    schema.app = get_wsgi_application()
+    seen: set[int] = set()
+
+    class Campaign(schema.as_state_machine()):  # type: ignore[misc] # made of the description
+        def before_call(self, case: Any) -> None:
+            case.headers = {**(case.headers or {}), "Authorization": BASIC}
+            if case.query and "wait" in case.query:
+                case.query["wait"] = 0
+            if case.path_parameters and len(str(case.path_parameters.get("id"))) % 2:
+                case.path_parameters["id"] = runs[0].id
+
+        def validate_response(self, response: Any, case: Any, *args: Any, **kwargs: Any) -> None:
+            seen.add(response.status_code)
+            if response.status_code != 503:
+                case.validate_response(response, checks=[not_a_server_error])
+
+    Campaign.TestCase.settings = settings(
+        max_examples=scaled(20),
+        stateful_step_count=6,
+        deadline=None,
+        derandomize=REPEATED,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=[*HealthCheck],
+    )
+    Campaign.run(settings=Campaign.TestCase.settings)
+
+    assert seen & {200, 201}
+    assert seen & {400, 404}

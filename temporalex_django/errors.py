@@ -396,7 +396,8 @@ class ActivityFailure(TemporalexError):
     """An activity finally failed.
 
     ``type`` is the class name of the last exception (``TimeoutError`` when a timeout ended it), ``cause`` the message
-    of that exception, ``attempts`` how often it ran, ``timeout`` the name of the timeout that ended it or None.
+    of that exception, ``attempts`` how often it ran, ``timeout`` the name of the timeout that ended it or None,
+    ``activity`` its name.
     """
 
     code = "activity_failure"
@@ -412,8 +413,10 @@ class ActivityFailure(TemporalexError):
         type: str | None = None,
         attempts: int = 0,
         timeout: str | None = None,
+        activity: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.activity = activity
         self.cause = cause
         self.type = type
         self.attempts = attempts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -37,6 +37,18 @@ class LiveWorkers:
     able: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
     activities: Sequence[tuple[frozenset[str], frozenset[str]]] = ()
 
+    @classmethod
+    def of(cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]) -> LiveWorkers:
+        """Of the queues, the versions by class and the activities of each."""
+        rows = list(workers)
+        return cls(
+            able=[
+                (frozenset(queues), {name: frozenset(versions) for name, versions in workflows.items()})
+                for queues, workflows, _ in rows
+            ],
+            activities=[(frozenset(queues), frozenset(names)) for queues, _, names in rows],
+        )
+
     def missing(self, *, workflow: str, version: int, queue: str) -> str | None:
         """Why none of them can take a run, in words; None when one can."""
         here = [workflows for queues, workflows in self.able if queue in queues]
@@ -54,14 +66,7 @@ class LiveWorkers:
 def live_workers(*, alias: str) -> LiveWorkers:
     """Workers whose lease has not run out and that nobody found dead. One read."""
     alive = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None)
-    rows = list(alive.values_list("queues", "workflows", "activity_names"))
-    return LiveWorkers(
-        able=[
-            (frozenset(queues), {name: frozenset(versions) for name, versions in workflows.items()})
-            for queues, workflows, _ in rows
-        ],
-        activities=[(frozenset(queues), frozenset(names)) for queues, _, names in rows],
-    )
+    return LiveWorkers.of(alive.values_list("queues", "workflows", "activity_names"))
 
 
 def describe(

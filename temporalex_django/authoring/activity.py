@@ -13,7 +13,7 @@ from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import current, payloads
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.ivar import Call
-from temporalex_django.core.names import check_code_name
+from temporalex_django.core.names import check_code_name, check_label
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 
 P = ParamSpec("P")
@@ -107,8 +107,11 @@ class Activity(Generic[P, R]):
     ``__wrapped__`` is the function itself, ``name`` its dotted name in histories.
     """
 
-    def __init__(self, fn: Callable[P, Any], options: Options, *, name: str | None = None) -> None:
+    def __init__(
+        self, fn: Callable[P, Any], options: Options, *, name: str | None = None, label: str | None = None
+    ) -> None:
         self.__wrapped__ = fn
+        self.label = label
         self.options_set = options
         self.is_async = inspect.iscoroutinefunction(fn)
         # functions made inside other functions (tests do) are known by their module and own name
@@ -154,7 +157,7 @@ class Activity(Generic[P, R]):
             raise WorkflowDefinitionError(f"{self.name}: whether an activity is atomic is part of its definition")
         if changes.get("local"):  # of the two that the definition may have and that say nothing then
             changes = {"queue": None, "schedule_to_start": None, **changes}
-        return Activity(self.__wrapped__, replace(self.options_set, **changes), name=self.name)
+        return Activity(self.__wrapped__, replace(self.options_set, **changes), name=self.name, label=self.label)
 
     @property
     def result_type(self) -> Any:
@@ -233,6 +236,7 @@ def activity(fn: Callable[P, R], /) -> Activity[P, R]: ...
 def activity(
     *,
     name: str | None = None,
+    label: str | None = None,
     retry: RetryPolicy | None = None,
     schedule_to_start: timedelta | float | None = None,
     start_to_close: timedelta | float | None = None,
@@ -242,18 +246,19 @@ def activity(
     local: bool = False,
     atomic: bool = False,
 ) -> _Decorator: ...
-def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a plain function an activity.
+def activity(fn: Any = None, /, *, name: str | None = None, label: str | None = None, **options: Any) -> Any:
+    """Make a plain function an activity. ``label`` is what people call it, else its docstring or name says so.
 
     External (the default): recorded before it runs, run at least once, retried by ``retry`` (without limit unless it
     says so). ``atomic=True``: its ORM writes, its result and the workflow's next step commit together, exactly once on
     that database; it must be a plain function, short, and touch nothing but the database. Raises
     ``WorkflowDefinitionError`` for what cannot work.
     """
-    if fn is not None and (options or name is not None):
+    if fn is not None and (options or name is not None or label is not None):
         raise WorkflowDefinitionError("activity: give options as @activity(...), without the function")
     if name is not None:
         check_code_name(name, what="activity", reserved=False)
+    check_label(label, what="activity")
 
     def decorate(target: Callable[..., Any]) -> Activity[Any, Any]:
         if isinstance(target, Activity) or not callable(target) or not hasattr(target, "__qualname__"):
@@ -268,7 +273,7 @@ def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> A
             raise WorkflowDefinitionError(
                 f"{target.__qualname__}: an atomic activity runs inside the turn's transaction and cannot be async"
             )
-        made: Activity[Any, Any] = Activity(target, chosen, name=name)
+        made: Activity[Any, Any] = Activity(target, chosen, name=name, label=label)
         register(made)
         defined_in.setdefault(made.name, {})[target.__module__] = None
         return made

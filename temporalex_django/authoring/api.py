@@ -45,11 +45,15 @@ class Info:
     continue_as_new_suggested: bool
 
 
-def sleep(duration: timedelta | float) -> Awaitable[None]:
-    """Durable timer; a number is seconds. Zero returns at once. Raises ``ValueError`` for a negative duration."""
+def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[None]:
+    """Durable timer; a number is seconds. Zero returns at once. Raises ``ValueError`` for a negative duration.
+
+    ``then`` says what follows, to people who look at the run.
+    """
     port = current.port_for("sleep")
     wait = wait_seconds(duration, what="sleep")
-    return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(port, wait)))
+    said = names.check_label(then, what="sleep")
+    return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(port, wait, said)))
 
 
 def wait_for_signal(name: str) -> Awaitable[Any]:
@@ -106,18 +110,22 @@ def phase(
     signal: Mapping[str, Any] | None = None,
     update: Mapping[str, Any] | None = None,
     timeout: timedelta | float | None = None,
+    *,
+    label: str | None = None,
 ) -> Awaitable[Any]:
     """Take messages until a handler returns ``Stop``; gives the final state, or ``TimedOut(state)``.
 
+    ``label`` says what it is about, to people who look at the run.
     Raises ``WorkflowDefinitionError`` here for handlers that cannot work and for a phase that could never end.
     """
     port = current.port_for("phase")
     host = current.unit_for("phase")
     wait = None if timeout is None else wait_seconds(timeout, what="the timeout of phase")
+    said = names.check_label(label, what="phase")
     for kind, handlers in (("signal", signal), ("update", update)):
         if handlers is not None and not isinstance(handlers, Mapping):
             raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
-    opened = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host)
+    opened = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host, label=said)
     return cast("Awaitable[Any]", Call("phase", lambda: primitives.phase(port, opened, wait)))
 
 

@@ -15,29 +15,34 @@ def update(
     *,
     validator: Callable[[Any, Any], Any] | None = None,
     permission: str | None = None,
+    label: str | None = None,
 ) -> Handler:
     """An update handler ``(args, state)`` with a validator ``(args, state)`` that runs before it is accepted.
 
     A person who sends it (``by=``) needs the ``permission`` (``app.codename``): else he gets ``ActionNotPermitted``,
     and nothing is written. It is asked before the validator, when the update is first dispatched; what code sends is
-    not judged.
+    not judged. ``label`` is what people call it.
     """
     if not callable(handler) or (validator is not None and not callable(validator)):
         raise WorkflowDefinitionError(f"update: not callable: {handler!r}, validator {validator!r}")
     _check_permission("update", permission)
-    return Handler(handler, validator=validator, permission=permission, args_type=first_annotation(handler))
+    args_type = first_annotation(handler)
+    label = names.check_label(label, what="update")
+    return Handler(handler, validator=validator, permission=permission, args_type=args_type, label=label)
 
 
-def signal(handler: Callable[[Any, Any], Any], *, permission: str | None = None) -> Handler:
+def signal(handler: Callable[[Any, Any], Any], *, permission: str | None = None, label: str | None = None) -> Handler:
     """A signal handler ``(payload, state)`` with options.
 
     A person who sends it (``by=``) needs the ``permission`` (``app.codename``), else it does nothing and leaves an
     audit row. It is asked when the signal comes; of one that came before its phase was open, when the phase takes it.
+    ``label`` is what people call it.
     """
     if not callable(handler):
         raise WorkflowDefinitionError(f"signal: not callable: {handler!r}")
     _check_permission("signal", permission)
-    return Handler(handler, permission=permission, args_type=first_annotation(handler))
+    label = names.check_label(label, what="signal")
+    return Handler(handler, permission=permission, args_type=first_annotation(handler), label=label)
 
 
 def _check_permission(what: str, permission: object) -> None:

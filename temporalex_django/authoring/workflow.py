@@ -76,6 +76,8 @@ class Workflow(Startable):
     ``internal``: code starts it, or a parent; nobody does from REST, the admin or a command. ``start_permission``
     (``app.codename``) is what a person needs to start it, beside the permission to start runs. ``redacted`` names
     fields that no person is shown, wherever they are in payloads: ``("card", "customer.email")``.
+
+    ``title`` is what people call it, and ``summary`` names the fields of its result that they are told when it is done.
     """
 
     task_queue: ClassVar[str] = "default"
@@ -88,6 +90,8 @@ class Workflow(Startable):
     internal: ClassVar[bool] = False
     start_permission: ClassVar[str | None] = None
     redacted: ClassVar[Sequence[str]] = ()
+    title: ClassVar[str | None] = None
+    summary: ClassVar[Sequence[str]] = ()
 
     #: Cancelled from outside, whatever it does; else it is asked to.
     cancels_at_once: ClassVar[bool] = False

@@ -252,6 +252,7 @@ class Dispatcher:
         unit = scheduler.current
         assert unit is not None
         ivar = IVar(f"signal {name}")
+        ivar.about = {"kind": "signal", "name": name, "since": self._standing.now.isoformat()}
         if not mailbox.has_signal((name,)) or not self._eligible(name, unit):
             mailbox.wait(name, unit, ivar)
         elif (scheduler.parked and unit is not scheduler.first) or self._budget.spent(since=0):

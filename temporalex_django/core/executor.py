@@ -34,7 +34,7 @@ from temporalex_django.core.patches import Patches
 from temporalex_django.core.process import Process
 from temporalex_django.core.scheduler import Scheduler, Unit
 from temporalex_django.core.senders import Judge
-from temporalex_django.core.shapes import Accepts
+from temporalex_django.core.shapes import Accepts, Waits
 from temporalex_django.core.standing import Standing
 from temporalex_django.errors import EngineChanged
 
@@ -302,6 +302,13 @@ class Executor:
         units = islice(self.scheduler.units.values(), _UNITS_ASKED)
         waits = dict.fromkeys(label for unit in units if unit.waiting is not None for label in unit.waiting.labels)
         return list(islice(waits, _WAITS_SHOWN))
+
+    @property
+    def waits(self) -> list[Waits]:
+        """The same for programs: activities have rows of their own, and are not in it."""
+        units = islice(self.scheduler.units.values(), _UNITS_ASKED)
+        found = (wait for unit in units if unit.waiting is not None for wait in unit.waiting.waits)
+        return list(islice(found, _WAITS_SHOWN))
 
     def evict(self) -> None:
         """Drop the run from memory without running any more of its code."""

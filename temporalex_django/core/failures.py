@@ -99,7 +99,10 @@ def storable(text: str) -> str:
 
 def failure_of_run(exc: BaseException) -> dict[str, Any]:
     """Attributes of ``WorkflowFailed`` for an exception that escaped ``run``."""
-    return {**describe(exc), "reason": None, "traceback": _shortened(traceback.format_exception(exc))}
+    found = {**describe(exc), "reason": None, "traceback": _shortened(traceback.format_exception(exc))}
+    if isinstance(exc, ActivityFailure) and exc.activity is not None:
+        found |= {"activity": exc.activity, "attempts": exc.attempts, "cause": exc.cause}
+    return found
 
 
 def failure_of_attempt(exc: BaseException, *, at: datetime, attempt: int) -> AttemptFailure:
@@ -141,7 +144,12 @@ def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailu
     how = f"ran into its {timeout} timeout" if timeout else f"failed with {kind}: {message}"
     times = f" after {attempts} attempts" if attempts > 1 else ""
     return ActivityFailure(
-        f"activity {activity} {how}{times}", cause=message, type=kind, attempts=attempts, timeout=timeout
+        f"activity {activity} {how}{times}",
+        cause=message,
+        type=kind,
+        attempts=attempts,
+        timeout=timeout,
+        activity=activity,
     )
 
 

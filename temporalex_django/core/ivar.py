@@ -17,19 +17,22 @@ from temporalex_django.errors import NestingError
 if TYPE_CHECKING:
     from temporalex_django.core.mailbox import Signal
     from temporalex_django.core.scheduler import Unit
+    from temporalex_django.core.shapes import Waits
 
 
 class IVar:
     """``label`` says what is waited for (``waiting_for``). ``abandon`` is called when its waiter is cancelled.
 
     ``hand``: the signals that its value is made of, which nobody has taken until somebody goes on with the value.
+    ``about`` says what is waited for to programs: see ``core.shapes.Waits``.
     """
 
-    __slots__ = ("abandon", "error", "full", "hand", "label", "value", "waiters")
+    __slots__ = ("abandon", "about", "error", "full", "hand", "label", "value", "waiters")
 
     def __init__(self, label: str = "", abandon: Callable[[], None] | None = None) -> None:
         self.label = label
         self.abandon = abandon
+        self.about: Waits | None = None
         self.full = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -40,6 +43,11 @@ class IVar:
     def labels(self) -> Sequence[str]:
         """What to show: one that stands for several things shows each."""
         return (self.label,)
+
+    @property
+    def waits(self) -> Sequence[Waits]:
+        """What is waited for, for programs; nothing where that is said elsewhere (an activity has a row)."""
+        return () if self.about is None else (self.about,)
 
     def put(self, value: Any = None) -> None:
         """Fill it and wake every waiter; the first value stays, a second put is ignored."""

@@ -57,6 +57,16 @@ def check_code_name(name: object, *, what: str, reserved: bool = True) -> str:
     return name
 
 
+def check_label(label: object, *, what: str) -> str | None:
+    """What people call a thing, where code says so.
+
+    Raises ``WorkflowDefinitionError`` unless it is a line of at most 200 characters.
+    """
+    if label is not None and not (isinstance(label, str) and is_name(label)):
+        raise WorkflowDefinitionError(f"{what}: {shown(label)} is no text of 1 to {LONGEST} printable characters")
+    return label
+
+
 def is_permission(value: object) -> bool:
     """Whether it has an app and a codename."""
     return isinstance(value, str) and all(value.partition("."))

@@ -27,6 +27,8 @@ def child(port: Port, attributes: dict[str, Any]) -> IVar:
     workflow_id = attributes["id"]
     name = f"{attributes['workflow']} {workflow_id}"
     ivar = IVar(f"child {name}")
+    since = port.standing.now.isoformat()
+    ivar.about = {"kind": "child", "seq": number, "name": attributes["workflow"], "id": workflow_id, "since": since}
 
     def resolve(job: Job) -> None:
         if job.kind == "ChildCompleted":

@@ -34,6 +34,7 @@ class Handler:
     validator: Callable[[Any, Any], Any] | None = None
     permission: str | None = None
     args_type: Any = Any
+    label: str | None = None
 
 
 def handler_of(name: str, kind: str, value: Any) -> Handler:
@@ -79,7 +80,14 @@ class Phase:
     """``done`` is filled when the last unit of the phase has ended; it gives what ``api.phase`` returns."""
 
     def __init__(
-        self, state: Any, signals: Mapping[str, Any], updates: Mapping[str, Any], *, timed: bool, host: Unit
+        self,
+        state: Any,
+        signals: Mapping[str, Any],
+        updates: Mapping[str, Any],
+        *,
+        timed: bool,
+        host: Unit,
+        label: str | None = None,
     ) -> None:
         self.signals: dict[str, Handler] = {}
         self.updates: dict[str, Handler] = {}
@@ -98,6 +106,7 @@ class Phase:
             raise WorkflowDefinitionError("phase: with neither a handler nor a timeout it could never end")
         self.state = copied(state)
         self.host = host
+        self.label = label
         self.busy: Unit | None = None
         self.running = 0  # async units
         self.leaving: Literal["stop", "timeout", "cancel"] | None = None
@@ -105,6 +114,12 @@ class Phase:
         self.timer: int | None = None
         accepts = [*(f"signal {n}" for n in self.signals), *(f"update {n}" for n in self.updates)]
         self.done = IVar(f"phase: {', '.join(accepts)}" if accepts else "phase")
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What people call its messages, by name; those that say so."""
+        handlers = (*self.signals.items(), *self.updates.items())
+        return {name: handler.label for name, handler in handlers if handler.label is not None}
 
     def settle(self) -> None:
         """Fill ``done`` if the phase is over."""

@@ -13,6 +13,7 @@ from temporalex_django.core.determinism import guard
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.phase import Phase
 from temporalex_django.core.port import Port
+from temporalex_django.core.shapes import Waits
 from temporalex_django.errors import Cancelled, NestingError
 
 
@@ -23,8 +24,17 @@ def filled(value: Any = None) -> IVar:
     return ivar
 
 
-def sleep(port: Port, duration: float) -> IVar:
-    """Zero returns at once, without command or number."""
+def _about(port: Port, kind: str, timeout: float | None) -> Waits:
+    """What is waited for from now on, until a timeout passes."""
+    now = port.standing.now
+    about: Waits = {"kind": kind, "since": now.isoformat()}
+    if timeout is not None:
+        about["until"] = (now + timedelta(seconds=timeout)).isoformat()
+    return about
+
+
+def sleep(port: Port, duration: float, then: str | None = None) -> IVar:
+    """Zero returns at once, without command or number. ``then`` is said of it, to people."""
     if duration == 0:
         return filled()
     number = 0
@@ -32,9 +42,14 @@ def sleep(port: Port, duration: float) -> IVar:
     def abandon() -> None:
         port.calls.cancel_timer(number)
 
-    due = port.standing.now + timedelta(seconds=duration)
+    now = port.standing.now
+    due = now + timedelta(seconds=duration)
     ivar = IVar(f"timer {due.isoformat(timespec='seconds')}", abandon)
-    number = port.calls.start_timer(duration, ivar.put)
+    more = {} if then is None else {"then": then}
+    number = port.calls.start_timer(duration, ivar.put, **more)
+    ivar.about = {"kind": "timer", "seq": number, "since": now.isoformat(), "until": due.isoformat()}
+    if then is not None:
+        ivar.about["then"] = then
     return ivar
 
 
@@ -49,6 +64,12 @@ async def phase(port: Port, opened: Phase, timeout: float | None) -> Any:
         opened.settle()
 
     port.dispatcher.open(opened)
+    about = _about(port, "phase", timeout)
+    if opened.label is not None:
+        about["label"] = opened.label
+    if labels := opened.labels:
+        about["labels"] = labels
+    opened.done.about = about
     if timeout is not None:
         opened.timer = port.calls.start_timer(timeout, expire)
     try:
@@ -106,6 +127,7 @@ async def wait_condition(port: Port, predicate: Callable[..., Any], timeout: flo
             )
         test = lambda: predicate(copied(opened.state))  # noqa: E731 - closes over the phase of this call
     ivar = IVar("condition")
+    ivar.about = _about(port, "condition", timeout)
     condition = Condition(unit, test, ivar)
     with port.standing.pure("predicate"):
         if condition.holds():

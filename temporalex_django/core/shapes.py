@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class Accepts(TypedDict):
@@ -17,3 +17,25 @@ class CarriedMessages(TypedDict):
 
     signals: list[dict[str, Any]]
     cancel: dict[str, Any] | None
+
+
+class Waits(TypedDict):
+    """What a unit waits for. Times are ISO texts; a key that says nothing is absent.
+
+    ``kind``: timer, phase, signal, condition, child, step. ``seq`` is the number of the command, ``since`` when the
+    wait began, ``until`` when a timer is due or the wait gives up, ``then`` what follows, ``label`` what it is about.
+    ``name`` is that of a signal, of the class of a child, or the key of a step; ``id`` that of a child. ``events``
+    and ``role``: what a step takes, from whom. ``labels``: of the messages of a phase, by name.
+    """
+
+    kind: str
+    since: str
+    seq: NotRequired[int]
+    until: NotRequired[str]
+    then: NotRequired[str]
+    label: NotRequired[str]
+    labels: NotRequired[dict[str, str]]
+    name: NotRequired[str]
+    id: NotRequired[str]
+    events: NotRequired[list[str]]
+    role: NotRequired[str]

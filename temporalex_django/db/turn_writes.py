@@ -45,7 +45,7 @@ _CLOSED_UPDATE = _CLOSED.update(
 _WAITING = MESSAGES.pick("id", "after")
 _WAITING_UPDATE = _WAITING.update("id", fresh="false")
 #: Columns of a run that a turn may change.
-_CHANGED = ("status", "published", "accepts", "waiting_for", "started_at", "closed_at", "closing", "blocked")
+_CHANGED = ("status", "published", "accepts", "waiting_for", "waits", "started_at", "closed_at", "closing", "blocked")
 _NEXT = RUNS.pick("id", "args", "seed", "carried_messages", "snapshot", "created_at", previous="uuid")
 #: What the next run of a chain has from the one before.
 _INHERITED = (

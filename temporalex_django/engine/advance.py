@@ -350,6 +350,7 @@ class Advance:
             {
                 "status": status,
                 "waiting_for": [],
+                "waits": [],
                 "accepts": {"signals": [], "updates": []},
                 "closed_at": self.now,
                 "closing": event.attributes,
@@ -385,6 +386,7 @@ class Advance:
         shown: RowAtPresent = {
             "status": "running" if executor.busy else "waiting",
             "waiting_for": executor.waiting_for,
+            "waits": executor.waits,
             "accepts": executor.accepts,
             "publications": executor.publications,
         }
@@ -394,6 +396,8 @@ class Advance:
             changes["status"] = shown["status"]
         if before is None or before["waiting_for"] != shown["waiting_for"]:
             changes["waiting_for"] = shown["waiting_for"]
+        if before is None or before["waits"] != shown["waits"]:
+            changes["waits"] = shown["waits"]
         if before is None or before["accepts"] != shown["accepts"]:
             changes["accepts"] = shown["accepts"]
         if before is None or before["publications"] != shown["publications"]:

@@ -116,6 +116,7 @@ def _as_closed(kind: str, attributes: dict[str, Any], at: datetime) -> RowChange
     return {
         "status": CLOSING[kind],
         "waiting_for": [],
+        "waits": [],
         "accepts": {"signals": [], "updates": []},
         "closed_at": at,
         "closing": attributes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
-from temporalex_django.core.shapes import Accepts
+from temporalex_django.core.shapes import Accepts, Waits
 
 
 class Blocked(TypedDict):
@@ -23,6 +23,7 @@ class RowChanges(TypedDict, total=False):
 
     status: str
     waiting_for: list[str]
+    waits: list[Waits]
     accepts: Accepts
     published: Any
     blocked: Blocked | None
@@ -36,5 +37,6 @@ class RowAtPresent(TypedDict):
 
     status: str
     waiting_for: list[str]
+    waits: list[Waits]
     accepts: Accepts
     publications: int

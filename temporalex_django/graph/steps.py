@@ -45,6 +45,8 @@ class Step:
     heartbeat: ClassVar[timedelta | float | None] = None
     queue: ClassVar[str | None] = None
     atomic: ClassVar[bool] = False
+    #: What people call it.
+    label: ClassVar[str | None] = None
 
     #: Ends by itself with this event, the moment it becomes active; nothing is executed.
     instant: ClassVar[str | None] = None

@@ -203,6 +203,7 @@ class Migration(migrations.Migration):
                 ),
                 ("blocked", models.JSONField(help_text="Why it cannot go on: code, error, since, attempt.", null=True)),
                 ("waiting_for", models.JSONField(null=True)),
+                ("waits", models.JSONField(help_text="The same for programs, activities apart.", null=True)),
                 ("accepts", models.JSONField(help_text="Messages that the open phase takes.", null=True)),
                 ("args", models.BinaryField()),
                 ("seed", models.BigIntegerField()),

@@ -61,6 +61,7 @@ class Instance(models.Model):
     status = models.CharField(max_length=20, choices=Status.choices, db_default=Status.PENDING)
     blocked = models.JSONField(null=True, help_text=_("Why it cannot go on: code, error, since, attempt."))
     waiting_for = models.JSONField(null=True)
+    waits = models.JSONField(null=True, help_text=_("The same for programs, activities apart."))
     accepts = models.JSONField(null=True, help_text=_("Messages that the open phase takes."))
 
     args = models.BinaryField()

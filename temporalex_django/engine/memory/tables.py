@@ -28,6 +28,7 @@ class MemoryRun:
     published: Any = None
     accepts: dict[str, list[str]] = field(default_factory=lambda: {"signals": [], "updates": []})
     waiting_for: list[str] = field(default_factory=list)
+    waits: list[dict[str, Any]] = field(default_factory=list)
     blocked: dict[str, Any] | None = None
     started_at: datetime | None = None
     closed_at: datetime | None = None

@@ -6,7 +6,7 @@ What its progress begins becomes commands, what comes back is folded into the pr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from temporalex_django.core.history.events import Job
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.port import Port
 from temporalex_django.core.results import Err, Event
+from temporalex_django.core.shapes import Waits
 from temporalex_django.errors import ActionNotPermitted, FourEyes, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
 from temporalex_django.graph.definition.structure import bits
@@ -49,6 +50,10 @@ class _Waiting(IVar):
     def labels(self) -> list[str]:
         return waits(self.run.progress.instance, most=_SHOWN)
 
+    @property
+    def waits(self) -> list[Waits]:
+        return self.run.waits
+
 
 class GraphRun:
     """One run of a ``GraphWorkflow``, inside its executor."""
@@ -65,6 +70,7 @@ class GraphRun:
         self._calls = calls
         self._ended: list[tuple[int, Result]] = []
         self._timers: dict[int, int] = {}  # command number by step
+        self._since: dict[int, Waits] = {}  # of steps that wait
         self._wake = IVar("steps")
 
     async def drive(self) -> Instance:
@@ -109,6 +115,7 @@ class GraphRun:
         step = instance.graph.steps[number]
         if step.waits:
             timer = timer_of(step)
+            self._since[number] = self._about(step, timer)
             if timer is not None:
                 self._timers[number] = calls.start_timer(
                     self._remaining(key_of(step), timer[0]),
@@ -123,6 +130,24 @@ class GraphRun:
         if self._calls.options[number]:
             attributes["options"] = self._calls.options[number]
         calls.call_activity(attributes, lambda job: self._end(number, result_of(job)))
+
+    def _about(self, step: StepRef, timer: tuple[float, str] | None) -> Waits:
+        """What a step waits for, from now on."""
+        now = self.port.standing.now
+        comes = None if timer is None else timer[1]
+        events = [event for event in events_of(step) if event != comes]
+        about: Waits = {"kind": "step", "name": key_of(step), "since": now.isoformat(), "events": events}
+        if timer is not None:
+            about["until"] = (now + timedelta(seconds=self._remaining(key_of(step), timer[0]))).isoformat()
+        if (role := role_of(step)) is not None:
+            about["role"] = role
+        return about
+
+    @property
+    def waits(self) -> list[Waits]:
+        """What the steps that wait do so for; the first of them."""
+        waiting = self.progress.instance.waiting
+        return [self._since[i] for i in islice(bits(waiting), _SHOWN) if i in self._since]
 
     def _remaining(self, key: str, whole: float) -> float:
         """Seconds to wait; of a timer that ran when the run was moved here, what was left of it."""

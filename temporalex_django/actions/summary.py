@@ -1,0 +1,312 @@
+"""Where runs stand, in words: the state that sentences are made of, read with few statements for a whole page.
+
+Two for a page of open runs (their activities, the workers), one more where some of them are closed; for one run alone
+up to two beside: who waits behind it, and where its child stands.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, F, OuterRef, Subquery, Window, prefetch_related_objects
+from django.db.models.functions import RowNumber
+from django.utils import timezone
+
+from temporalex_django.actions import titles
+from temporalex_django.actions.describe import LiveWorkers
+from temporalex_django.authoring.binding import OpenActivity
+from temporalex_django.authoring.viewing import View
+from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, Worker
+from temporalex_django.models.fields import Payload, decoded
+from temporalex_django.present.facts import (
+    ActivityNow,
+    BlockedNow,
+    EndNow,
+    PausedNow,
+    RunNow,
+    WaitNow,
+    WorkersNow,
+)
+from temporalex_django.present.sentences import Summary, summary
+from temporalex_django.present.words import spelt
+
+#: Activities of a run that a sentence may name; what is more is counted.
+_NAMED = 3
+_MOST_OTHERS = 1000
+#: Kinds of runs whose end has something to say beside the time.
+_TELL = ("failed", "cancelled", "terminated", "timed_out")
+
+
+def summary_of(run: Instance, *, view: View, now: datetime | None = None, may_decide: bool = False) -> Summary:
+    """Where one run stands, as ``view`` may know it. At most five statements.
+
+    ``may_decide``: whoever looks at it can decide what it waits for, and is told so.
+    """
+    at = timezone.now() if now is None else now
+    return summary(replace(state_of(run, view=view, now=at), may_decide=may_decide), now=at)
+
+
+def state_of(run: Instance, *, view: View, now: datetime) -> RunNow:
+    """What the sentence about one run is made of."""
+    return _Reading([run], now=now, whole=True).state(run, view)
+
+
+def summaries(
+    runs: Sequence[Instance], *, view: Callable[[Instance], View], now: datetime | None = None
+) -> dict[UUID, Summary]:
+    """Where the runs of a page stand, by run id, each as its view may know it. At most three statements.
+
+    One more when the chains are not there (``select_related("chain")``).
+    """
+    at = timezone.now() if now is None else now
+    reading = _Reading(runs, now=at, whole=False)
+    return {run.pk: summary(reading.state(run, view(run)), now=at) for run in runs}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    closing: Any
+    who: str
+    reason: str
+
+
+class _Reading:
+    """What was read for some runs. ``whole``: of one run, with all that its page says."""
+
+    def __init__(self, runs: Sequence[Instance], *, now: datetime, whole: bool) -> None:
+        self.now = now
+        self.whole = whole
+        self.alias = runs[0]._state.db if runs else None  # noqa: SLF001 - Django documents it
+        if runs:
+            prefetch_related_objects(list(runs), "chain")
+        open_ones = [run for run in runs if run.is_open]
+        self.tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
+        if open_ones:
+            for task in self._tasks([run.pk for run in open_ones]):
+                self.tasks[task.run_id].append(task)
+        self.workers: list[Worker] = []
+        if any(run.started_at is None or self.tasks.get(run.pk) for run in open_ones):
+            self.workers = list(Worker.objects.using(self.alias))
+        alive = [worker for worker in self.workers if worker.expires_at > now and worker.buried_at is None]
+        self.names = {worker.epoch: str(worker) for worker in self.workers}
+        self.alive = len(alive)
+        self.live = LiveWorkers.of((w.queues, w.workflows, w.activity_names) for w in alive)
+        telling = [run.pk for run in runs if run.status in _TELL or (run.status == "completed" and _fields(run))]
+        self.ends = self._ends(telling) if telling else {}
+
+    def _tasks(self, runs: Sequence[UUID]) -> Any:
+        """The first few activities of each, those that failed first, with how many there are."""
+        order = [F("failed_at").asc(nulls_last=True), F("seq").asc()]
+        rows = ActivityTask.objects.using(self.alias).filter(run_id__in=runs)
+        rows = rows.annotate(
+            place=Window(RowNumber(), partition_by=F("run_id"), order_by=order),
+            count=Window(Count("*"), partition_by=F("run_id")),
+        )
+        return rows.filter(place__lte=_NAMED).defer("call", "options", "heartbeat").order_by("run_id", "place")
+
+    def _ends(self, runs: Sequence[UUID]) -> dict[UUID, _Ended]:
+        acted = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"))
+        last = acted.order_by("-id")
+        rows = Instance.objects.using(self.alias).filter(pk__in=runs)
+        found = rows.annotate(
+            who=Subquery(last.values("actor_name")[:1]), why=Subquery(last.values("reason")[:1])
+        ).values_list("pk", "closing", "who", "why")
+        return {
+            pk: _Ended(closing=decoded(closing), who=who or "", reason=why or "") for pk, closing, who, why in found
+        }
+
+    # -- one run -------------------------------------------------------------------------------------------------------
+
+    def state(self, run: Instance, view: View) -> RunNow:
+        """What is known of one of them."""
+        code = titles.code_of(run.workflow, run.version)
+        tasks = self.tasks.get(run.pk, [])
+        pending = run.started_at is None and run.is_open
+        return RunNow(
+            title=titles.of_workflow(run.workflow, run.version),
+            workflow=run.workflow,
+            version=run.version,
+            status=run.status,
+            created_at=run.created_at,
+            started_at=run.started_at,
+            closed_at=run.closed_at,
+            taken_up=not pending,
+            waits=self._waits(run, code),
+            activities=[self._activity(task, view) for task in tasks],
+            more_activities=max(0, tasks[0].count - len(tasks)) if tasks else 0,  # type: ignore[attr-defined] # annotated
+            blocked=self._blocked(run, view),
+            paused=self._paused(run),
+            end=self._end(run, code, view),
+            workers=WorkersNow(alive=self.alive, missing=self._missing(run)) if pending else None,
+        )
+
+    def _missing(self, run: Instance) -> str | None:
+        return self.live.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+
+    def _waits(self, run: Instance, code: Any) -> list[WaitNow]:
+        """With where children stand, one level deep."""
+        found = [_wait(about, run, code) for about in run.waits or ()]
+        if not self.whole or len(found) != 1 or found[0].kind != "child" or self.tasks.get(run.pk):
+            return found
+        child = (
+            Instance.objects.using(self.alias)
+            .filter(parent_run_id=run.pk, parent_seq=(run.waits or [{}])[0].get("seq"))
+            .defer("args", "published", "closing", "carried_messages", "snapshot")
+            .order_by("-id")
+            .first()
+        )
+        if child is None:
+            return found
+        reading = _Reading([child], now=self.now, whole=False)
+        place = summary(reading.state(child, View(payloads=False)), now=self.now)
+        return [replace(found[0], place=place.short)]
+
+    def _activity(self, task: ActivityTask, view: View) -> ActivityNow:
+        taken = self.live.has(task.activity, queue=task.queue) if task.owner is None and not task.atomic else None
+        last_seen = None
+        if taken is False:
+            seen = [(w.beat_at, str(w)) for w in self.workers if task.queue in w.queues]
+            last_seen = (max(seen)[1], max(seen)[0]) if seen else None
+        return ActivityNow(
+            activity=task.as_open if view.open else _wordless(task.as_open),
+            title=titles.of_activity(task.activity),
+            worker=self.names.get(task.owner or 0, "") or "?",
+            taken=taken,
+            last_seen=last_seen,
+        )
+
+    def _blocked(self, run: Instance, view: View) -> BlockedNow | None:
+        mark: Mapping[str, Any] | None = run.blocked
+        if not mark or not run.is_open:
+            return None
+        code = str(mark.get("code", ""))
+        # what an exception says may quote a payload; of the two others we have made the words ourselves
+        ours = code in ("nondeterminism", "crash")
+        others = 0
+        if self.whole:
+            same = Instance.objects.using(self.alias).filter(workflow=run.workflow, blocked__isnull=False)
+            others = same.filter(blocked__code=code).exclude(pk=run.pk)[:_MOST_OTHERS].count()
+        return BlockedNow(
+            code=code,
+            error=str(mark.get("error", "")) if view.open or ours else code,
+            since=_moment(mark.get("since")),
+            tries=int(mark.get("attempt") or 0),
+            next_try=run.chain.due_at if run.chain.run_id == run.pk else None,
+            place=mark.get("place"),
+            recorded=mark.get("recorded"),
+            produced=mark.get("produced"),
+            event=mark.get("event"),
+            waits_for=mark.get("waits_for"),
+            others=others,
+        )
+
+    def _paused(self, run: Instance) -> PausedNow | None:
+        mark = getattr(run, "paused", None)
+        if not isinstance(mark, Mapping) or not run.is_open:
+            return None
+        by = mark.get("by")
+        waiting = 0
+        if self.whole:
+            waiting = Message.objects.using(self.alias).filter(chain_id=run.chain_id, settled=False).count()
+        return PausedNow(
+            who=str(by.get("name") or by.get("key") or "") if isinstance(by, Mapping) else str(by or ""),
+            since=_moment(mark.get("since")),
+            reason=str(mark.get("reason") or ""),
+            messages=waiting,
+        )
+
+    def _end(self, run: Instance, code: Any, view: View) -> EndNow:
+        if run.status == "continued_as_new" and self.whole:
+            before = Instance.objects.using(self.alias).filter(chain_id=run.chain_id, pk__lte=run.pk)
+            return EndNow(number=before.count() + 1)
+        ended = self.ends.get(run.pk)
+        if ended is None:
+            return EndNow()
+        closing = ended.closing if isinstance(ended.closing, dict) else {}
+        if isinstance(ended.closing, Payload):
+            return EndNow(who=ended.who, error=repr(ended.closing) if view.open else "")
+        if run.status == "completed":
+            return EndNow(summary=_told(view.value(closing.get("result")), _fields(run)))
+        limit = run.run_timeout if closing.get("timeout") == "run_timeout" else None
+        if closing.get("timeout") == "execution_timeout" and run.expires_at is not None:
+            limit = (run.expires_at - run.created_at).total_seconds()
+        step, activity = closing.get("step"), closing.get("activity")
+        where = titles.of_step(code, str(step)) if step else titles.of_activity(str(activity)) if activity else ""
+        return EndNow(
+            who=ended.who,
+            reason=ended.reason or (str(closing.get("reason") or "") if run.status != "failed" else ""),
+            error=_error(closing, view) if run.status == "failed" else "",
+            at=where,
+            attempts=int(closing.get("attempts") or 0),
+            limit=limit,
+        )
+
+
+def _wordless(activity: OpenActivity) -> OpenActivity:
+    """Without what its failure says, which may quote payloads."""
+    failure = activity.last_failure
+    return activity if failure is None else replace(activity, last_failure=replace(failure, message=""))
+
+
+def _error(closing: Mapping[str, Any], view: View) -> str:
+    """Why it failed: what an activity said, the reason that the code gave, or what it raised."""
+    kind = str(closing.get("type") or "")
+    if not view.open:
+        return kind
+    if closing.get("cause"):
+        return str(closing["cause"])
+    if closing.get("message"):
+        return f"{kind}: {closing['message']}" if kind else str(closing["message"])
+    reason = view.value(closing.get("reason"))
+    return reason if isinstance(reason, str) else kind if reason is None else repr(reason)
+
+
+def _fields(run: Instance) -> Sequence[str]:
+    """Those of the result that its class names."""
+    return getattr(titles.code_of(run.workflow, run.version), "summary", ())
+
+
+def _told(result: Any, names: Sequence[str]) -> list[tuple[str, str]]:
+    if not isinstance(result, Mapping):
+        return []
+    return [(spelt(name), str(result[name])) for name in names if name in result]
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+
+
+def _wait(about: Mapping[str, Any], run: Instance, code: Any) -> WaitNow:
+    """One thing that a run waits for, as its row has it."""
+    kind = about.get("kind", "other")
+    labels = about.get("labels") or {}
+    title, messages = str(about.get("label") or ""), []
+    if kind == "phase":
+        accepts = run.accepts or {}
+        names = [*(accepts.get("updates") or ()), *(accepts.get("signals") or ())]
+        messages = [labels.get(name) or spelt(name) for name in names]
+    elif kind == "signal":
+        messages = [spelt(str(about.get("name")))]
+    elif kind == "step":
+        title = titles.of_step(code, str(about.get("name")))
+        messages = [spelt(str(event)) for event in about.get("events") or ()]
+    elif kind == "child":
+        title = titles.of_workflow(str(about.get("name")))
+    return WaitNow(
+        kind=kind,
+        title=title,
+        messages=messages,
+        role=about.get("role"),
+        since=_moment(about.get("since")),
+        until=_moment(about.get("until")),
+        then=about.get("then"),
+        key=str(about.get("id") or ""),
+    )

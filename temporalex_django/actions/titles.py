@@ -1,0 +1,51 @@
+"""What people call the things of code: what they declare, else their docstring, else their name as words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalex_django.authoring import activity as activities
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.errors import TemporalexError
+from temporalex_django.graph.steps import class_of, key_of
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.present.words import titled
+
+
+def code_of(workflow: str, version: int) -> Any:
+    """The class, or None where this process does not have it."""
+    try:
+        return workflows.code_of(workflow, version)
+    except TemporalexError:
+        return None
+
+
+def of_workflow(workflow: str, version: int | None = None) -> str:
+    """Of a class, by its name; of one that is not here from the name alone."""
+    found = workflows.registry.get(workflow) if version is None else code_of(workflow, version)
+    return titled(getattr(found, "title", None), vars(found).get("__doc__") if found else None, workflow)
+
+
+def of_activity(name: str) -> str:
+    """Of an activity, or of the class of steps that it runs."""
+    found = activities.registry.get(name)
+    if found is None:
+        return titled(None, None, name)
+    step = getattr(found, "step_class", None)
+    if step is not None:
+        return titled(step.label, vars(step).get("__doc__"), step.__name__)
+    return titled(found.label, found.__wrapped__.__doc__, name)
+
+
+def of_step(code: Any, key: str) -> str:
+    """Of a step of a graph, by its key."""
+    if isinstance(code, type) and issubclass(code, GraphWorkflow):
+        for step in code.graph():
+            if key_of(step) == key:
+                cls = class_of(step)
+                own = step.label or (vars(cls).get("__doc__") if cls.__module__.partition(".")[0] != _OURS else None)
+                return titled(own, None, key)
+    return titled(None, None, key)
+
+
+_OURS = __name__.partition(".")[0]

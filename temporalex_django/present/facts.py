@@ -1,0 +1,126 @@
+"""What is to be known of a run for a sentence about it. Titles are for people: see ``words.spelt``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from temporalex_django.authoring.binding import OpenActivity
+
+WaitKind = Literal["phase", "signal", "timer", "condition", "child", "step", "cancel", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitNow:
+    """One thing that the code of a run waits for; activities apart.
+
+    ``title``: of a phase what it is about, else what is waited for. ``messages`` are titles of what ends the wait, or
+    is taken during it; ``role`` is who decides. ``until`` is when a timer is due, or a wait gives up; ``then`` what
+    follows a timer, where the code says so. ``place`` is where a child stands, in words.
+    """
+
+    kind: WaitKind
+    title: str = ""
+    messages: Sequence[str] = ()
+    role: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    then: str | None = None
+    key: str = ""
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityNow:
+    """An activity without a result. ``worker`` is the name of who has it.
+
+    ``taken`` says whether a live worker takes it from its queue; None: it was not asked. ``last_seen`` is the worker
+    that took that queue last, and when it was alive.
+    """
+
+    activity: OpenActivity
+    title: str
+    worker: str = ""
+    taken: bool | None = None
+    last_seen: tuple[str, datetime] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedNow:
+    """Why a run is stopped. ``place`` is ``file:line``; ``others`` runs are stopped by the same, at least."""
+
+    code: str
+    error: str
+    since: datetime | None = None
+    tries: int = 0
+    next_try: datetime | None = None
+    place: str | None = None
+    recorded: str | None = None
+    produced: str | None = None
+    event: int | None = None
+    waits_for: str | None = None
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausedNow:
+    """Who paused a run, when and why; ``messages`` wait."""
+
+    who: str = ""
+    since: datetime | None = None
+    reason: str = ""
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndNow:
+    """How a run ended.
+
+    ``who`` and ``reason``: of a person. ``error`` says why it failed, ``at`` the title of the activity or step that
+    did, after ``attempts``. ``summary`` are the fields of the result that the class names. ``limit`` is in seconds.
+    ``number`` is that of the run which goes on.
+    """
+
+    who: str = ""
+    reason: str = ""
+    error: str = ""
+    at: str = ""
+    attempts: int = 0
+    summary: Sequence[tuple[str, str]] = ()
+    limit: float | None = None
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersNow:
+    """Workers that are alive. ``missing`` says why none of them can take the run; None when one can."""
+
+    alive: int
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNow:
+    """A run as it stands. ``more_activities``: how many it has beside those that are listed.
+
+    ``may_decide``: whether whoever looks at it is one who can decide what it waits for.
+    """
+
+    title: str
+    workflow: str
+    version: int
+    status: str
+    created_at: datetime
+    started_at: datetime | None = None
+    closed_at: datetime | None = None
+    taken_up: bool = True
+    waits: Sequence[WaitNow] = ()
+    activities: Sequence[ActivityNow] = ()
+    more_activities: int = 0
+    blocked: BlockedNow | None = None
+    paused: PausedNow | None = None
+    end: EndNow = field(default_factory=EndNow)
+    workers: WorkersNow | None = None
+    may_decide: bool = False

@@ -1,0 +1,321 @@
+"""Each sentence that is said of a run, with a workflow that is run until it is true."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import ClassVar
+
+import pytest
+from django.utils import translation
+
+from temporalex_django import (
+    Approval,
+    Done,
+    Err,
+    GraphWorkflow,
+    NoReply,
+    Ok,
+    RetryPolicy,
+    Unique,
+    Workflow,
+    activity,
+    api,
+    signal,
+    update,
+)
+from temporalex_django.actions.summary import summaries, summary_of
+from temporalex_django.authoring.viewing import EVERYTHING, View
+from temporalex_django.core.results import ContinueAsNew, Reply, Stop
+from temporalex_django.models import Instance
+from temporalex_django.testing import DjangoEnvironment
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def env():
+    with translation.override("en"):
+        yield DjangoEnvironment()
+
+
+def said(env, handle, *, view=EVERYTHING):
+    """What is said of it; the list says the same, cut short."""
+    run = Instance.objects.get(pk=handle.run_id)
+    found = summary_of(run, view=view, now=env.clock)
+    listed = summaries([Instance.objects.select_related("chain").get(pk=run.pk)], view=lambda _: view, now=env.clock)
+    assert listed[run.pk].state == found.state
+    assert len(found.short) <= 140
+    assert "%(" not in found.text
+    return found
+
+
+@activity(label="charge the card", retry=RetryPolicy(max_attempts=20, initial_interval=60, backoff=1))
+def charge_card() -> str:
+    raise ConnectionError("refused")
+
+
+@activity(start_to_close=600, heartbeat=30)
+def import_file() -> None:
+    """Import the file.
+
+    Takes long.
+    """
+
+
+@activity(retry=RetryPolicy(max_attempts=3))
+def declined() -> None:
+    raise ValueError("card declined")
+
+
+class CollectsItems(Workflow):
+    """A customer's basket."""
+
+    name = "test.CollectsItems"
+    summary = ("total",)
+
+    async def run(self, args):
+        state = await api.phase(
+            0,
+            update={
+                "add_item": lambda n, s: Reply(s + n, s + n),
+                "remove": update(lambda n, s: Reply(s, s), label="remove item"),
+            },
+            signal={"checkout": signal(lambda _, s: Stop(s))},
+            timeout=timedelta(days=1),
+            label="Collecting items",
+        )
+        return Ok({"total": 33.91, "state": str(state)})
+
+
+def test_a_phase(env):
+    handle = env.start(CollectsItems)
+    env.advance(3 * 3600)
+    handle.update("add_item", 1)
+
+    found = said(env, handle)
+
+    assert found.text == (
+        "Collecting items since 00:00 (3 h). Waiting for add item, remove item or checkout; gives up tomorrow 00:00."
+    )
+    assert (found.state, found.trouble) == ("phase", False)
+
+
+def test_completed(env):
+    handle = env.start(CollectsItems)
+    env.advance(2 * 3600)
+    handle.signal("checkout")
+    assert said(env, handle).text == "Completed 02:00 after 2 h: total 33.91."
+
+
+class SaysLittle(Workflow):
+    name = "test.SaysLittle"
+
+    async def run(self, args):
+        match args:
+            case "phase":
+                await api.phase(0, signal={"go_on": lambda _, s: NoReply(s)})
+            case "signal":
+                await api.wait_for_signal("paid_in_full")
+            case "timer":
+                await api.sleep(timedelta(days=30), then="send the reminder")
+            case "plain timer":
+                await api.sleep(3600)
+            case "condition":
+                await api.wait_condition(lambda: False)
+            case "charge":
+                await charge_card()
+            case "import":
+                await import_file()
+            case "declined":
+                await declined()
+            case "several":
+                await api.parallel([lambda: api.sleep(60), charge_card, import_file, lambda: api.sleep(90)])
+            case "child":
+                await api.child(CollectsItems, id="basket-1")
+            case "raises":
+                raise KeyError("vat")
+            case "reason":
+                return Err("out of stock")
+            case "again":
+                return ContinueAsNew("signal")
+            case "cancel":
+                await api.sleep(600)
+        return Ok(None)
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "text", "state"),
+    [
+        ("phase", "Waiting for go on since 00:00 (10 s).", "phase"),
+        ("signal", "Waiting for paid in full since 00:00 (10 s).", "signal"),
+        ("condition", "Waiting for a condition since 00:00 (10 s).", "condition"),
+        ("timer", "Asleep until 31 Jan 00:00, then send the reminder.", "timer"),
+        ("plain timer", "Asleep until 01:00.", "timer"),
+    ],
+)
+def test_what_it_waits_for(env, waits_for, text, state):
+    handle = env.start(SaysLittle, waits_for)
+    env.advance(10)
+
+    found = said(env, handle)
+
+    assert (found.text, found.state, found.trouble) == (text, state, False)
+
+
+write_off = Approval(role="managers", due=timedelta(days=2), key="write_off")
+
+
+class WriteOffs(GraphWorkflow):
+    name = "test.WriteOffs"
+    unique = Unique(key="order")
+    initial = write_off
+    transitions: ClassVar = {(write_off, event): Done for event in write_off.events}
+
+
+def test_a_decision(env):
+    handle = env.start(WriteOffs, value="7")
+    env.advance(60)
+
+    found = said(env, handle)
+
+    assert found.text == (
+        "Waiting for a decision since 00:00: approved or rejected for write off (managers). "
+        "Without one it goes on by itself Saturday 00:00."
+    )
+    assert found.state == "decision"
+    run = Instance.objects.get(pk=handle.run_id)
+    assert summary_of(run, view=EVERYTHING, now=env.clock, may_decide=True).text.endswith("You can decide.")
+
+
+def test_an_activity_under_way(env):
+    env.hold(charge_card)
+    handle = env.start(SaysLittle, "charge")
+    env.advance(4)
+
+    found = said(env, handle)
+
+    assert found.text == "Charge the card: first attempt, running for 4 s on ?."
+    assert found.state == "activity"
+
+
+def test_an_activity_that_fails(env):
+    handle = env.start(SaysLittle, "charge")
+    env.advance(7 * 60)
+
+    found = said(env, handle)
+
+    assert found.text == (
+        "Charge the card has failed 8 times since 00:00, last with ConnectionError: refused at 00:07. "
+        "Tries again at 00:08; gives up after 20 attempts."
+    )
+    assert (found.state, found.trouble) == ("failing", True)
+    hidden = said(env, handle, view=View(payloads=False)).text
+    assert "refused" not in hidden
+    assert "ConnectionError" in hidden
+
+
+def test_a_silent_activity(env):
+    env.hold(import_file)
+    handle = env.start(SaysLittle, "import")
+    task = env._held[0]
+    env.storage.begin_tasks([task])
+    env.clock += timedelta(minutes=2)
+
+    found = said(env, handle)
+
+    assert found.text.startswith(
+        "Import the file has not sent a heartbeat for 2 min (limit 30 s): its worker is taken for lost at "
+    )
+    assert (found.state, found.trouble) == ("silent", True)
+
+
+def test_several_things(env):
+    env.hold(import_file)
+    handle = env.start(SaysLittle, "several")
+    env.advance(1)
+
+    found = said(env, handle)
+
+    assert found.text == (
+        "Waiting for 4 things: charge the card (retrying, 1 failed), Import the file (running), the time 00:01, "
+        "and 1 more."
+    )
+    assert (found.state, found.trouble) == ("several", True)
+
+
+def test_a_child(env):
+    handle = env.start(SaysLittle, "child")
+    env.advance(60)
+
+    found = said(env, handle)
+
+    assert found.text.startswith("Waiting for A customer's basket basket-1: “Collecting items since 00:00 (1 min).")
+    assert found.state == "child"
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("raises", "Failed 00:00: KeyError: 'vat'."),
+        ("reason", "Failed 00:00: out of stock."),
+        ("declined", "Failed 00:00 at declined: card declined (after 3 attempts)."),
+    ],
+)
+def test_failed(env, how, text):
+    handle = env.start(SaysLittle, how)
+    env.advance(10)
+
+    found = said(env, handle)
+
+    assert (found.text, found.state, found.trouble) == (text, "failed", True)
+    hidden = said(env, handle, view=View(payloads=False)).text
+    assert not any(word in hidden for word in ("vat", "stock", "card declined"))
+
+
+def test_cancelled_and_terminated(env):
+    cancelled, terminated = env.start(SaysLittle, "cancel"), env.start(SaysLittle, "cancel")
+    cancelled.cancel("customer called")
+    terminated.terminate("of no use")
+
+    assert said(env, cancelled).text == "Cancelled 00:00. Clean-up is done."
+    assert said(env, terminated).text == "Terminated 00:00 (of no use): nothing was cleaned up."
+
+
+class TakesTooLong(Workflow):
+    name = "test.TakesTooLong"
+    run_timeout = timedelta(days=30)
+
+    async def run(self, args):
+        await api.wait_for_signal("never")
+        return Ok(None)
+
+
+def test_out_of_time(env):
+    handle = env.start(TakesTooLong)
+    env.advance(30 * 86400)
+    assert said(env, handle).text == "Ran out of time 00:00 (limit 30 d)."
+
+
+def test_continued_as_new(env):
+    handle = env.start(SaysLittle, "again")
+    first = Instance.objects.get(pk=handle.run_ids[0])
+    assert summary_of(first, view=EVERYTHING, now=env.clock).text == "Goes on in run 2 of this chain."
+
+
+def test_nothing_has_taken_it_up():
+    """First nobody is worried; then it says what is lacking."""
+    from temporalex_django.models import Worker
+
+    handle = SaysLittle.start("signal", id="s-1")
+    run = Instance.objects.get(pk=handle.run_id)
+    soon = summary_of(run, view=EVERYTHING, now=run.created_at + timedelta(seconds=2))
+    late = summary_of(run, view=EVERYTHING, now=run.created_at + timedelta(seconds=60))
+
+    assert soon.text == "Started 2 s ago, not taken up yet."
+    assert (soon.state, soon.trouble) == ("not_taken_up", False)
+    assert late.text == (
+        "Started 1 min ago, not taken up yet: a worker: none that is alive takes the queue 'default'. "
+        "0 workers are alive."
+    )
+    assert late.trouble
+    assert not Worker.objects.exists()

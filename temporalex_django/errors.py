@@ -446,8 +446,7 @@ class NondeterminismError(TemporalexError):
 
     ``seq`` is the number of the command at which they part (of the history event, where there is no command),
     ``recorded`` what the history holds there, ``produced`` what the code did; "nothing" where one of them has nothing.
-    ``place`` is the file and line of the code (``path:line``) when the history was replayed by ``manage.py temporalex
-    replay``, else None.
+    ``place`` is the file and line of the code (``path:line``), where it is known, ``event`` the number of the event.
     """
 
     code = "nondeterminism"
@@ -463,8 +462,10 @@ class NondeterminismError(TemporalexError):
         recorded: str | None = None,
         produced: str | None = None,
         place: str | None = None,
+        event: int | None = None,
     ) -> None:
         super().__init__(message)
+        self.event = event
         self.seq = seq
         self.recorded = recorded
         self.produced = produced

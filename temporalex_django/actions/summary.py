@@ -53,7 +53,7 @@ def summary_of(run: Instance, *, view: View, now: datetime | None = None, may_de
 
 def state_of(run: Instance, *, view: View, now: datetime) -> RunNow:
     """What the sentence about one run is made of."""
-    return _Reading([run], now=now, whole=True).state(run, view)
+    return Reading([run], now=now, whole=True).state(run, view)
 
 
 def summaries(
@@ -64,8 +64,8 @@ def summaries(
     One more when the chains are not there (``select_related("chain")``).
     """
     at = timezone.now() if now is None else now
-    reading = _Reading(runs, now=at, whole=False)
-    return {run.pk: summary(reading.state(run, view(run)), now=at) for run in runs}
+    reading = Reading(runs, now=at)
+    return {run.pk: reading.summary(run, view(run)) for run in runs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,11 @@ class _Ended:
     reason: str
 
 
-class _Reading:
+class Reading:
     """What was read for some runs. ``whole``: of one run, with all that its page says."""
 
-    def __init__(self, runs: Sequence[Instance], *, now: datetime, whole: bool) -> None:
-        self.now = now
+    def __init__(self, runs: Sequence[Instance], *, now: datetime | None = None, whole: bool = False) -> None:
+        self.now = now = timezone.now() if now is None else now
         self.whole = whole
         self.alias = runs[0]._state.db if runs else None  # noqa: SLF001 - Django documents it
         if runs:
@@ -122,6 +122,10 @@ class _Reading:
 
     # -- one run -------------------------------------------------------------------------------------------------------
 
+    def summary(self, run: Instance, view: View) -> Summary:
+        """Where one of them stands."""
+        return summary(self.state(run, view), now=self.now)
+
     def state(self, run: Instance, view: View) -> RunNow:
         """What is known of one of them."""
         code = titles.code_of(run.workflow, run.version)
@@ -142,10 +146,13 @@ class _Reading:
             blocked=self._blocked(run, view),
             paused=self._paused(run),
             end=self._end(run, code, view),
-            workers=WorkersNow(alive=self.alive, missing=self._missing(run)) if pending else None,
+            workers=WorkersNow(alive=self.alive, missing=self.missing(run)) if pending else None,
         )
 
-    def _missing(self, run: Instance) -> str | None:
+    def missing(self, run: Instance) -> str | None:
+        """Why no live worker can take one that waits for its first turn; None: one can, or it waits for none."""
+        if run.started_at is not None or not run.is_open or run.blocked:
+            return None
         return self.live.missing(workflow=run.workflow, version=run.version, queue=run.queue)
 
     def _waits(self, run: Instance, code: Any) -> list[WaitNow]:
@@ -162,8 +169,7 @@ class _Reading:
         )
         if child is None:
             return found
-        reading = _Reading([child], now=self.now, whole=False)
-        place = summary(reading.state(child, View(payloads=False)), now=self.now)
+        place = Reading([child], now=self.now).summary(child, View(payloads=False))
         return [replace(found[0], place=place.short)]
 
     def _activity(self, task: ActivityTask, view: View) -> ActivityNow:

@@ -28,7 +28,7 @@ _SHAPE = frozenset(
     | {"parent_close", "engine", "format", "outside", "deprecated", "carried", "max_pending", "admit_updates", "never_consumed"}
 )  # fmt: skip
 _TEXTS = frozenset({"message", "traceback"})
-_SHAPE_OF_BLOCKED = frozenset({"code", "since", "attempt", "waits_for"})
+_SHAPE_OF_BLOCKED = frozenset({"code", "since", "attempt", "waits_for", "place", "event", "recorded", "produced"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,6 +215,8 @@ class Executor:
     def _run_ended(self, value: Any, error: BaseException | None) -> None:
         kind, attributes = closing(value, error, plain=self.standing.plain)
         self.standing.closed = kind
+        if kind == "FailWorkflow":
+            self.standing.tell_failed(attributes, error)
         left = self.dispatcher.mailbox.leftovers()
         if kind == "ContinueAsNew":
             self.journal.completion.carried = {

@@ -92,6 +92,8 @@ class Handling:
         except (MemoryError, RecursionError):
             raise
         except Exception as exc:
+            if not isinstance(exc, UpdateRejected):
+                self._standing.complain(f"the validator of update {update.name}", exc)
             raise UpdateRejected(message_of(exc) or type(exc).__name__) from exc
         if verdict is None or isinstance(verdict, Ok):
             return
@@ -230,6 +232,8 @@ class Handling:
         if update is not None:
             name = self._open.pop(update)
             self._journal.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
+            if not isinstance(error, (Cancelled, UpdateRejected)):
+                self._standing.complain(f"the handler of {what}", error)
         elif not isinstance(error, Cancelled):
             self._standing.complain(f"the handler of {what}", error)
 

@@ -73,3 +73,16 @@ class Standing:
         """An error that has no caller to go to: logged once, when it happens first."""
         if not self.replaying:
             logger.error("%s: %s failed: %s", self.run, what, told(error))
+
+    def tell_failed(self, attributes: dict[str, Any], error: BaseException | None) -> None:
+        """The run has failed: why, and where, in a line of the log; once."""
+        if self.replaying:
+            return
+        if error is None:
+            why = "it returned Err"
+        elif attributes.get("step"):
+            why = f"step {attributes['step']}: {attributes.get('type') or 'it gave Err'}"
+        else:
+            why = told(error)
+        ids = {"workflow": self.info.workflow, "workflow_id": self.info.id, "run_id": self.info.run_id}
+        logger.error("%s failed: %s", self.run, why, extra=ids)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from temporalex_django.core.failures import message_of, name_of
+from temporalex_django.core.history.tracing import is_users
 from temporalex_django.engine.shapes import Blocked
-from temporalex_django.errors import TemporalexError
+from temporalex_django.errors import NondeterminismError, TemporalexError
 
 #: Longest wait between two tries, in seconds.
 _LONGEST_BACKOFF = 300.0
@@ -29,4 +30,23 @@ def mark_of(error: BaseException, *, tries: int, now: datetime, waits_for: str |
     """The same of what an activation raised."""
     code = error.code if isinstance(error, TemporalexError) else type(error).__name__
     text = f"{name_of(type(error))}: {message_of(error)}"
-    return mark(code, text, tries=tries, now=now, waits_for=waits_for)
+    found = mark(code, text, tries=tries, now=now, waits_for=waits_for)
+    if isinstance(error, NondeterminismError) and error.recorded is not None and error.produced is not None:
+        found |= {"recorded": error.recorded, "produced": error.produced}
+        if error.event is not None:
+            found["event"] = error.event
+    if (place := _place(error)) is not None:
+        found["place"] = place
+    return found
+
+
+def _place(error: BaseException) -> str | None:
+    """The last line of the user's code that it came through, with the folder that the file is in."""
+    place = error.place if isinstance(error, NondeterminismError) else None
+    traceback = None if isinstance(error, NondeterminismError) else error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_users(code):
+            place = f"{code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return None if place is None else "/".join(place.split("/")[-2:])

@@ -18,12 +18,13 @@ from uuid import UUID
 from temporalex_django.authoring import workflow
 from temporalex_django.core import payloads
 from temporalex_django.core.history.events import Job
+from temporalex_django.core.history.replay import replay
 from temporalex_django.core.senders import Judge
 from temporalex_django.core.telling import told
 from temporalex_django.engine.advance import Advance
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.cache import Cache, Cached
-from temporalex_django.engine.executors import Executors
+from temporalex_django.engine.executors import LONG, Executors
 from temporalex_django.engine.fates import LEFT_FOR, SHARE, Fate, due, fate_of, waits
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import (
@@ -37,7 +38,7 @@ from temporalex_django.engine.storage import (
     TaskStorage,
 )
 from temporalex_django.engine.watchdog import watchdog
-from temporalex_django.errors import JudgingFailed, KeyMissing, UnknownWorkflow
+from temporalex_django.errors import JudgingFailed, KeyMissing, NondeterminismError, UnknownWorkflow
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -324,6 +325,7 @@ class WorkflowEngine(Executors):
 
     def blocked(self, step: Advance, error: BaseException, report: TurnReport) -> RunWrite:
         run = step.run
+        error = self._located(run, error, report)
         report.blocked[run.run_id] = error
         if not run.failed_tries:
             logger.error("run %s is blocked: %s", run.run_id, told(error), extra={"run_id": str(run.run_id)})
@@ -334,6 +336,23 @@ class WorkflowEngine(Executors):
             waits_for = f"the key {error.key!r}"
         # a missing class comes with a worker that has it, which sets the run due: trying would only slow the claim
         return step.blocked(error, retry=not isinstance(error, UnknownWorkflow), waits_for=waits_for)
+
+    def _located(self, run: RunState, error: BaseException, report: TurnReport) -> BaseException:
+        """The same where code and history part, with the file and the line: from another replay, of a short history."""
+        facts = report.facts.get(run.run_id)
+        if type(error) is not NondeterminismError or error.place is not None or facts is None or run.length > LONG:
+            return error
+        try:
+            code = self._resolve(run.chain_id, facts.workflow, facts.version)
+            what = f"run {run.run_id}"
+            history = self.storage.histories({run.run_id: 0})[run.run_id]
+            replay(code.definition, history, run=partial(watchdog.run, limit=self._deadlock_timeout, what=what))
+        except NondeterminismError as found:
+            return found
+        except Exception as exc:
+            if self.storage.lost(exc) or self.storage.transient(exc):
+                raise
+        return error
 
 
 def _enough(until: float) -> bool:

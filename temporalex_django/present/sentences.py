@@ -127,10 +127,10 @@ def _failing_since(one: ActivityNow) -> datetime | None:
 
 
 def _wait(wait: WaitNow, now: datetime, *, may_decide: bool) -> Summary:
-    text = {
-        "timer": _asleep, "child": _child, "step": _decision, "phase": _phase, "signal": _phase, "condition": _phase,
-        "cancel": _phase,
-    }[wait.kind](wait, now)  # fmt: skip
+    if wait.kind == "child":
+        text = _child(wait)
+    else:
+        text = {"timer": _asleep, "step": _decision}.get(wait.kind, _phase)(wait, now)
     if may_decide and wait.kind == "step":
         text = f"{text} {_('You can decide.')}"
     state = "decision" if wait.kind == "step" else wait.kind
@@ -144,8 +144,7 @@ def _asleep(wait: WaitNow, now: datetime) -> str:
     return _("Asleep until %(until)s.") % {"until": until}
 
 
-def _child(wait: WaitNow, now: datetime) -> str:
-    del now
+def _child(wait: WaitNow) -> str:
     words = {"title": wait.title, "key": wait.key, "place": wait.place}
     if wait.place:
         return _("Waiting for %(title)s %(key)s: “%(place)s”") % words

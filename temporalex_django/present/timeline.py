@@ -10,7 +10,8 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.core.history.events import RESUME, HistoryEvent
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.present.words import spelt, when, whole
 
 #: Kinds that begin a thing which others with the same number end.
@@ -55,12 +56,15 @@ class TimelineRow:
     def text(self, *, now: datetime, titles: Mapping[str, str] | None = None) -> str:
         """The row as a line; ``titles`` are those of activities and classes, by name."""
         title = (titles or {}).get(self.name) or spelt(self.name)
-        words = {
+        words: dict[str, Any] = {
             "title": whole(title), "name": title, "key": self.key, "who": self.who, "error": self.error,
             "began": when(self.began, now), "ended": "" if self.ended is None else when(self.ended, now),
             "due": "" if self.due is None else when(self.due, now), "count": self.attempts,
         }  # fmt: skip
-        return _TEXTS.get(self.kind, _other)(self, words)
+        if self.kind == "patch":
+            return _("Patch %(name)s") % {"name": self.name}
+        text = _TEXTS.get(self.kind)
+        return words["title"] if text is None else text(self, words)
 
 
 def rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
@@ -131,7 +135,7 @@ def _kind_of(event_kind: str) -> str:
 def _single(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
     """Something that is one event."""
     match event.kind:
-        case "SignalReceived" if attributes.get("name") == RESUME:
+        case "SignalReceived" if attributes.get("name") == RECORDED_AS:
             payload = attributes.get("payload")
             said = payload if isinstance(payload, Mapping) else {}
             row = _row(event, "decision", str(said.get("event") or ""), attributes, key=str(said.get("step") or ""))
@@ -237,21 +241,11 @@ def _run(row: TimelineRow, words: dict[str, Any]) -> str:
     return (_("Run started, version %(key)s") if row.key else _("Run started")) % words
 
 
-def _patch(row: TimelineRow, words: dict[str, Any]) -> str:
-    del row
-    return _("Patch %(name)s") % words
-
-
 def _closed(row: TimelineRow, words: dict[str, Any]) -> str:
     return (_("Run %(name)s: %(error)s") if row.error else _("Run %(name)s")) % words
 
 
-def _other(row: TimelineRow, words: dict[str, Any]) -> str:
-    del row
-    return str(words["title"])
-
-
 _TEXTS = {
     "activity": _activity, "timer": _timer, "child": _child, "external": _external, "update": _update,
-    "signal": _signal, "decision": _decided, "cancel": _cancel, "run": _run, "patch": _patch, "end": _closed,
+    "signal": _signal, "decision": _decided, "cancel": _cancel, "run": _run, "end": _closed,
 }  # fmt: skip

@@ -7,7 +7,7 @@ import logging
 import pytest
 from django.db import IntegrityError
 
-from temporalex_django import Ok, RetryPolicy, Workflow, activity, errors
+from temporalex_django import Err, Ok, RetryPolicy, Workflow, activity, api, errors, update
 from temporalex_django.core.telling import LONGEST
 from tests.support.client_flows import drain
 
@@ -57,3 +57,54 @@ def test_attempts_that_fail(caplog):
         assert "4111" not in line
         assert "\n" not in line
         assert len(line) < 2 * LONGEST
+
+
+class FailsAloud(Workflow):
+    name = "logs.FailsAloud"
+
+    async def run(self, args):
+        if args == "err":
+            return Err(SECRET)
+        raise ValueError(args)
+
+
+def lines_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.name.startswith("temporalex")]
+
+
+def test_a_run_that_fails_says_why_and_where_in_one_line(caplog):
+    FailsAloud.start(SECRET, id="f-1")
+    FailsAloud.start("err", id="f-2")
+    drain()
+
+    lines = lines_of(caplog)
+
+    (raised,) = [line for line in lines if line.startswith("logs.FailsAloud f-1 failed: ")]
+    assert raised.startswith("logs.FailsAloud f-1 failed: ValueError at integration/test_logs.py:")
+    assert "logs.FailsAloud f-2 failed: it returned Err" in lines
+    assert "4111" not in str(lines)
+
+
+class RaisesInHandlers(Workflow):
+    name = "logs.RaisesInHandlers"
+
+    async def run(self, args):
+        def wrong(args, state):
+            raise KeyError(args)
+
+        await api.phase(0, update={"checked": update(wrong, validator=wrong), "handled": wrong})
+        return Ok(None)
+
+
+def test_a_handler_and_a_validator_that_raise_are_logged_with_their_place(caplog):
+    handle = RaisesInHandlers.start(id="h-1")
+    for name in ("checked", "handled"):
+        with pytest.raises((errors.UpdateRejected, errors.UpdateFailed)):
+            handle.update(name, SECRET)
+
+    lines = lines_of(caplog)
+
+    for what in ("the validator of update checked", "the handler of update handled"):
+        (line,) = [line for line in lines if what in line]
+        assert " failed: KeyError at integration/test_logs.py:" in line
+    assert "4111" not in str(lines)

@@ -80,7 +80,7 @@ class CollectsItems(Workflow):
                 "add_item": lambda n, s: Reply(s + n, s + n),
                 "remove": update(lambda n, s: Reply(s, s), label="remove item"),
             },
-            signal={"checkout": signal(lambda _, s: Stop(s))},
+            signal={"checkout": signal(lambda _, s: Stop(s), label="check out")},
             timeout=timedelta(days=1),
             label="Collecting items",
         )
@@ -95,7 +95,7 @@ def test_a_phase(env):
     found = said(env, handle)
 
     assert found.text == (
-        "Collecting items since 00:00 (3 h). Waiting for add item, remove item or checkout; gives up tomorrow 00:00."
+        "Collecting items since 00:00 (3 h). Waiting for add item, remove item or check out; gives up tomorrow 00:00."
     )
     assert (found.state, found.trouble) == ("phase", False)
 
@@ -319,3 +319,44 @@ def test_nothing_has_taken_it_up():
     )
     assert late.trouble
     assert not Worker.objects.exists()
+
+
+class ChangesItsCode(Workflow):
+    name = "test.ChangesItsCode"
+    now = "old"
+
+    async def run(self, args):
+        if args == "raises in a handler of the turn":
+            raise RecursionError("too deep")
+        await (charge_card() if self.now == "old" else import_file())
+        return Ok(None)
+
+
+def test_blocked_where_code_and_history_part(monkeypatch):
+    with translation.override("en"):
+        env = DjangoEnvironment(evict=True)
+        env.hold(charge_card)
+        handle = env.start(ChangesItsCode)
+        monkeypatch.setattr(ChangesItsCode, "now", "new")
+        handle.signal("anything")
+
+        found = said(env, handle)
+
+    assert found.state == "blocked"
+    assert found.text.startswith(
+        "Stopped safely since 00:00: the code no longer fits what this run has done (event 3 says ActivityScheduled, "
+    )
+    assert "integration/test_sentences.py:" in found.text
+    assert "Nothing is lost; it goes on when the code is put right. Tried 1 time, next " in found.text
+
+
+def test_blocked_by_what_its_code_raises(env):
+    handle = env.start(ChangesItsCode, "raises in a handler of the turn")
+
+    found = said(env, handle)
+
+    assert found.text.startswith(
+        "Stopped safely since 00:00: RecursionError: too deep in integration/test_sentences.py:"
+    )
+    assert found.trouble
+    assert "too deep" not in said(env, handle, view=View(payloads=False)).text

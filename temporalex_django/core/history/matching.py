@@ -70,6 +70,7 @@ def _parted(run: str, event: HistoryEvent | None, command: Command | None, place
         recorded=recorded or "nothing",
         produced=produced or "nothing",
         place=place,
+        event=None if event is None else event.number,
     )
 
 

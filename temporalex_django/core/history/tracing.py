@@ -64,7 +64,7 @@ class TracingExecutor(Executor):
         """
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the way that `traceback` and `logging` look, too
         while frame is not None and frame.f_code is not Executor._activate.__code__:  # noqa: SLF001 - one of ours
-            if _is_users(frame.f_code):
+            if is_users(frame.f_code):
                 return f"{frame.f_code.co_filename}:{frame.f_lineno}"
             frame = frame.f_back
         unit = self.scheduler.current
@@ -82,7 +82,7 @@ class TracingExecutor(Executor):
 
 
 def _suspended(unit: Unit) -> str | None:
-    places = [f"{code.co_filename}:{line}" for code, line in _frames(unit.coroutine) if _is_users(code)]
+    places = [f"{code.co_filename}:{line}" for code, line in _frames(unit.coroutine) if is_users(code)]
     return places[-1] if places else None
 
 
@@ -93,7 +93,7 @@ def _frames(coroutine: Any) -> Iterator[tuple[CodeType, int]]:
             yield frame.f_code, frame.f_lineno
 
 
-def _is_users(code: CodeType) -> bool:
+def is_users(code: CodeType) -> bool:
     """Whether it is neither of this package nor of the standard library."""
     path = code.co_filename
     if path.startswith("<"):

@@ -17,6 +17,7 @@ from temporalex_django.actions.base import Actor, refuse_inside_workflow, storag
 from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.fork import Fork
 from temporalex_django.actions.query import Query
+from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.reset import Reset
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.signal import SendSignal
@@ -27,7 +28,7 @@ from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import SendUpdate
 from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, WorkflowHandle
+from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, UNCHANGED, WorkflowHandle
 from temporalex_django.authoring.people import Person, decider, person
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.authoring.viewing import EVERYTHING, View
@@ -158,6 +159,35 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         new: dict[str, Any] = {} if id is None else {"id": id}
         target = Fork(self._found(who.user), reason=reason, by=who, **point, **new).execute()
         return DatabaseHandle(target.workflow_id, workflow=self._workflow, chain_id=target.chain_id)
+
+    # -- steering ------------------------------------------------------------------------------------------------------
+
+    def pause(self, reason: str = "", *, by: Person | None = None) -> None:
+        self._steer("pause", by, reason=reason)
+
+    def unpause(self, reason: str = "", *, by: Person | None = None) -> None:
+        self._steer("unpause", by, reason=reason)
+
+    def retry_activity(self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None) -> None:
+        self._steer("retry_activity", by, seq=seq, reason=reason, **({} if input is UNCHANGED else {"input": input}))
+
+    def complete_activity(self, seq: int, result: Any = None, *, reason: str = "", by: Person | None = None) -> None:
+        self._steer("complete_activity", by, seq=seq, reason=reason, result=result)
+
+    def fail_activity(
+        self, seq: int, message: str, *, type: str = "FailedByHand", reason: str = "", by: Person | None = None
+    ) -> None:
+        self._steer("fail_activity", by, seq=seq, reason=reason, message=message, type=type)
+
+    def skip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> None:
+        self._steer("skip_timer", by, seq=seq, reason=reason)
+
+    def delete(self, reason: str = "", *, by: Person | None = None) -> None:
+        self._steer("delete", by, reason=reason)
+
+    def _steer(self, name: str, by: Person | None, **given: Any) -> None:
+        who = _actor(by)
+        STEERING[name](self._found(who.user), by=who, **given).execute()
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ The code is what REST answers, logs and ``docs/reference/errors.md`` use; the do
     ├── InvalidId └── MessageIdTaken
     ├── NotCancellable · UnknownQuery · QueryFailed · EngineNotFound · NotConfigured
     ├── ActivityNotFound · ActionNotPermitted · ActionNotPossible
-    ├── UpdateRejected └── WorkflowClosed
+    ├── UpdateRejected └── WorkflowClosed · RunPaused
     ├── UpdateFailed · UpdateTimeout · ResultTimeout
     ├── WorkflowFailed ├── WorkflowTerminated └── WorkflowTimedOut
     ├── WorkflowCancelled
@@ -298,6 +298,13 @@ class WorkflowClosed(UpdateRejected):
 
     code = "workflow_closed"
     next_step = "Nothing can reach this run any more: start a new one."
+
+
+class RunPaused(UpdateRejected):
+    """Somebody paused the run: until it is unpaused it takes no updates."""
+
+    code = "paused"
+    next_step = "Send it again when the run is unpaused; `describe().paused` says who paused it, when and why."
 
 
 class UpdateFailed(TemporalexError):

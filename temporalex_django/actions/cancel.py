@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import Steering, Text
 from temporalex_django.actions.terminate import end
 from temporalex_django.db.starts import insert_message, ring_on_commit
 
@@ -16,7 +16,7 @@ class Cancel(Steering[None]):
     """One INSERT into the inbox, as with a signal: the workflow decides what it does about it.
 
     A second request is dropped. A graph is closed as cancelled at once, in the caller's transaction; one whose class
-    this process lacks is asked to.
+    this process lacks is asked to. A paused run hears of it when it is unpaused.
     """
 
     name: ClassVar[str] = "cancel"
@@ -26,9 +26,26 @@ class Cancel(Steering[None]):
     done: ClassVar[Promise] = _("The run is asked to end.")
     destructive: ClassVar[bool] = True
 
+    @property
+    def answer(self) -> Text:
+        return (
+            _("The run is asked to end. It is paused, so it hears of it when it is unpaused.")
+            if self.waits
+            else self.done
+        )
+
+    @property
+    def waits(self) -> bool:
+        """Whether a pause keeps the request from the run."""
+        return self.target.paused and not self.at_once
+
+    @property
+    def at_once(self) -> bool:
+        return self.target.code is not None and self.target.code.cancels_at_once
+
     def perform(self) -> None:
         target = self.target
-        if target.code is not None and target.code.cancels_at_once:
+        if self.at_once:
             end(self, "cancelled")
             return
         if target.closed:

@@ -129,6 +129,7 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: 
         version=run.version,
         status=run.status,
         blocked=view.blocked(run.blocked),
+        paused=run.paused,
         waiting_for=waiting,
         accepts=run.accepts or {"signals": [], "updates": []},
         started_at=run.started_at,

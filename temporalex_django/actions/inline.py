@@ -151,8 +151,8 @@ def refuse_own_run(target: RunTarget, what: str, *, storage: DjangoStorage) -> N
         return
     if context.run_id != str(target.run_id) or not connections[storage.alias].in_atomic_block:
         return
-    number = context.idempotency_key.rpartition(":")[2]
-    tasks = ActivityTask.objects.using(storage.alias).filter(run_id=target.run_id, seq=int(number))
+    seq = context._seq  # noqa: SLF001 - the host's own
+    tasks = ActivityTask.objects.using(storage.alias).filter(run_id=target.run_id, seq=seq)
     # one that runs in the transaction that scheduled it has no row; an external one always has
     if tasks.filter(atomic=False).exists():
         return

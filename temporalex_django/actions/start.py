@@ -86,6 +86,7 @@ class Start(Action[RunTarget]):
             run_id=started.run_id,
             queue=new.queue,
             closed=False,
+            paused=False,
             workflow_id=new.workflow_id,
             workflow=cls.name,
             version=cls.version,

@@ -20,8 +20,8 @@ from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads import text
 from temporalex_django.engine.storage import RunState
-from temporalex_django.errors import ActionNotPossible, PayloadError, UpdateTimeout, WorkflowClosed
-from temporalex_django.models import Instance
+from temporalex_django.errors import ActionNotPossible, PayloadError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
+from temporalex_django.models import Chain, Instance
 
 T = TypeVar("T")
 Text = str | Promise
@@ -134,6 +134,8 @@ class Steering(ActionOnRun[T]):
         inline.refuse_own_run(target, f"{self.name}()", storage=self.storage)
         run = self.storage.hold(target.chain_id, wait=wait)
         if run is None:
+            if not Chain.objects.using(self.storage.alias).filter(pk=target.chain_id).exists():
+                raise WorkflowNotFound(f"{self.of_target} is gone: somebody has deleted it")
             raise UpdateTimeout(
                 f"{self.of_target} is busy: its lock was not free within {wait:g} s, nothing was done; try again",
                 code="busy",

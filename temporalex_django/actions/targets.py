@@ -28,11 +28,11 @@ T = TypeVar("T")
 Runs = QuerySet[Instance] | None
 Ids = tuple[str, list[Any]]
 
-_CHAIN = CHAINS.pick("id", "run_id", "queue", "closed")
+_CHAIN = CHAINS.pick("id", "run_id", "queue", "closed", "paused")
 _RUN = RUNS.pick("workflow_id", "workflow", "version", "status")
 _COLUMNS = f"{_CHAIN.of('c')}, {_RUN.of('i')}"
 _TYPES = (*_CHAIN.types, *_RUN.types)
-_WORKFLOW = 5
+_WORKFLOW = 6
 _FROM = "from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
 _SELECT = f"select {_COLUMNS} {_FROM}"
 _OTHERS = "o.workflow_id = i.workflow_id and o.workflow < i.workflow"
@@ -50,6 +50,7 @@ class RunTarget:
     run_id: UUID
     queue: str
     closed: bool
+    paused: bool
     workflow_id: str
     workflow: str
     version: int
@@ -249,12 +250,13 @@ def find_chain(chain_id: UUID, *, storage: DjangoStorage, among: Runs = None) ->
 
 
 def _target(row: tuple[object, ...], *, pinned: UUID | None = None) -> RunTarget:
-    chain_id, run_id, queue, closed, workflow_id, workflow, version, status = row
+    chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status = row
     return RunTarget(
         chain_id=chain_id,  # type: ignore[arg-type] # the types are those of _TYPES
         run_id=run_id,  # type: ignore[arg-type]
         queue=str(queue),
         closed=bool(closed),
+        paused=bool(paused),
         workflow_id=str(workflow_id),
         workflow=str(workflow),
         version=int(version),  # type: ignore[call-overload]

@@ -28,7 +28,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import update_value
 from temporalex_django.engine.resent import Sent
 from temporalex_django.engine.storage import Outcome
-from temporalex_django.errors import NestingError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
+from temporalex_django.errors import NestingError, RunPaused, UpdateTimeout, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
 
 _DONE = ("completed", "failed")
@@ -144,6 +144,8 @@ class JudgedMessage(ActionOnRun[Any]):
             return self._inside()
         if self.target.closed:
             return self._of_closed()
+        if self.target.paused:
+            return self._of_paused()
         here = self._here(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left)) if self._turns_here else None
         return here or self._leave_to_workers()
 
@@ -161,6 +163,8 @@ class JudgedMessage(ActionOnRun[Any]):
             )
         if self.target.closed:
             return self._of_closed()
+        if self.target.paused:
+            return self._of_paused()
         if not self._turns_here:
             why = "mode is 'worker'" if self.target.code is not None else f"this process has no {self.target.workflow}"
             raise self._busy(f"{why}, and a worker cannot see it before the transaction commits")
@@ -233,6 +237,8 @@ class JudgedMessage(ActionOnRun[Any]):
             return None
         if run.closed:
             return self._of_closed()
+        if run.paused:
+            return self._of_paused()
         inserted = self._insert()
         if not inserted.new and (known := self._standing()).outcome is not None:
             return known
@@ -293,6 +299,18 @@ class JudgedMessage(ActionOnRun[Any]):
             return found
         raise WorkflowClosed(
             f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused"
+        )
+
+    def _of_paused(self) -> UpdateStatus:
+        """What was sent before goes on where it stands. Raises ``RunPaused`` for everything else."""
+        before = sent_before(self.target.chain_id, self.id, storage=self.storage)
+        found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
+        if before is not None and found is not None and (found.outcome is None or found.outcome.status != "rejected"):
+            before[1].require_same(self.id, Sent(self.kind, self.message, self.body, self.by.sender), exact=self.exact)
+            return found
+        raise RunPaused(
+            f"{self.target.workflow} {self.target.workflow_id} is paused: {self.kind} {self.message!r} refused; send it again "
+            "when it is unpaused"
         )
 
     def _standing(self) -> UpdateStatus:

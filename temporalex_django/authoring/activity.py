@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import current, payloads
+from temporalex_django.core.copying import copied
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.ivar import Call
 from temporalex_django.core.names import check_code_name, check_label
@@ -198,6 +199,24 @@ class Activity(Generic[P, R]):
         """What goes into the history for the function's ``value``."""
         del args, source
         return value
+
+    def by_hand(self, result: Any, args: Sequence[Any], source: Source) -> Any:
+        """What goes into the history for a result that somebody gave as plain data. Raises ``PayloadError``."""
+        del args, source
+        payloads.fit(copied(result), self.result_type, what=f"the result of {self.name}")
+        return result
+
+    def edited(self, given: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments from what somebody gave as plain data.
+
+        A list of them, or an object by name. Raises ``PayloadError``.
+        """
+        del args
+        if not isinstance(given, list | dict):
+            raise PayloadError(f"the input of {self.name} is a list of arguments, or an object of them by name")
+        positional, named = ([], given) if isinstance(given, dict) else (given, {})
+        self.decode(copied(positional), copied(named))
+        return positional, named
 
     def decode(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments for the function from plain data, by its annotations. Raises ``PayloadError``."""

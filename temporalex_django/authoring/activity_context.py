@@ -25,6 +25,7 @@ class ActivityContext:
     workflow_id: str
     run_id: str
     heartbeat_details: Any = None
+    _seq: int = field(default=0, repr=False)
     _beat: Callable[[Any], None] = field(default=lambda _: None, repr=False)
     _cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
 

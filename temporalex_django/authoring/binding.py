@@ -70,9 +70,10 @@ class OpenActivity:
 class Description:
     """What ``handle.describe()`` gives: a run as it stands, readable by attribute and by key.
 
-    ``blocked`` is None, or why the run cannot go on (``code, error, since, attempt``). ``waiting_for`` says in words
-    what it waits for, a worker included. ``accepts`` names the signals and updates that the open phase takes.
-    ``activities`` are those that have no result yet, with their attempts and the last failure: the first hundred.
+    ``blocked`` is None, or why the run cannot go on (``code, error, since, attempt``), ``paused`` None, or who paused
+    it (``since, reason, by``). ``waiting_for`` says in words what it waits for, a worker included. ``accepts`` names
+    the signals and updates that the open phase takes. ``activities`` are those that have no result yet, with their
+    attempts and the last failure: the first hundred.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Description:
     version: int
     status: str
     blocked: dict[str, Any] | None = None
+    paused: dict[str, Any] | None = None
     waiting_for: list[str] = field(default_factory=list)
     accepts: dict[str, list[str]] = field(default_factory=_accepts)
     started_at: datetime | None = None

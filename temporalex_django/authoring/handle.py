@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Seconds to wait for the answer of an update or a resume, and for a result.
 ANSWER_TIMEOUT: Final = 10.0
 RESULT_TIMEOUT: Final = 30.0
+#: Stands for an input that stays what it is.
+UNCHANGED: Final[Any] = object()
 
 
 class WorkflowHandle(Generic[Result_co]):
@@ -178,6 +180,58 @@ class WorkflowHandle(Generic[Result_co]):
         """
         raise NotImplementedError
 
+    # -- what operators do -------------------------------------------------------------------------------------------
+
+    def pause(self, reason: str = "", *, by: Person | None = None) -> None:
+        """Stop the run where it stands until ``unpause``; see ``actions.pause``.
+
+        Locks the chain. Raises ``WorkflowClosed``, ``ActionNotPossible``, ``UpdateTimeout`` (code ``busy``).
+        """
+        raise NotImplementedError
+
+    def unpause(self, reason: str = "", *, by: Person | None = None) -> None:
+        """Let a paused run go on, with all that came meanwhile. Raises and locks as ``pause`` does."""
+        raise NotImplementedError
+
+    def retry_activity(self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None) -> None:
+        """Try a failed activity again now, and not at its back-off. ``seq`` is the number of the command.
+
+        ``input`` (a list of arguments, or an object of them by name) is tried instead of what it was given, under a new
+        idempotency key. Raises and locks as ``pause`` does, and ``PayloadError`` for an input that does not fit.
+        """
+        raise NotImplementedError
+
+    def complete_activity(self, seq: int, result: Any = None, *, reason: str = "", by: Person | None = None) -> None:
+        """End an activity with a result, in place of whoever runs it: an attempt under way comes too late.
+
+        Of a step of a graph the result is ``{"event": name, "data": …}``. Raises and locks as ``pause`` does, and
+        ``PayloadError`` for a result that does not fit its annotation.
+        """
+        raise NotImplementedError
+
+    def fail_activity(
+        self, seq: int, message: str, *, type: str = "FailedByHand", reason: str = "", by: Person | None = None
+    ) -> None:
+        """End an activity as failed, for good, with an error of that type and message.
+
+        Raises and locks as ``pause`` does.
+        """
+        raise NotImplementedError
+
+    def skip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> None:
+        """Let a timer fire now. ``seq`` is the number of the command that started it.
+
+        Raises and locks as ``pause`` does.
+        """
+        raise NotImplementedError
+
+    def delete(self, reason: str = "", *, by: Person | None = None) -> None:
+        """Delete a closed run, with all runs of its chain, their histories and messages; the audit stays.
+
+        Raises ``ActionNotPossible`` while it is open.
+        """
+        raise NotImplementedError
+
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def instance(self, *, by: Person | None = None) -> Any:
@@ -288,6 +342,40 @@ class WorkflowHandle(Generic[Result_co]):
         """``fork`` for async code."""
         made = await self._from_async(self.fork, to, id=id, messages=messages, edited=edited, reason=reason, by=by)
         return cast("WorkflowHandle[Result_co]", made)
+
+    async def apause(self, reason: str = "", *, by: Person | None = None) -> None:
+        """``pause`` for async code."""
+        await self._from_async(self.pause, reason, by=by)
+
+    async def aunpause(self, reason: str = "", *, by: Person | None = None) -> None:
+        """``unpause`` for async code."""
+        await self._from_async(self.unpause, reason, by=by)
+
+    async def aretry_activity(
+        self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None
+    ) -> None:
+        """``retry_activity`` for async code."""
+        await self._from_async(self.retry_activity, seq, input=input, reason=reason, by=by)
+
+    async def acomplete_activity(
+        self, seq: int, result: Any = None, *, reason: str = "", by: Person | None = None
+    ) -> None:
+        """``complete_activity`` for async code."""
+        await self._from_async(self.complete_activity, seq, result, reason=reason, by=by)
+
+    async def afail_activity(
+        self, seq: int, message: str, *, type: str = "FailedByHand", reason: str = "", by: Person | None = None
+    ) -> None:
+        """``fail_activity`` for async code."""
+        await self._from_async(self.fail_activity, seq, message, type=type, reason=reason, by=by)
+
+    async def askip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> None:
+        """``skip_timer`` for async code."""
+        await self._from_async(self.skip_timer, seq, reason=reason, by=by)
+
+    async def adelete(self, reason: str = "", *, by: Person | None = None) -> None:
+        """``delete`` for async code."""
+        await self._from_async(self.delete, reason, by=by)
 
     async def ainstance(self, *, by: Person | None = None) -> Any:
         """``instance`` for async code."""

@@ -81,10 +81,15 @@ def require(by: object, operation: str, *, what: str) -> Person | None:
 
     Raises ``ActionNotPermitted``.
     """
+    return require_permission(by, f"{operation}_instance", what=f"{what} runs")
+
+
+def require_permission(by: object, code: str, *, what: str) -> Person | None:
+    """The same by the code name of the permission. Raises ``ActionNotPermitted``."""
     user = person(by)
-    wanted = f"{APP}.{operation}_instance"
+    wanted = f"{APP}.{code}"
     if user is not None and not permits(user, wanted):
-        raise ActionNotPermitted(f"{user} may not {what} runs: that takes the permission {wanted}")
+        raise ActionNotPermitted(f"{user} may not {what}: that takes the permission {wanted}")
     return user
 
 

@@ -23,7 +23,7 @@ REDACTED = "[redacted]"
 #: Attributes of events that are no payload. Any other is, so that a new one is hidden until somebody has thought about
 #: it.
 _SHAPE = frozenset(
-    {"seq", "activity", "workflow", "name", "id", "run_id", "version", "type", "status", "queue", "step", "scope", "sender"}
+    {"seq", "activity", "workflow", "name", "id", "run_id", "version", "type", "status", "queue", "step", "scope", "sender", "by"}
     | {"attempt", "attempts", "due", "duration", "timeout", "options", "after", "head", "delivered", "parent", "child"}
     | {"parent_close", "engine", "format", "outside", "deprecated", "carried", "max_pending", "admit_updates", "never_consumed"}
 )  # fmt: skip

@@ -74,6 +74,8 @@ _AGAIN_UPDATE = TASKS.update(
 )
 _FAILED = TASKS.pick("id", *FAILURE)
 _FAILED_UPDATE = _FAILED.update("id", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)")
+_EDITED = TASKS.pick("id", "attempt", "call", "options")
+_EDITED_UPDATE = _EDITED.update("id", "attempt", only=f" and {TASKS.name}.owner is null")
 _LIMITS = TASKS.pick("start_to_close", "heartbeat_timeout", "close_at", "started_at")
 _BEAT = TASKS.pick(*FENCE, "beat_at", "expires_at", "heartbeat")
 _BEAT_UPDATE = _BEAT.update(*FENCE, heartbeat=f"coalesce(v.heartbeat, {TASKS.name}.heartbeat)")
@@ -357,6 +359,21 @@ class TaskStatements(ABC):
         """Through the model: nobody waits for it."""
         rows = ActivityTask.objects.using(self.alias).filter(run_id=run_id).defer("call", "options", "heartbeat")
         return [row.as_open for row in rows.order_by("seq")[:limit]]
+
+    def task_of(self, run_id: UUID, seq: int) -> TaskState | None:
+        """The activity of that command, whoever has it. A plain read."""
+        rows = self.sql.select(_TASK.select("where run_id = %s and seq = %s"), [run_id, seq], _TASK.types)
+        if not rows:
+            return None
+        task = _task(rows[0])
+        _decode(task)
+        task.attempt += task.atomic and task.owner is None
+        return task
+
+    def edit_task(self, task: TaskState) -> None:
+        """Store arguments and options of one that nobody has."""
+        row = (task.id, task.fence[1], [list(task.args), dict(task.kwargs)], dict(task.options))
+        self.sql.write(_EDITED.columns, _EDITED_UPDATE, _EDITED.rows([row]), key="id")
 
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store all details with one statement, then read which attempts are still theirs."""

@@ -100,19 +100,12 @@ class Retention:
 
     def _delete(self, chain: UUID, *, closed_before: datetime) -> None:
         """Run by run; the chain with the last one. Another worker's is left to it."""
-        runs = self.storage.sql.select(
-            "select id from temporalex_instance where chain_id = %s order by id", [chain], ("uuid",)
-        )
-        for number, (run,) in enumerate(runs, 1):
+        runs = _runs(chain, storage=self.storage)
+        for number, run in enumerate(runs, 1):
             with self.storage.transaction():
                 if not self._locked(chain, closed_before):
                     return
-                self.storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
-                self.storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
-                if number == len(runs):
-                    self.storage.sql.execute("delete from temporalex_chain where id = %s", [chain])
-                    self.storage.sql.execute("delete from temporalex_message where chain_id = %s", [chain])
-                self.storage.sql.execute("delete from temporalex_instance where id = %s", [run])
+                _delete_run(run, chain if number == len(runs) else None, storage=self.storage)
         self._gone.append(chain)
 
     def _locked(self, chain: UUID, closed_before: datetime) -> bool:
@@ -128,6 +121,28 @@ class Retention:
             "select closed_at from temporalex_instance where id = %s", [found[0][0]], ("timestamptz",)
         )
         return bool(closed) and closed[0][0] is not None and closed[0][0] <= closed_before
+
+
+def delete_chain(chain: UUID, *, storage: DjangoStorage) -> None:
+    """Delete a locked, closed chain with all that the tables have of it, in the open transaction. The audit stays."""
+    runs = _runs(chain, storage=storage)
+    for run in runs:
+        _delete_run(run, chain if run == runs[-1] else None, storage=storage)
+
+
+def _runs(chain: UUID, *, storage: DjangoStorage) -> list[UUID]:
+    rows = storage.sql.select("select id from temporalex_instance where chain_id = %s order by id", [chain], ("uuid",))
+    return [row[0] for row in rows]
+
+
+def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> None:
+    """A run; with the last one of a chain that too."""
+    storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
+    storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
+    if last_of is not None:
+        storage.sql.execute("delete from temporalex_chain where id = %s", [last_of])
+        storage.sql.execute("delete from temporalex_message where chain_id = %s", [last_of])
+    storage.sql.execute("delete from temporalex_instance where id = %s", [run])
 
 
 def _began(run: UUID) -> float:

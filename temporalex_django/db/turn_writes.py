@@ -45,13 +45,17 @@ _CLOSED_UPDATE = _CLOSED.update(
 _WAITING = MESSAGES.pick("id", "after")
 _WAITING_UPDATE = _WAITING.update("id", fresh="false")
 #: Columns of a run that a turn may change.
-_CHANGED = ("status", "published", "accepts", "waiting_for", "waits", "started_at", "closed_at", "closing", "blocked")
+_CHANGED = (
+    *("status", "published", "accepts", "waiting_for", "waits", "started_at", "closed_at", "closing", "blocked"),
+    "paused",
+)
 _NEXT = RUNS.pick("id", "args", "seed", "carried_messages", "snapshot", "created_at", previous="uuid")
 #: What the next run of a chain has from the one before.
 _INHERITED = (
     *("chain_id", "workflow_id", "workflow", "version", "queue", "parent", "parent_chain_id", "parent_run_id"),
     *("parent_seq", "parent_close", "expires_at", "run_timeout", "subject_type_id", "subject_id", "tags", "metadata"),
     "search_attributes",
+    "paused",
 )
 _NEXT_INSERT = RUNS.insert(
     {**{name: f"v.{name}" for name in _NEXT.picked}, **{name: f"o.{name}" for name in _INHERITED}},

@@ -26,17 +26,21 @@ def idempotency_key(task: TaskState) -> str:
     return str(task.options.get("key") or f"{task.run_id}:{task.seq}")
 
 
-def _ended(task: TaskState, kind: str, attributes: dict[str, Any]) -> TaskResult:
-    """The end of an activity. With the input that it had at last, where somebody edited that (option ``edited``)."""
-    if task.options.get("edited"):
-        attributes["edited"] = {"args": list(task.args), "kwargs": dict(task.kwargs), "key": idempotency_key(task)}
+def ended(task: TaskState, kind: str, attributes: dict[str, Any]) -> TaskResult:
+    """The end of an activity.
+
+    With the input that it had at last, where somebody edited that (option ``edited``, which says ``by`` whom).
+    """
+    if edit := task.options.get("edited"):
+        input_ = {"args": list(task.args), "kwargs": dict(task.kwargs), "key": idempotency_key(task)}
+        attributes["edited"] = {**input_, **(edit if isinstance(edit, dict) else {})}
     return TaskResult(task=task, outcome=(kind, attributes))
 
 
 def completed(task: TaskState, value: Any, *, limit: int = payloads.MAX_BYTES) -> TaskResult:
     """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be encoded."""
     result = payloads.plain(value, what=f"the result of {task.activity}", limit=limit)
-    return _ended(task, "ActivityCompleted", {"seq": task.seq, "result": result})
+    return ended(task, "ActivityCompleted", {"seq": task.seq, "result": result})
 
 
 def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
@@ -48,7 +52,7 @@ def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool 
     attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
     if isinstance(error, ReturnedErr):
         attributes.update(type="Err", reason=error.reason)
-    return _ended(task, "ActivityFailed", attributes)
+    return ended(task, "ActivityFailed", attributes)
 
 
 def expiry(
@@ -100,7 +104,7 @@ def ended_by(task: TaskState, timeout: str, now: datetime) -> TaskResult:
         "attempts": task.attempt,
         "timeout": timeout,
     }
-    return _ended(task, "ActivityTimedOut", attributes)
+    return ended(task, "ActivityTimedOut", attributes)
 
 
 def _retry_at(task: TaskState, now: datetime, error_types: Sequence[str]) -> datetime | None:
@@ -162,7 +166,7 @@ def lost(task: TaskState, now: datetime) -> TaskResult:
         why = worker_lost(task.seq, task.attempt)
         failure = AttemptFailure(type=why["type"], message=why["message"], at=now, attempt=task.attempt)
         return TaskResult(task=task, retry_at=now, failure=failure)
-    return _ended(task, "ActivityFailed", worker_lost(task.seq, task.attempt))
+    return ended(task, "ActivityFailed", worker_lost(task.seq, task.attempt))
 
 
 def worker_lost(seq: int, attempt: int, why: str | None = None) -> dict[str, Any]:

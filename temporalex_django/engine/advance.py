@@ -31,9 +31,9 @@ from temporalex_django.engine.storage import (
     RunState,
     RunWrite,
 )
-from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
+from temporalex_django.errors import ActionNotPermitted, RunPaused, WorkflowClosed
 
-_RESULTS = ("activity", "child", "external")
+_RESULTS = ("activity", "child", "external", "timer")
 _MESSAGES = ("signal", "update", REQUEST)
 
 
@@ -78,8 +78,18 @@ class Advance:
         return self.write
 
     def parked(self) -> RunWrite:
-        """The run is blocked or paused and not due: its messages wait without waking anybody."""
-        self.write.parked = [message.id for message in self.messages]
+        """The run is blocked or paused and not due: its messages wait without waking anybody.
+
+        Of a paused one updates and resumes are refused: whoever sent them waits for an answer.
+        """
+        for message in self.messages:
+            if self.run.paused and message.kind in ("update", REQUEST):
+                error = RunPaused(f"the run is paused: {message.kind} {message.name!r} refused")
+                self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
+            else:
+                self.write.parked.append(message.id)
+        if self.run.paused:  # whoever set it due did not know
+            self.run.due_at = None
         return self.write
 
     def blocked(self, error: BaseException, *, retry: bool = True, waits_for: str | None = None) -> RunWrite:

@@ -141,6 +141,7 @@ def _closed_from_outside(
     stamp = max(now, run.activated_at) if run.activated_at is not None else now
     run.activated_at = stamp
     run.closed = True
+    run.paused = False
     run.crashes = 0
     run.due_at = run.deadline = run.atomic_due = None
     events = _last_events(run, kind, attributes, stamp, facts)
@@ -151,6 +152,6 @@ def _closed_from_outside(
         drop_tasks=True,
         close_children=True,
         messages=ending(facts, CLOSING[kind], attributes),
-        instance=_as_closed(kind, attributes, stamp),
+        instance={**_as_closed(kind, attributes, stamp), "paused": None},
         closing=Outcome(status="failed", value=error_data(error)),
     )

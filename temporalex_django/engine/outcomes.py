@@ -12,6 +12,7 @@ from temporalex_django.engine.storage import Outcome
 #: What a message may be refused with; an update for any other reason with ``UpdateRejected``.
 _REFUSALS = (
     errors.WorkflowClosed,
+    errors.RunPaused,
     errors.ResumeRefused,
     errors.FourEyes,
     errors.ActionNotPermitted,

@@ -26,6 +26,14 @@ class Blocked(TypedDict):
     produced: NotRequired[str]
 
 
+class Paused(TypedDict):
+    """That somebody paused a run: when, why, and who (None: code)."""
+
+    since: str
+    reason: str
+    by: dict[str, str] | None
+
+
 class RowChanges(TypedDict, total=False):
     """What changes in the row of a run, which people read."""
 
@@ -35,6 +43,7 @@ class RowChanges(TypedDict, total=False):
     accepts: Accepts
     published: Any
     blocked: Blocked | None
+    paused: Paused | None
     closing: dict[str, Any]
     started_at: datetime
     closed_at: datetime

@@ -110,10 +110,10 @@ class InboxMessage:
 
     ``kind``: ``signal`` (name, body payload) · ``update`` (name, body args, request_id = update id) · ``REQUEST`` of
     ``core.process`` (name: the event, body: what a process judges, request_id = an id) · ``cancel`` (body reason) ·
-    ``activity`` (body: the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child`` and
-    ``external`` likewise. A result may also be ``external`` (name ExternalDelivered/ExternalFailed). ``terminate``
-    (body reason): the parent closed. ``after`` is set when an earlier turn left this update waiting behind a busy
-    handler. ``sender``: the person who sent it, if one did.
+    ``activity`` (body: the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child``, ``external``
+    and ``timer`` (which somebody lets fire) likewise. A result may also be ``external`` (name
+    ExternalDelivered/ExternalFailed). ``terminate`` (body reason): the parent closed. ``after`` is set when an earlier
+    turn left this update waiting behind a busy handler. ``sender``: the person who sent it, if one did.
     """
 
     id: int
@@ -369,6 +369,12 @@ class RunStorage(Protocol):
     def lost(self, exc: BaseException) -> bool:
         """Whether the connection is gone: nothing was committed."""
 
+    def hold(self, chain: UUID, *, wait: float) -> RunState | None:
+        """Lock one chain, whatever state it is in, waiting at most so many seconds for it.
+
+        None when that was in vain, or there is no such chain.
+        """
+
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
         """Leave these runs alone for so long, others may take them; nothing is written.
 
@@ -496,6 +502,15 @@ class TaskStorage(Protocol):
 
     def open_activities(self, run_id: UUID, *, limit: int) -> list[OpenActivity]:
         """Those of a run that have no result yet, in order of ``seq``, as they stand. A plain read."""
+
+    def task_of(self, run_id: UUID, seq: int) -> TaskState | None:
+        """The activity of that command, whoever has it; None when it is over. Nothing is claimed or locked.
+
+        ``attempt`` of an atomic one that nobody has counts the one to come, as in ``atomic_tasks``.
+        """
+
+    def edit_task(self, task: TaskState) -> None:
+        """Store the arguments and options of an activity that nobody has; fenced, as ``finish_tasks`` is."""
 
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store details (or what they are encoded to) by ``(task id, attempt, owner)``.

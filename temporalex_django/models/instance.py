@@ -43,6 +43,10 @@ class InstanceQuerySet(models.QuerySet["Instance"]):
         """Runs that cannot go on until somebody puts something right."""
         return self.filter(blocked__isnull=False)
 
+    def paused(self) -> Self:
+        """Runs that somebody stopped until further notice."""
+        return self.filter(paused__isnull=False)
+
     def for_subject(self, subject: models.Model) -> Self:
         """Runs that were started with ``subject=`` this object (or another of the same table and key)."""
         kind = ContentType.objects.db_manager(self.db).get_for_model(subject)
@@ -60,6 +64,7 @@ class Instance(models.Model):
     queue = models.TextField(db_default="default")
     status = models.CharField(max_length=20, choices=Status.choices, db_default=Status.PENDING)
     blocked = models.JSONField(null=True, help_text=_("Why it cannot go on: code, error, since, attempt."))
+    paused = models.JSONField(null=True, help_text=_("Who paused it, when and why: since, reason, by."))
     waiting_for = models.JSONField(null=True)
     waits = models.JSONField(null=True, help_text=_("The same for programs, activities apart."))
     accepts = models.JSONField(null=True, help_text=_("Messages that the open phase takes."))
@@ -100,7 +105,7 @@ class Instance(models.Model):
         verbose_name = _("run")
         verbose_name_plural = _("runs")
         ordering = ["-id"]
-        default_permissions = ("view",)
+        default_permissions = ("view", "delete")
         permissions = [
             ("view_payload", _("Can see the arguments, results and messages of runs")),
             ("start_instance", _("Can start runs")),
@@ -111,6 +116,8 @@ class Instance(models.Model):
             ("terminate_instance", _("Can terminate runs")),
             ("reset_instance", _("Can reset and fork runs")),
             ("bulk_actions", _("Can do one thing to many runs")),
+            ("pause_instance", _("Can pause and unpause runs")),
+            ("retry_activity", _("Can retry activities, end them by hand, and skip timers")),
         ]
         indexes = [
             models.Index(fields=["workflow_id", "workflow", "id"], name="temporalex_instance_business"),

@@ -24,6 +24,7 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.MessageIdTaken, HTTPStatus.CONFLICT),
     (errors.AmbiguousId, HTTPStatus.CONFLICT),
     (errors.WorkflowClosed, HTTPStatus.CONFLICT),
+    (errors.RunPaused, HTTPStatus.CONFLICT),
     (errors.AlreadyRunning, HTTPStatus.CONFLICT),
     (errors.NotCancellable, HTTPStatus.CONFLICT),
     (errors.ResumeRefused, HTTPStatus.CONFLICT),

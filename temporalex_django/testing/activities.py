@@ -50,7 +50,7 @@ class EnvironmentActivities(EnvironmentHost):
 
     def _completed(self, task: TaskState, value: Any) -> TaskResult:
         try:
-            outgoing = activities_of.find(task.activity).outgoing(value, task.args, _EnvironmentSource(self, task))
+            outgoing = activities_of.find(task.activity).outgoing(value, task.args, EnvironmentSource(self, task))
         except ReturnedErr as exc:
             return activity_policy.failed(task, exc, self.clock, final=True)
         return activity_policy.completed(task, outgoing)
@@ -68,7 +68,7 @@ class EnvironmentActivities(EnvironmentHost):
     def perform(self, task: TaskState) -> Any:
         """Run an activity, or its stand-in, here and now."""
         activity = activities_of.find(task.activity)
-        own, args, kwargs = activity.prepared(task.args, task.kwargs, _EnvironmentSource(self, task))
+        own, args, kwargs = activity.prepared(task.args, task.kwargs, EnvironmentSource(self, task))
         fn = self._stand_ins.get(task.activity, own)
 
         def beat(details: Any) -> None:
@@ -80,12 +80,13 @@ class EnvironmentActivities(EnvironmentHost):
             workflow_id=task.workflow_id,
             run_id=str(task.run_id),
             heartbeat_details=task.heartbeat_details,
+            _seq=task.seq,
             _beat=beat,
         )
         with current.outside_workflow(None), running(context):
             value = fn(*args, **kwargs)
             value = self._run_async(value) if asyncio.iscoroutine(value) else value
-        return activity.outgoing(value, task.args, _EnvironmentSource(self, task))
+        return activity.outgoing(value, task.args, EnvironmentSource(self, task))
 
     def _attempt(self, task: TaskState) -> None:
         result: TaskResult | None = None
@@ -164,7 +165,7 @@ def _timeout(task: TaskState) -> tuple[datetime, str] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _EnvironmentSource:
+class EnvironmentSource:
     """``authoring.activity.Source`` of an attempt in an environment."""
 
     env: EnvironmentHost

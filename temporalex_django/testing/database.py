@@ -13,8 +13,11 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError
 from django.db.models import Min
 
-from temporalex_django.actions.targets import find
+from temporalex_django.actions.base import Actor
+from temporalex_django.actions.registry import STEERING
+from temporalex_django.actions.targets import find, find_chain
 from temporalex_django.authoring import activity, workflow
+from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.permissions import DatabaseJudge
@@ -101,6 +104,7 @@ class DjangoEnvironment(Environment):
             accepts=run.accepts or {"signals": [], "updates": []},
             waiting_for=run.waiting_for or [],
             blocked=run.blocked,
+            paused=run.paused,
             started_at=run.started_at,
             closed_at=run.closed_at,
             closing=run.closing_value,
@@ -130,6 +134,11 @@ class DjangoEnvironment(Environment):
             facts = self.storage.facts([run.run_id])[run.run_id]
             self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
+
+    def _steer(self, chain_id: UUID, name: str, by: Person | None, given: dict[str, Any]) -> None:
+        action = STEERING[name](find_chain(chain_id, storage=self.storage), by=Actor(user=by), **given)
+        action.storage = self.storage
+        action.execute()
 
     async def from_async(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         return await sync_to_async(call)(*args, **options)

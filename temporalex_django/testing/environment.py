@@ -232,6 +232,11 @@ class Environment(EnvironmentActivities):
         self.errors.pop(run_id, None)
         self._drive()
 
+    def steer(self, handle: EnvironmentHandle, name: str, by: Person | None, given: dict[str, Any]) -> None:
+        """Do what an operator does, and drive."""
+        self._steer(handle.chain_id, name, by, given)
+        self._drive()
+
     def instance(self, handle: EnvironmentHandle) -> Any:
         """The run of a graph that a handle shows as an instance of the pure engine, from its history."""
         row = handle.shown

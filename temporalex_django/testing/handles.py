@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
 from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
-from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, WorkflowHandle
+from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, UNCHANGED, WorkflowHandle
 from temporalex_django.authoring.people import Person, decider, key_of, permits, person, require
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.authoring.viewing import EVERYTHING, VIEW_PAYLOAD, View
@@ -249,6 +249,35 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         text(reason, what="the reason")
         return self.env.fork(self, id, to=to, messages=messages, edited=edited)
 
+    # -- steering ------------------------------------------------------------------------------------------------------
+
+    def pause(self, reason: str = "", *, by: Person | None = None) -> None:
+        self._steer("pause", by, reason=reason)
+
+    def unpause(self, reason: str = "", *, by: Person | None = None) -> None:
+        self._steer("unpause", by, reason=reason)
+
+    def retry_activity(self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None) -> None:
+        self._steer("retry_activity", by, seq=seq, reason=reason, **({} if input is UNCHANGED else {"input": input}))
+
+    def complete_activity(self, seq: int, result: Any = None, *, reason: str = "", by: Person | None = None) -> None:
+        self._steer("complete_activity", by, seq=seq, reason=reason, result=result)
+
+    def fail_activity(
+        self, seq: int, message: str, *, type: str = "FailedByHand", reason: str = "", by: Person | None = None
+    ) -> None:
+        self._steer("fail_activity", by, seq=seq, reason=reason, message=message, type=type)
+
+    def skip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> None:
+        self._steer("skip_timer", by, seq=seq, reason=reason)
+
+    def delete(self, reason: str = "", *, by: Person | None = None) -> None:
+        self._steer("delete", by, reason=reason)
+
+    def _steer(self, name: str, by: Person | None, **given: Any) -> None:
+        """Raises ``ActionNotPermitted``, and what the action of that name raises."""
+        self.env.steer(self, name, person(by), given)
+
     def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
         """Of the newest run, or of the one that the handle was made for by run id."""
         view = self._view(by)
@@ -265,6 +294,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             version=row.facts.version,
             status=row.status,
             blocked=view.blocked(row.blocked),
+            paused=row.paused,
             waiting_for=row.waiting_for,
             accepts=row.accepts,
             started_at=row.started_at,

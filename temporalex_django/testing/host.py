@@ -98,6 +98,10 @@ class EnvironmentHost(ABC):
     def _close(self, chain_id: UUID, status: str, reason: str) -> None: ...
 
     @abstractmethod
+    def _steer(self, chain_id: UUID, name: str, by: Person | None, given: dict[str, Any]) -> None:
+        """What an operator does to a run."""
+
+    @abstractmethod
     def _set_clock(self, now: datetime) -> None: ...
 
     @abstractmethod

@@ -19,6 +19,7 @@ from temporalex_django.engine.storage import Outcome
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.host import EPOCH
+from temporalex_django.testing.operator import OperatorInMemory
 
 
 class WorkflowEnvironment(Environment):
@@ -107,6 +108,9 @@ class WorkflowEnvironment(Environment):
             facts = self.storage.facts([run.run_id])[run.run_id]
             self.storage.write([endings.ENDINGS[status](run, reason=reason, now=self.clock, facts=facts)])
         self.errors.pop(run.run_id, None)
+
+    def _steer(self, chain_id: UUID, name: str, by: Person | None, given: dict[str, Any]) -> None:
+        OperatorInMemory(self, chain_id, by).do(name, **given)
 
     def _set_clock(self, now: datetime) -> None:
         self.storage.clock = now

@@ -56,6 +56,7 @@ class Attempt:
             workflow_id=task.workflow_id,
             run_id=str(task.run_id),
             heartbeat_details=task.heartbeat_details,
+            _seq=task.seq,
             _beat=self._beat,
             _cancelled=lambda: self.cancelled,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -14,8 +15,6 @@ from temporalex_django.engine.storage import Retry, TaskResult, TaskState
 from tests.contract.places import NOW
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from temporalex_django.authoring.binding import OpenActivity
     from tests.contract.places import Place
 
@@ -466,3 +465,57 @@ def test_the_failure_of_an_atomic_one(place: Place, chain: UUID) -> None:
 
     place.write(chain, cancelled_tasks=[1])
     assert open_ones(place, chain) == []
+
+
+def test_one_activity_is_read_by_its_number_whoever_has_it(place: Place, chain: UUID) -> None:
+    place.schedule(chain, 3)
+    (run,) = place.runs(chain)
+    waiting = place.storage.task_of(run, 3)
+    (taken,) = place.take(owner=9)
+    running = place.storage.task_of(run, 3)
+
+    assert (waiting.fence, list(waiting.args), dict(waiting.kwargs)) == ((taken.id, 0, None), [1], {"a": 2})
+    assert running.fence == taken.fence == (taken.id, 1, 9)
+    assert place.storage.task_of(run, 4) is None
+
+
+def test_whoever_read_one_ends_it_unless_its_worker_was_quicker(place: Place, chain: UUID) -> None:
+    place.schedule(chain, 1, 2)
+    (run,) = place.runs(chain)
+    place.take(owner=9)
+    one, two = (place.storage.task_of(run, seq) for seq in (1, 2))
+
+    assert place.storage.finish_tasks([done(one, "by hand")]) == [one.id]
+    assert place.storage.finish_tasks([done(one, "late")]) == []
+    assert place.storage.finish_tasks([again(place, two)]) == [two.id]
+    assert place.storage.finish_tasks([done(two, "too late")]) == []
+    assert [message.body["result"] for message in place.inbox(chain)] == ["by hand"]
+
+
+def test_an_atomic_one_that_nobody_has_is_ended_by_whoever_read_it(place: Place, chain: UUID) -> None:
+    place.schedule(chain, 1, atomic=True)
+    task = place.storage.task_of(place.runs(chain)[0], 1)
+
+    assert task.attempt == 1
+    assert place.storage.finish_tasks([done(task)]) == [task.id]
+
+
+def test_the_input_of_an_activity_is_changed_while_nobody_has_it(place: Place, chain: UUID) -> None:
+    place.schedule(chain, 1, 2)
+    (run,) = place.runs(chain)
+    first = place.storage.task_of(run, 1)
+    place.storage.edit_task(replace(first, args=[7], kwargs={}, options={"key": "new"}))
+    taken = {task.seq: task for task in place.take(owner=9)}
+    place.storage.edit_task(replace(taken[2], args=[8]))
+
+    assert (list(taken[1].args), dict(taken[1].kwargs), taken[1].options) == ([7], {}, {"key": "new"})
+    assert list(place.storage.task_of(run, 2).args) == [1]
+
+
+def test_a_chain_is_held_whatever_state_it_is_in(place: Place, chain: UUID) -> None:
+    place.write(chain, run={"due_at": place.now + timedelta(hours=1), "crashes": 3})
+
+    with place.storage.transaction():
+        run = place.storage.hold(chain, wait=0.1)
+        assert (run.chain_id, run.crashes) == (chain, 3)
+        assert place.storage.hold(UUID(int=5), wait=0.1) is None

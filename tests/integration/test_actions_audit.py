@@ -14,7 +14,7 @@ from temporalex_django.actions.base import Action, Actor, storage
 from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.move import Move
 from temporalex_django.actions.query import Query
-from temporalex_django.actions.registry import ACTIONS
+from temporalex_django.actions.registry import ACTIONS, STEERING
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
@@ -67,6 +67,7 @@ def test_every_operation_is_listed():
     assert set(ACTIONS) == concrete(Action)
     assert set(ACTIONS) == {
         *OPERATIONS,
+        *STEERING,
         "resume",
         "reset",
         "fork",

@@ -89,6 +89,13 @@ CODE = {
     "reset": Row(("reset_instance",), lambda call, by: call(0, reason="why", by=by)),
     "fork": Row(("reset_instance",), lambda call, by: call(0, reason="why", by=by)),
     "terminate": Row(("terminate_instance",), lambda call, by: call("why", by=by)),
+    "pause": Row(("pause_instance",), lambda call, by: call("why", by=by)),
+    "unpause": Row(("pause_instance",), lambda call, by: call("why", by=by), "paused"),
+    "retry_activity": Row(("retry_activity",), lambda call, by: call(1, by=by), "errand"),
+    "complete_activity": Row(("retry_activity",), lambda call, by: call(1, 5, by=by), "errand"),
+    "fail_activity": Row(("retry_activity",), lambda call, by: call(1, "no", by=by), "errand"),
+    "skip_timer": Row(("retry_activity",), lambda call, by: call(2, by=by), "errand"),
+    "delete": Row(("delete_instance",), lambda call, by: call("why", by=by), "acted"),
     "start": Row(("start_instance",), lambda call, by: call(Basket, None, id="red-2", by=by), of_run=False),
     "signal_with_start": Row(
         ("start_instance",), lambda call, by: call(Basket, "note", 1, None, id="red-2", by=by), of_run=False
@@ -197,6 +204,13 @@ STEERED = {
     "reset": Row(("reset_instance",), lambda: {"to": 0}),
     "fork": Row(("reset_instance",), lambda: {"to": 0}),
     "terminate": Row(("terminate_instance",), dict),
+    "pause": Row(("pause_instance",), dict),
+    "unpause": Row(("pause_instance",), dict, "paused"),
+    "retry_activity": Row(("retry_activity",), lambda: {"seq": 1}, "errand"),
+    "complete_activity": Row(("retry_activity",), lambda: {"seq": 1, "result": 5}, "errand"),
+    "fail_activity": Row(("retry_activity",), lambda: {"seq": 1, "message": "no"}, "errand"),
+    "skip_timer": Row(("retry_activity",), lambda: {"seq": 2}, "errand"),
+    "delete": Row(("delete_instance",), dict, "acted"),
 }
 
 
@@ -258,7 +272,8 @@ REST = {
 def steered_in_rest(name: str) -> Any:
     def do(send: Any) -> Any:
         given = STEERED[name].do()
-        return send({"reason": "why", **given}, at={"seq": given.pop("seq")} if "seq" in given else {})
+        at = {"seq": given.pop("seq")} if "seq" in given else {}
+        return send({"reason": "why", **given}, at=at)
 
     return do
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.utils import timezone
 from django.utils.functional import Promise
 
 from temporalex_django import errors
-from temporalex_django.actions.base import storage
+from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.cancel import Cancel
+from temporalex_django.actions.complete_activity import CompleteActivity
+from temporalex_django.actions.move import Move
+from temporalex_django.actions.pause import Pause
 from temporalex_django.actions.registry import ACTIONS, STEERING
+from temporalex_django.actions.retry_activity import RetryActivity
 from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.terminate import Terminate
-from temporalex_django.models import Instance, OperatorAction
-from tests.support.client_flows import Basket
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction
+from temporalex_django.signals import operator_acted
+from tests.support.client_flows import Basket, drain
+from tests.support.matrix import Row
 
 pytestmark = pytest.mark.django_db
 
@@ -69,6 +77,163 @@ def test_a_run_that_closed_since_it_was_looked_up_is_terminated_once() -> None:
     with pytest.raises(errors.WorkflowClosed, match=r"terminate of .* b-1 refused: the run is closed already"):
         Terminate(before).execute()
     assert OperatorAction.objects.count() == 1
+
+
+#: What each is given beside the reason, and the run that it can be done to (see ``tests.support.matrix``).
+DONE: dict[str, tuple[str, dict[str, Any]]] = {
+    "cancel": ("basket", {}),
+    "terminate": ("basket", {}),
+    "pause": ("basket", {}),
+    "unpause": ("paused", {}),
+    "retry_activity": ("errand", {"seq": 1}),
+    "complete_activity": ("errand", {"seq": 1, "result": 5}),
+    "fail_activity": ("errand", {"seq": 1, "message": "secret"}),
+    "skip_timer": ("errand", {"seq": 2}),
+    "delete": ("acted", {}),
+}
+
+
+def prepared(name: str, **more: Any) -> tuple[Steering[Any], str]:
+    """The action on a run to which it can be done, and the id of that."""
+    run, given = DONE[name]
+    handle = Row(None, print, run).ready()
+    return STEERING[name](find(handle.id, storage=storage()), reason="why", **{**given, **more}), handle.id
+
+
+@pytest.mark.parametrize("name", sorted(DONE))
+def test_what_somebody_did_is_audited_and_told(name: str, django_capture_on_commit_callbacks: Any) -> None:
+    heard: list[Any] = []
+
+    def receiver(**arguments: Any) -> None:
+        heard.append(arguments)
+
+    operator_acted.connect(receiver)
+    ann = get_user_model().objects.create_superuser("ann")
+    with django_capture_on_commit_callbacks(execute=True):
+        action, ref = prepared(name, by=Actor(user=ann, source="pages", address="10.0.0.7"))
+        before = OperatorAction.objects.count()
+        action.execute()
+
+    assert OperatorAction.objects.count() == before + 1
+    row = OperatorAction.objects.order_by("id").last()
+    assert row is not None
+    assert (row.action, row.actor, row.reason, row.workflow_id) == (name, ann, "why", ref)
+    assert (row.source, row.address, row.forced) == ("pages", "10.0.0.7", name in ("terminate", "delete"))
+    assert row.details.get("seq") == DONE[name][1].get("seq")
+    assert "secret" not in str(row.details)
+    (told,) = [one for one in heard if one["action"] == name and one["actor"] == ann]
+    assert (told["workflow_id"], told["reason"]) == (ref, "why")
+    assert str(action.answer).endswith(".")
+
+
+@pytest.mark.parametrize("name", sorted(set(DONE) - {"cancel", "retry_activity"}))
+def test_of_two_operators_one_wins_and_the_other_reads_why(name: str) -> None:
+    one, _ = prepared(name)
+    other = type(one)(one.target, reason="me too", **({} if one.seq is None else {"seq": one.seq}), **one.given)
+    one.execute()
+    rows = OperatorAction.objects.count()
+
+    with pytest.raises((errors.ActionNotPossible, errors.WorkflowClosed, errors.WorkflowNotFound)) as caught:
+        other.execute()
+    assert OperatorAction.objects.count() == rows
+    assert len(str(caught.value)) > 20
+
+
+def test_buttons_of_a_run_say_why_they_are_grey() -> None:
+    row = Instance.objects.get()
+
+    assert {name: cls.why_not(row) for name, cls in STEERING.items() if cls.why_not(row)} == {
+        "complete_activity": "no activity is under way",
+        "delete": "the run is open: cancel or terminate it first",
+        "fail_activity": "no activity is under way",
+        "retry_activity": "no failing activity to retry",
+        "skip_timer": "no timer is running",
+        "unpause": "the run is not paused",
+    }
+
+
+def test_a_row_that_a_page_has_read_needs_no_query(django_assert_num_queries: Any) -> None:
+    _, ref = prepared("retry_activity")
+    task = ActivityTask.objects.get(workflow_id=ref)
+    with django_assert_num_queries(0):
+        assert RetryActivity.why_not_task(task) is None
+        task.owner = 7
+        assert RetryActivity.why_not_task(task) == "it is being tried just now"
+        assert CompleteActivity.why_not_task(task) is None
+
+
+def test_the_answer_says_that_a_paused_run_hears_of_its_cancelling_later() -> None:
+    Pause(target()).execute()
+    action = Cancel(target())
+    action.execute()
+
+    assert str(action.answer) == "The run is asked to end. It is paused, so it hears of it when it is unpaused."
+    assert Message.objects.filter(kind="cancel").count() == 1
+
+
+def test_an_update_of_a_paused_run_is_refused_without_a_worker(basket: Any) -> None:
+    basket.pause("bank holiday")
+
+    for mode in ("auto", "worker"):
+        with pytest.raises(errors.RunPaused, match="is paused: update 'add' refused"):
+            basket.update("add", 1, mode=mode)
+    assert not Message.objects.exists()
+    basket.signal("note", 1)
+    drain()
+    assert Message.objects.filter(kind="signal", settled=False).count() == 1
+    assert Chain.objects.get().due_at is None
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wrong"),
+    [
+        ("pause", {}, {}),
+        ("unpause", {}, {}),
+        ("retry_activity", {"seq": 1, "input": [7]}, {"seq": 9, "input": "seven"}),
+        ("complete_activity", {"seq": 1, "result": 7}, {"seq": 9, "result": "seven"}),
+        ("fail_activity", {"seq": 1, "message": "no", "type": "Stolen"}, {"seq": 9, "message": 7, "type": 7}),
+        ("skip_timer", {"seq": 2}, {"seq": 9}),
+        ("delete", {}, {}),
+    ],
+)
+def test_a_handle_uses_all_that_it_is_given(name: str, given: dict[str, Any], wrong: dict[str, Any]) -> None:
+    call = getattr(Row(None, print, DONE[name][0]).ready(), name)
+    for key, value in wrong.items():
+        with pytest.raises((errors.PayloadError, errors.ActionNotPossible)):
+            call(**{**given, key: value})
+    with pytest.raises(errors.ActionNotPermitted):
+        call(**given, by=get_user_model().objects.create_user("eve"))
+    call(**given, reason="because", by=get_user_model().objects.create_superuser("ann"))
+
+    row = OperatorAction.objects.filter(action=name).order_by("id").last()
+    assert row is not None
+    assert (row.reason, row.actor_name) == ("because", "ann")
+
+
+def test_whoever_sets_a_paused_run_due_does_not_wake_it(basket: Any) -> None:
+    """As those do who take over from a worker that died."""
+    basket.pause()
+    Chain.objects.update(due_at=timezone.now())
+    drain()
+
+    assert Chain.objects.get().due_at is None
+    assert basket.history() == []
+    basket.unpause()
+    drain()
+    assert [event.kind for event in basket.history()][0] == "WorkflowStarted"
+
+
+def test_a_run_that_is_moved_to_another_version_stays_paused() -> None:
+    moving = Row(None, print, "moving").ready()
+    moving.pause("wait")
+    assert Move(find(moving.id, storage=storage()), version=2).execute().moves
+
+    assert (moving.describe().version, moving.describe().paused["reason"]) == (2, "wait")
+    drain()
+    assert moving.describe().status == "pending"
+    moving.unpause()
+    drain()
+    assert (moving.describe().status, moving.describe().paused) == ("waiting", None)
 
 
 class Repaint(Steering[None]):

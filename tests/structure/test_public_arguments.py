@@ -124,8 +124,12 @@ UNREAD: dict[str, list[str]] = {
     "access.py": ["narrow:user", "startable:user", "mask:user", "mask:run"],  # for hosts to override
     "actions/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
     "actions/taking_up.py": ["why_not:seq"],
+    "actions/delete.py": ["why_not:seq"],
+    "actions/on_activity.py": ["why_not_task:task"],
     "actions/steering.py": ["why_not:seq"],  # what is done to an activity or a timer reads it
-    "authoring/activity.py": ["prepared:source", "outgoing:args", "outgoing:source"],  # steps of graphs read them
+    "authoring/activity.py": [  # steps of graphs read them
+        *("prepared:source", "outgoing:args", "outgoing:source", "by_hand:args", "by_hand:source", "edited:args"),
+    ],
     "authoring/facade.py": ["__set_name__:owner", "__get__:instance"],
     "authoring/workflow.py": [  # classes of processes read them
         *("_cut_off_notes:status", "_cut_off_notes:started_at", "_cut_off_notes:ended_at"),

@@ -15,7 +15,19 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from temporalex_django import Approval, Done, GraphWorkflow, Unique, VersionedWorkflow, WorkflowHandle
+from temporalex_django import (
+    Approval,
+    Done,
+    GraphWorkflow,
+    Ok,
+    RetryPolicy,
+    Unique,
+    VersionedWorkflow,
+    Workflow,
+    WorkflowHandle,
+    activity,
+)
+from temporalex_django import api as api_
 from temporalex_django.access import AccessPolicy
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
 from tests.support.client_flows import Basket, drain
@@ -33,6 +45,21 @@ class Tenants(AccessPolicy):
 
     def narrow(self, user: Any, runs: QuerySet[Instance]) -> QuerySet[Instance]:
         return runs.filter(workflow_id__startswith=user.username.partition("-")[0])
+
+
+@activity(name="matrix.refused", retry=RetryPolicy(initial_interval=3600.0))
+def refused(amount: int) -> int:
+    raise ConnectionError("refused")
+
+
+class Errand(Workflow):
+    """Has an activity that fails (number 1), and a timer (number 2)."""
+
+    name = "test.MatrixErrand"
+    unique = Unique(key="rederrand")
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api_.parallel([refused(5), api_.sleep(3600)]))
 
 
 decision = Approval(key="decision")
@@ -88,12 +115,20 @@ def _acted() -> WorkflowHandle[Any]:
     return basket
 
 
+def _paused() -> WorkflowHandle[Any]:
+    basket = Basket.start(id="red-1")
+    basket.pause()
+    return basket
+
+
 #: What a row may be about: a run of the tenant *red*.
 RUNS: dict[str, Callable[[], WorkflowHandle[Any]]] = {
     "basket": _basket,
     "ended": _ended,
     "updated": _updated,
     "acted": _acted,
+    "paused": _paused,
+    "errand": lambda: Errand.start(value="1"),
     "graph": lambda: Choice.start("1"),
     "moving": lambda: Moving.start("1"),
 }

@@ -166,6 +166,18 @@ class MemoryTasks(MemoryTables):
             for task in map(self.open_tasks.__getitem__, numbers)
         ]
 
+    def task_of(self, run_id: UUID, seq: int) -> TaskState | None:
+        if (number := self._tasks_of[run_id].get(seq)) is None:
+            return None
+        task = self.open_tasks[number]
+        return _copy(replace(task, attempt=task.attempt + (task.atomic and task.owner is None)))
+
+    def edit_task(self, task: TaskState) -> None:
+        kept = self._fenced(*task.fence)
+        if kept is not None and kept.owner is None:
+            call: dict[str, Any] = {"args": copied(list(task.args)), "kwargs": copied(dict(task.kwargs))}
+            self.open_tasks[task.id] = replace(kept, options=copied(dict(task.options)), **call)
+
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         valid = set()
         for key, details in beats.items():

@@ -69,6 +69,12 @@ class MemoryRunStorage(MemoryWrites):
         wanted = [run for run in found if run.queue in queues and not self.is_deferred(run.chain_id)]
         return [replace(run) for run in wanted[:limit]]
 
+    def hold(self, chain: UUID, *, wait: float) -> RunState | None:
+        """Nobody else is there to wait for."""
+        del wait
+        state = self.chains.get(chain)
+        return None if state is None else replace(state)
+
     def defer(self, chains: Iterable[UUID], *, seconds: float) -> None:
         for chain_id in chains:
             self._deferred.pop(chain_id, None)

@@ -30,6 +30,7 @@ class MemoryRun:
     waiting_for: list[str] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
     blocked: dict[str, Any] | None = None
+    paused: dict[str, Any] | None = None
     started_at: datetime | None = None
     closed_at: datetime | None = None
     closing: dict[str, Any] | None = None
@@ -91,6 +92,19 @@ class MemoryTables:
             attributes = copied(event.attributes)
             history.append(HistoryEvent(event.number, event.activation, event.kind, event.at, attributes))
 
+    def forget(self, chain_id: UUID) -> None:
+        """A chain, with its runs and messages."""
+        for run_id in self.run_ids.get(chain_id, ()):
+            workflow_id = self.runs[run_id].facts.workflow_id
+            self._chains_of[workflow_id] = tuple(one for one in self._chains_of[workflow_id] if one != chain_id)
+            self.runs.discard(run_id)
+            self._chain_of_run.discard(run_id)
+        for number in [number for number, kept in self.messages.items() if kept.chain_id == chain_id]:
+            self._inboxes[chain_id].discard(number)
+            self.messages.discard(number)
+        for table in (self.run_ids, self.chains, self._fresh, self._open_keys):
+            table.discard(chain_id)
+
     # -- which run an id means ----------------------------------------------------------------------------------------
 
     def chain_of(self, ref: str, *, workflow: str | None = None) -> UUID | None:
@@ -139,6 +153,10 @@ class MemoryTables:
         if request_id is not None:
             self._kept[chain_id][request_id] = number
         return number
+
+    def has_message(self, chain_id: UUID, request_id: str) -> bool:
+        """Whether a message of that id ever came."""
+        return request_id in self._kept[chain_id]
 
     def _ring(self, chain_id: UUID, number: int) -> None:
         if chain_id not in self._fresh:

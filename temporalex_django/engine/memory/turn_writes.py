@@ -120,7 +120,9 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         inbox, ids = self._inboxes[chain_id], self._kept[chain_id]
         for number in write.consumed:
             inbox.discard(number)
-            self.messages.discard(number)
+            gone = self.messages.discard(number)
+            if gone is not None and gone.message.request_id is not None:
+                ids.discard(gone.message.request_id)
         for number in write.parked:
             self._change(number, fresh=False)
         for number, outcome in write.settled.items():

@@ -11,7 +11,9 @@ from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity, Options, Source
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import payloads
-from temporalex_django.errors import ActivityNotFound
+from temporalex_django.core.copying import copied
+from temporalex_django.core.results import Event
+from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.graph.context import Context
 from temporalex_django.graph.durable.late import Late
 from temporalex_django.graph.progress import encoded
@@ -53,6 +55,25 @@ class StepActivity(Activity[Any, Any]):
         """What the step gave, for the history, or why it may not give it."""
         step = self._step(args[0], source.workflow(args[2]))
         return encoded(name_of(step), events_of(step), value)
+
+    def by_hand(self, result: Any, args: Sequence[Any], source: Source) -> Any:
+        """``{"event": name, "data": …}``, of the events that the step declares. Raises ``PayloadError``."""
+        if (
+            not isinstance(result, dict)
+            or not isinstance(result.get("event"), str)
+            or result.keys() - {"event", "data"}
+        ):
+            raise PayloadError(f'the result of step {args[0]} is {{"event": name, "data": ...}}')
+        found: dict[str, Any] = self.outgoing(Event(result["event"], result.get("data")), args, source)
+        if "wrong" in found:
+            raise PayloadError(found["wrong"])
+        return found
+
+    def edited(self, given: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Its config. Raises ``PayloadError``."""
+        key, _, version = args
+        payloads.fit(copied(given), _config_type(self.step_class), what=f"the config of step {key}")
+        return [key, given, version], {}
 
     def _step(self, key: str, workflow: Any) -> StepRef:
         graph = getattr(workflow, "_graph", None)

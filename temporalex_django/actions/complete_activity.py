@@ -1,0 +1,39 @@
+"""End an activity with a result, by hand."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.on_activity import OnActivity
+from temporalex_django.actions.steering import Input
+from temporalex_django.conf import get_settings
+from temporalex_django.db.graph_instances import TaskSource
+from temporalex_django.engine.by_hand import completed
+
+
+class CompleteActivity(OnActivity):
+    """An ordinary ``ActivityCompleted`` with ``by``. What an attempt that is under way comes to changes nothing.
+
+    Raises ``PayloadError`` for a result that does not fit the annotation of the activity; of a step of a graph it is
+    ``{"event": name, "data": …}``. In the caller's transaction; locks the chain: see ``Steering.held``.
+    """
+
+    name: ClassVar[str] = "complete_activity"
+    label: ClassVar[Promise] = _("Complete by hand")
+    effect: ClassVar[Promise] = _(
+        "The run goes on as if the activity had given this result. An attempt that is under way comes too late."
+    )
+    done: ClassVar[Promise] = _("The activity is completed.")
+    destructive: ClassVar[bool] = True
+    inputs: ClassVar[tuple[Input, ...]] = (Input(name="result", kind=object, label=_("Result")),)
+
+    def perform(self) -> None:
+        with self.storage.transaction():
+            run = self.held()
+            task = self.of_run(run)
+            result = self.code(task).by_hand(self.given.get("result"), task.args, TaskSource(task))
+            limit = get_settings().MAX_PAYLOAD_BYTES
+            self.finish(completed(task, result, by=self.by.sender, limit=limit), run)

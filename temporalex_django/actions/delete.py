@@ -1,0 +1,44 @@
+"""Delete a closed run."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.steering import Steering
+from temporalex_django.db.retention import delete_chain
+from temporalex_django.models import Chain, Instance
+
+
+class Delete(Steering[None]):
+    """All runs of its chain go, with histories, activities and messages; the audit stays. Always audited.
+
+    In the caller's transaction; locks the chain: see ``Steering.held``.
+    """
+
+    name: ClassVar[str] = "delete"
+    permission: ClassVar[str] = "delete_instance"
+    forced: ClassVar[bool] = True
+    label: ClassVar[Promise] = _("Delete")
+    effect: ClassVar[Promise] = _(
+        "The run is deleted for good, with all earlier and later runs of its chain, their histories and messages. "
+        "The audit stays."
+    )
+    done: ClassVar[Promise] = _("The run is deleted.")
+    destructive: ClassVar[bool] = True
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        del seq
+        chains = Chain.objects.using(run._state.db)  # noqa: SLF001 - Django documents it
+        if run.is_open or not chains.filter(pk=run.chain_id, closed=True).exists():
+            return str(_("the run is open: cancel or terminate it first"))
+        return None
+
+    def perform(self) -> None:
+        with self.storage.transaction():
+            self.held()
+            self.tell(self.target.subject, reason=self.reason)
+            delete_chain(self.target.chain_id, storage=self.storage)

@@ -1,0 +1,37 @@
+"""End an activity as failed, by hand."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.on_activity import OnActivity
+from temporalex_django.actions.steering import Input
+from temporalex_django.engine.by_hand import failed
+
+
+class FailActivity(OnActivity):
+    """An ordinary ``ActivityFailed`` with ``by``, whatever its retries. What an attempt comes to changes nothing.
+
+    In the caller's transaction; locks the chain: see ``Steering.held``.
+    """
+
+    name: ClassVar[str] = "fail_activity"
+    label: ClassVar[Promise] = _("Fail by hand")
+    effect: ClassVar[Promise] = _(
+        "The activity fails for good, and the run sees this error. An attempt that is under way comes too late."
+    )
+    done: ClassVar[Promise] = _("The activity has failed.")
+    destructive: ClassVar[bool] = True
+    inputs: ClassVar[tuple[Input, ...]] = (
+        Input(name="message", kind=str, label=_("Message"), required=True),
+        Input(name="type", kind=str, label=_("Type of the error"), help=_("FailedByHand, if nothing is said.")),
+    )
+
+    def perform(self) -> None:
+        with self.storage.transaction():
+            run = self.held()
+            kind, message = self.given.get("type") or "FailedByHand", self.given["message"]
+            self.finish(failed(self.of_run(run), type=kind, message=message, by=self.by.sender), run)

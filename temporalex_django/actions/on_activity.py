@@ -1,0 +1,72 @@
+"""What is done to one activity of a run."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.steering import Steering
+from temporalex_django.authoring import activity
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.engine.storage import RunState, TaskResult, TaskState
+from temporalex_django.errors import ActivityNotFound
+from temporalex_django.models import ActivityTask, Instance
+
+
+class OnActivity(Steering[None]):
+    """Base of these. ``seq`` is the number of the command that scheduled the activity."""
+
+    permission: ClassVar[str] = "retry_activity"
+    of: ClassVar[Literal["run", "activity", "timer"]] = "activity"
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        if why := cls.why_not_open(run):
+            return why
+        tasks = ActivityTask.objects.using(run._state.db).filter(run_id=run.pk)  # noqa: SLF001 - Django documents it
+        if seq is None:
+            whys = [cls.why_not_task(task) for task in tasks.defer("call", "heartbeat")]
+            return str(cls.none()) if all(whys) else None
+        task = tasks.filter(seq=seq).first()
+        if task is None:
+            return str(_("no activity of that number is under way: it has ended, or was cancelled"))
+        return cls.why_not_task(task)
+
+    @classmethod
+    def why_not_task(cls, task: ActivityTask) -> str | None:
+        """The same of a row of an open run, for a page that has read it. No query."""
+        del task
+        return None
+
+    @classmethod
+    def none(cls) -> Any:
+        """Why it can be done to none of them."""
+        return _("no activity is under way")
+
+    # -- what subclasses use -------------------------------------------------------------------------------------------
+
+    def of_run(self, run: RunState) -> TaskState:
+        """The activity, of a locked run."""
+        assert self.seq is not None
+        task = self.storage.task_of(run.run_id, self.seq)
+        if task is None:
+            self.refuse(_("it has ended meanwhile"), closed=False)
+            raise AssertionError("unreachable")
+        return task
+
+    def code(self, task: TaskState) -> Activity[Any, Any]:
+        """Its code, which says what it takes and gives."""
+        try:
+            return activity.find(task.activity)
+        except ActivityNotFound:
+            self.refuse(_("this process lacks the code of it, and cannot check what is given"), closed=False)
+            raise
+
+    def finish(self, result: TaskResult, run: RunState) -> None:
+        """Store what becomes of it, unless its worker was quicker, and tell."""
+        if not self.storage.finish_tasks([result]):
+            self.refuse(_("its worker was quicker: it has ended meanwhile, or is being tried"), closed=False)
+        self.tell(self.target.subject, reason=self.reason, seq=self.seq, activity=result.task.activity)
+        ring_on_commit(alias=self.storage.alias, queues=sorted({run.queue, result.task.queue}))

@@ -1,0 +1,56 @@
+"""Try a failed activity again now."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.on_activity import OnActivity
+from temporalex_django.actions.steering import Input
+from temporalex_django.engine.by_hand import edited, retried, tried_again
+from temporalex_django.models import ActivityTask
+
+
+class RetryActivity(OnActivity):
+    """It is due at once, and not at its back-off; with ``input`` it is tried with that, under a new idempotency key.
+
+    The end of an activity with an edited input says so in the history. Attempts stay counted. Raises ``PayloadError``
+    for an input that does not fit. In the caller's transaction; locks the chain: see ``Steering.held``.
+    """
+
+    name: ClassVar[str] = "retry_activity"
+    label: ClassVar[Promise] = _("Retry now")
+    effect: ClassVar[Promise] = _("The activity is tried again at once, and not when its next try is due.")
+    done: ClassVar[Promise] = _("The activity is due.")
+    inputs: ClassVar[tuple[Input, ...]] = (
+        Input(
+            name="input",
+            kind=object,
+            label=_("Another input"),
+            help=_("A list of arguments, or an object of them by name. Left out, it is tried with what it has."),
+        ),
+    )
+
+    @classmethod
+    def why_not_task(cls, task: ActivityTask) -> str | None:
+        if task.owner is not None:
+            return str(_("it is being tried just now"))
+        return None if task.attempt else str(_("it has not been tried yet"))
+
+    @classmethod
+    def none(cls) -> Any:
+        return _("no failing activity to retry")
+
+    def perform(self) -> None:
+        with self.storage.transaction():
+            run = self.held()
+            task = self.of_run(run)
+            if "input" in self.given:
+                task = edited(task, *self.code(task).edited(self.given["input"], task.args), by=self.by.sender)
+                self.storage.edit_task(task)
+            now = self.storage.now()
+            self.finish(retried(task, now=now), run)
+            if task.atomic:
+                self.storage.write([tried_again(run, now=now)])

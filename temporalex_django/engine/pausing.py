@@ -1,0 +1,28 @@
+"""A run that somebody paused: a mark beside its status. Pure.
+
+A paused run is not due, so no claim looks at it: messages and results queue, timers and deadlines wait. Whoever claims
+it all the same, for a message, parks that (``Advance.parked``).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from temporalex_django.core.senders import Sender
+from temporalex_django.engine.shapes import Paused
+from temporalex_django.engine.storage import RunState, RunWrite
+
+
+def paused(run: RunState, *, reason: str, by: Sender | None, now: datetime) -> RunWrite:
+    """Put the mark on a locked run. ``by`` None: code."""
+    run.paused = True
+    run.due_at = None
+    mark: Paused = {"since": now.isoformat(), "reason": reason, "by": None if by is None else by.as_dict()}
+    return RunWrite(run=run, instance={"paused": mark})
+
+
+def unpaused(run: RunState, *, now: datetime) -> RunWrite:
+    """Take it off: the run is due, and finds all that came meanwhile."""
+    run.paused = False
+    run.due_at = now
+    return RunWrite(run=run, instance={"paused": None})

@@ -1,0 +1,103 @@
+"""What operators do to runs in memory: ``actions`` without Django."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import UUID
+
+from temporalex_django.authoring import activity
+from temporalex_django.authoring.people import Person, require_permission, sender
+from temporalex_django.core.payloads import plain, text
+from temporalex_django.engine import by_hand, pausing
+from temporalex_django.engine.storage import RunState, TaskResult, TaskState
+from temporalex_django.errors import ActionNotPossible, WorkflowClosed
+from temporalex_django.testing.activities import EnvironmentSource
+
+if TYPE_CHECKING:
+    from temporalex_django.testing.memory import WorkflowEnvironment
+
+#: Permissions that are not called ``retry_activity``.
+_PERMISSIONS = {"pause": "pause_instance", "unpause": "pause_instance", "delete": "delete_instance"}
+
+
+class OperatorInMemory:
+    """One chain, and somebody who does something to it. ``do`` raises what the action of that name raises."""
+
+    def __init__(self, env: WorkflowEnvironment, chain_id: UUID, by: Person | None) -> None:
+        self.env, self.storage = env, env.storage
+        self.chain_id = chain_id
+        self.person = by
+        self.by = sender(by)
+
+    def do(self, name: str, *, reason: str = "", **given: Any) -> None:
+        """One of the methods below, which are called as the actions are."""
+        require_permission(self.person, _PERMISSIONS.get(name, "retry_activity"), what=f"do {name}")
+        self.name = name
+        self.reason = text(reason, what="the reason")
+        run = self.storage.hold(self.chain_id, wait=0)
+        assert run is not None
+        if run.closed and name != "delete":
+            raise WorkflowClosed(self._refused("the run is closed already"))
+        with self.storage.transaction():
+            getattr(self, name)(run, **given)
+
+    def pause(self, run: RunState) -> None:
+        if run.paused:
+            self._refuse("the run is paused already")
+        self.storage.write([pausing.paused(run, reason=self.reason, by=self.by, now=self.env.clock)])
+
+    def unpause(self, run: RunState) -> None:
+        if not run.paused:
+            self._refuse("the run is not paused")
+        self.storage.write([pausing.unpaused(run, now=self.env.clock)])
+
+    def retry_activity(self, run: RunState, *, seq: int, **given: Any) -> None:
+        task = self._task(run, seq)
+        if task.owner is not None:
+            self._refuse("it is being tried just now")
+        if not task.fence[1]:
+            self._refuse("it has not been tried yet")
+        if "input" in given:
+            input_ = plain(given["input"], what="the input 'input'")
+            task = by_hand.edited(task, *activity.find(task.activity).edited(input_, task.args), by=self.by)
+            self.storage.edit_task(task)
+        self._finish(by_hand.retried(task, now=self.env.clock))
+
+    def complete_activity(self, run: RunState, *, seq: int, result: Any) -> None:
+        task = self._task(run, seq)
+        given = plain(result, what="the input 'result'")
+        value = activity.find(task.activity).by_hand(given, task.args, EnvironmentSource(self.env, task))
+        self._finish(by_hand.completed(task, value, by=self.by))
+
+    def fail_activity(self, run: RunState, *, seq: int, message: str, type: str) -> None:
+        message, kind = text(message, what="the input 'message'"), text(type, what="the input 'type'")
+        self._finish(by_hand.failed(self._task(run, seq), type=kind, message=message, by=self.by))
+
+    def skip_timer(self, run: RunState, *, seq: int) -> None:
+        timers = by_hand.pending_timers((e.kind, e.attributes) for e in self.storage.runs[run.run_id].events)
+        if seq not in timers:
+            self._refuse("no timer of that number is running: it has fired, or was cancelled")
+        if self.storage.has_message(self.chain_id, by_hand.skip_id(run.run_id, seq)):
+            self._refuse("somebody has let it fire already")
+        self.storage.write([by_hand.skipped(run, seq, by=self.by)])
+
+    def delete(self, run: RunState) -> None:
+        if not run.closed:
+            self._refuse("the run is open: cancel or terminate it first")
+        self.storage.forget(self.chain_id)
+
+    def _task(self, run: RunState, seq: int) -> TaskState:
+        task = self.storage.task_of(run.run_id, seq)
+        if task is None:
+            self._refuse("no activity of that number is under way: it has ended, or was cancelled")
+        return task
+
+    def _finish(self, result: TaskResult) -> None:
+        self.storage.finish_tasks([result])
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise ActionNotPossible(self._refused(why))
+
+    def _refused(self, why: str) -> str:
+        facts = self.storage.current(self.chain_id).facts
+        return f"{self.name} of {facts.workflow} {facts.workflow_id} refused: {why}"

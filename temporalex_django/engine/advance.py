@@ -80,7 +80,7 @@ class Advance:
     def parked(self) -> RunWrite:
         """The run is blocked or paused and not due: its messages wait without waking anybody.
 
-        Of a paused one updates and resumes are refused: whoever sent them waits for an answer.
+        Of a paused one updates and requests are refused: whoever sent them waits for an answer.
         """
         for message in self.messages:
             if self.run.paused and message.kind in ("update", REQUEST):

@@ -44,6 +44,7 @@ nitpicky = True
 suppress_warnings = ["ref.python"]  # a graph's Instance and the table's: a link goes to one of them
 #: What is not ours, and type variables.
 nitpick_ignore_regex = [
+    ("py:class", r"(datetime|timedelta)"),
     ("py:.*", r"(collections|datetime|uuid|django|typing|contextlib|logging|enum)\..*"),
     ("py:.*", r"([\w.]+\.)?(T|T_co|R|A|P|C|Result_co)"),
     # Overloads are shown as they are written: names that are not looked up, and halves of what has a comma.

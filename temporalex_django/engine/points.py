@@ -147,7 +147,7 @@ def _edits(edited: Any, point: Prefix, *, editable: bool) -> dict[int, dict[str,
             )
         if not editable:
             raise ActionNotPossible(
-                f"activity {number} is a step: it takes its input from the graph, which cannot be edited"
+                f"activity {number} is a step: it takes its input from the steps before it, and cannot be edited"
             )
         call = {"args": given, "kwargs": {}} if isinstance(given, list) else given
         if (

@@ -90,10 +90,8 @@ def _of_class(name: str, cls: type, found: dict[str, list[str]], *, made: bool =
             continue
         if member.startswith("a") and callable(getattr(cls, member[1:], None)):
             continue
-        if fn.__qualname__.startswith("Startable._") or member in _HOOKS:
-            parameters = [] if member in _HOOKS else _of_function(fn)
-        else:
-            parameters = _of_function(fn)
+        hook = member in _HOOKS and not name.endswith("Handle")  # users call all that a handle has
+        parameters = [] if hook else _of_function(fn)
         if parameters and not _inherited(name, cls, member):
             found[f"{name}.{member}"] = parameters
 

@@ -11,7 +11,7 @@ import pytest
 from temporalex_django import errors
 from temporalex_django.core import names, payloads
 from temporalex_django.core.copying import copied
-from temporalex_django.core.history.tracing import _frames, _is_users
+from temporalex_django.core.history.tracing import _frames, is_users
 
 
 class TestCodec:
@@ -144,6 +144,6 @@ def test_lines_are_the_users_unless_they_are_ours_or_the_interpreters():
     done = here()
     list(done)
     assert list(_frames(done)) == []
-    assert _is_users(here.__code__)
-    assert not _is_users(compile("1", "<string>", "exec"))
-    assert not _is_users(payloads.plain.__code__) and not _is_users(dataclasses.replace.__code__)
+    assert is_users(here.__code__)
+    assert not is_users(compile("1", "<string>", "exec"))
+    assert not is_users(payloads.plain.__code__) and not is_users(dataclasses.replace.__code__)

@@ -191,8 +191,8 @@ class Reading:
         if not mark or not run.is_open:
             return None
         code = str(mark.get("code", ""))
-        # what an exception says may quote a payload; of the two others we have made the words ourselves
-        ours = code in ("nondeterminism", "crash")
+        # what an exception says may quote a payload; of a crash we have made the words ourselves
+        ours = code == "crash"
         others = 0
         if self.whole:
             same = Instance.objects.using(self.alias).filter(workflow=run.workflow, blocked__isnull=False)
@@ -245,7 +245,7 @@ class Reading:
         where = titles.of_step(code, str(step)) if step else titles.of_activity(str(activity)) if activity else ""
         return EndNow(
             who=ended.who,
-            reason=ended.reason or (str(closing.get("reason") or "") if run.status != "failed" else ""),
+            reason=ended.reason or (str(closing.get("reason") or "") if run.status != "failed" and view.open else ""),
             error=_error(closing, view) if run.status == "failed" else "",
             at=where,
             attempts=int(closing.get("attempts") or 0),

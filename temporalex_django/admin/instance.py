@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.access import VIEW, policy, runs_for, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.describe import live_workers
+from temporalex_django.actions.summary import Reading, summary_of
 from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.filters import (
     QueueFilter,
@@ -40,35 +40,32 @@ from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
 from temporalex_django.admin.steering import SteeringPage, activity_tools, tools
-from temporalex_django.models import Instance, Status
+from temporalex_django.models import Instance
+from temporalex_django.present.sentences import Summary
 
-_UNREAD = ("args", "carried_messages", "published", "closing", "seed", "accepts", "metadata", "search_attributes")
-_SHOWN = "shown_blocked"  # what of its error the user sees
+_UNREAD = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
+_SAID = "said"  # of a run in the list, if it is open
 
 
 class InstanceChangeList(ChangeList):
-    """Reads once which workers are alive, for the runs of the page that none has taken yet."""
+    """Says where the open runs of the page stand: two statements for all of them, however many."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
-        return super().get_queryset(request, *args, **kwargs).defer(*_UNREAD)
+        return super().get_queryset(request, *args, **kwargs).defer(*_UNREAD).select_related("chain")
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        for run in self.result_list:
-            if run.blocked:
-                setattr(run, _SHOWN, view_of(user_of(request), run).blocked(run.blocked))
-        pending = [run for run in self.result_list if run.status == Status.PENDING and not run.blocked]
-        if pending:
-            workers = live_workers(alias=self.queryset.db)
-            for run in pending:
-                run.without_worker = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+        open_ones = [run for run in self.result_list if run.is_open]
+        reading = Reading(open_ones)
+        for run in open_ones:
+            setattr(run, _SAID, reading.summary(run, view_of(user_of(request), run)))
 
 
 @admin.register(Instance)
 class InstanceAdmin(ReadOnlyAdmin[Instance]):
     """The page of a run holds its history, messages and activities, and what can be done to it."""
 
-    list_display = ("run", "standing", "waits_for", "created", "took")
+    list_display = ("run", "standing", "stands", "created", "took")
     list_filter = (StandingFilter, "status", WaitsFilter, WorkflowFilter, VersionFilter, StartedFilter, QueueFilter)
     list_select_related = False
     search_fields = ("workflow_id__startswith",)
@@ -110,14 +107,12 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def standing(self, run: Instance) -> SafeString:
         return status_badge(run.status, blocked=bool(run.blocked))
 
-    @admin.display(description=_("waits for"))
-    def waits_for(self, run: Instance) -> SafeString | str:
-        if run.blocked:
-            shown = getattr(run, _SHOWN, None) or {}
-            return format_html('<span class="tx-problem">{}</span>', shortened(str(shown.get("error") or "")))
-        if missing := getattr(run, "without_worker", None):
-            return format_html('<span class="tx-problem">{}</span>', missing)
-        return shortened(", ".join(run.waiting_for or [])) or "–"
+    @admin.display(description=_("where it stands"))
+    def stands(self, run: Instance) -> SafeString | str:
+        said: Summary | None = getattr(run, _SAID, None)
+        if said is None:
+            return "–"
+        return format_html('<span class="tx-problem">{}</span>', said.short) if said.trouble else said.short
 
     @admin.display(description=_("created"), ordering="id")
     def created(self, run: Instance) -> SafeString:
@@ -176,9 +171,11 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         self.require_view(request, run)
         if request.method not in ("GET", "HEAD"):
             raise PermissionDenied
-        if view_of(user_of(request), run).open:
-            audit.read(actor_of(request), run)
         user, doing = user_of(request), partial(self.address_of, run, "do")
+        view = view_of(user, run)
+        if view.open:
+            audit.read(actor_of(request), run)
+        taken = self._panels(request, run)
         context = {
             **self.admin_site.each_context(request),
             "title": run.workflow_id,
@@ -194,11 +191,12 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 run,
                 page=request.GET.get("p", ""),
                 alias=storage().alias,
-                view=view_of(user, run),
+                view=view,
                 there=self.get_queryset(request),
                 tools=lambda task: activity_tools(run, task.seq, user=user, address=doing),
             ),
-            "panels": self._panels(request, run),
+            "panels": taken,
+            "said": summary_of(run, view=view, may_decide=any(panel.decides for panel in taken)),
             "tools": tools(run, user, address=doing),
             "subject_address": self._subject_address(request, run),
             "parent_address": self._parent_address(run),

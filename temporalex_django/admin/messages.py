@@ -35,6 +35,11 @@ class MessagePanel:
     form: PayloadForm | None
     why_not: str | None
 
+    @property
+    def decides(self) -> bool:
+        """Whether it is an event of a step that whoever looks may send."""
+        return self.message.kind == "resume" and self.why_not is None
+
 
 def panels(run: Instance, user: Person, *, address: str) -> list[MessagePanel]:
     """Of all messages that it takes. Reads nothing; ``address`` is that of the page that posts them."""

@@ -44,7 +44,7 @@ class ReadingViewSet(RunViewSet):
 
     @says(view("Runs, newest first", serializers.InstanceOut, *PAGES, several=True))
     def list(self, request: Request) -> Response:
-        """Two reads, at most three."""
+        """Two reads, at most four."""
         for name in self.filterset_class.base_filters:
             self._text(name)
         narrowed = self.filterset_class(data=request.query_params, queryset=self.get_queryset())

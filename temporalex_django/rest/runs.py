@@ -14,11 +14,13 @@ from rest_framework.response import Response
 from temporalex_django import errors
 from temporalex_django.access import runs_for, view_of
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.describe import describe, described, live_workers
+from temporalex_django.actions.describe import describe, described
+from temporalex_django.actions.summary import Reading, summary_of
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
 from temporalex_django.authoring.binding import Description
-from temporalex_django.models import Instance, Status
+from temporalex_django.models import Instance
+from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.tags import seen_in, tag_of
@@ -34,6 +36,7 @@ class Shown:
     run: Instance
     subject: dict[str, str] | None
     url: str
+    summary: dict[str, Any]
 
 
 class RunViewSet(ContractViewSet):
@@ -61,9 +64,13 @@ class RunViewSet(ContractViewSet):
     def _one(self, target: RunTarget, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
         """One run as it stands, with its ``ETag``."""
         run = self._row(target)
-        what = describe(target, storage=storage(), run=run, view=view_of(self._user, run))
-        body = serializers.InstanceDetail(self._shown(what, run)).data
-        return Response(body, status=status, headers={**(headers or {}), "ETag": tag_of(seen(run), body)})
+        view = view_of(self._user, run)
+        what = describe(target, storage=storage(), run=run, view=view)
+        said = summary_of(run, view=view)
+        body = serializers.InstanceDetail(self._shown(what, run, said, text=said.text)).data
+        # the sentence counts the seconds: a tag of it would change while nothing happens
+        tag = tag_of(seen(run), {name: shown for name, shown in body.items() if name != "summary"})
+        return Response(body, status=status, headers={**(headers or {}), "ETag": tag})
 
     def _matched(self, request: Request) -> list[Seen] | None:
         """As what the caller saw the run, by his ``If-Match``; None: he does not say, or does not mind."""
@@ -71,23 +78,28 @@ class RunViewSet(ContractViewSet):
         return None if given is None else seen_in(given)
 
     def _listed(self, runs: QuerySet[Instance]) -> list[Any]:
-        """A page of them, rendered. One read, one more where some are to begin yet."""
-        page: Sequence[Instance] = self.paginate_queryset(runs.defer(*_UNREAD)) or ()
-        pending = any(run.status == Status.PENDING for run in page)
-        workers = live_workers(alias=storage().alias) if pending else None
+        """A page of them, rendered. One read, and those of their sentences: at most three."""
+        page: Sequence[Instance] = self.paginate_queryset(runs.defer(*_UNREAD).select_related("chain")) or ()
+        reading = Reading(page)
         shown = []
         for run in page:
             waiting = list(run.waiting_for or [])
-            if workers is not None and run.status == Status.PENDING and not run.blocked:
-                missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
-                waiting += [missing] if missing else []
+            if missing := reading.missing(run):
+                waiting.append(missing)
             view = view_of(self._user, run)
-            shown.append(self._shown(described(run, waiting_for=waiting, view=view), run))
+            said = reading.summary(run, view)
+            shown.append(self._shown(described(run, waiting_for=waiting, view=view), run, said, text=said.short))
         return [*serializers.InstanceOut(shown, many=True).data]
 
-    def _shown(self, what: Description, run: Instance) -> Shown:
+    def _shown(self, what: Description, run: Instance, said: Summary, *, text: str) -> Shown:
         subject = None
         if run.subject_type_id is not None:
             kind = ContentType.objects.db_manager(storage().alias).get_for_id(run.subject_type_id)
             subject = {"type": f"{kind.app_label}.{kind.model}", "id": str(run.subject_id)}
-        return Shown(described=what, run=run, subject=subject, url=self._address("instance", id=what.run_id))
+        return Shown(
+            described=what,
+            run=run,
+            subject=subject,
+            url=self._address("instance", id=what.run_id),
+            summary={"state": said.state, "text": text, "trouble": said.trouble},
+        )

@@ -110,6 +110,17 @@ class SubjectOut(Base):
     id = serializers.CharField()
 
 
+class SummaryOut(Base):
+    """Where the run stands, in words for people, in lists at most 140 characters; ``state`` is for programs.
+
+    ``trouble``: somebody should look at it.
+    """
+
+    state = serializers.CharField()
+    text = serializers.CharField()
+    trouble = serializers.BooleanField()
+
+
 class InstanceOut(Base):
     """A run in lists and alone: the fields of ``describe()`` and what the row says beside."""
 
@@ -118,6 +129,7 @@ class InstanceOut(Base):
     workflow = serializers.CharField(source="described.workflow")
     version = serializers.IntegerField(source="described.version")
     status = serializers.ChoiceField(source="described.status", choices=Status.values)
+    summary = SummaryOut()
     blocked = serializers.JSONField(source="described.blocked", allow_null=True)
     waiting_for = serializers.ListField(source="described.waiting_for", child=serializers.CharField())
     accepts = AcceptsOut(source="described.accepts")

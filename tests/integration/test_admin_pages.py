@@ -57,6 +57,7 @@ def test_the_list_says_where_each_run_stands_and_what_it_waits_for(admin):
     drain()
     Instance.objects.filter(pk=waiting.run_id).update(blocked={"code": "nondeterminism", "error": "<b>parted</b>"})
     Orders.start({}, value="8")
+    Instance.objects.filter(status="pending").update(created_at=timezone.now() - timedelta(minutes=1))
 
     text = page(admin, RUNS)
 
@@ -70,7 +71,7 @@ def test_the_list_says_where_each_run_stands_and_what_it_waits_for(admin):
 def test_the_list_costs_the_same_however_long(admin, django_assert_num_queries):
     for i in range(3):
         Basket.start(id=f"b-{i}")
-    many = 5  # session, user, count, runs, workers
+    many = 6  # session, user, count, runs, their activities, workers
     with django_assert_num_queries(many):
         page(admin, RUNS)
     for i in range(20):
@@ -188,7 +189,7 @@ def test_the_history_comes_in_pages_and_the_last_one_first(admin, django_assert_
     )
 
     Chain.objects.update(length=length + 250)
-    with django_assert_max_num_queries(11):  # one of them notes who read it, once a minute
+    with django_assert_max_num_queries(12):  # one of them notes who read it, once a minute
         last = run_page(admin, handle)
 
     assert "page 3 of 3" in last

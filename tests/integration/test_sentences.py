@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client
 from django.utils import translation
+from rest_framework.test import APIClient
 
 from temporalex_django import (
     Approval,
@@ -360,3 +365,117 @@ def test_blocked_by_what_its_code_raises(env):
     )
     assert found.trouble
     assert "too deep" not in said(env, handle, view=View(payloads=False)).text
+
+
+# -- where people read them --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked_then(env, monkeypatch):
+    """The sentences are asked for at the time of the environment."""
+    monkeypatch.setattr("temporalex_django.actions.summary.timezone", SimpleNamespace(now=lambda: env.clock))
+
+
+@pytest.fixture
+def charging(env, asked_then):
+    """A run whose activity fails again and again; what is said of it needs the permission to see payloads."""
+    handle = env.start(SaysLittle, "charge")
+    env.advance(7 * 60)
+    return handle
+
+
+def _reader(*permissions: str):
+    user = get_user_model().objects.create_user("ann", is_staff=True)
+    names = ("view_instance", *permissions)
+    user.user_permissions.set(Permission.objects.filter(codename__in=names))
+    rest, pages = APIClient(), Client()
+    rest.force_authenticate(user)
+    pages.force_login(user)
+    return rest, pages
+
+
+def _rest(client, address=""):
+    response = client.get(f"/api/instances/{address}")
+    assert response.status_code == 200, response.content
+    return response.json()
+
+
+def _page(client, address=""):
+    response = client.get(f"/admin/temporalex_django/instance/{address}")
+    assert response.status_code == 200, response
+    return response.content.decode()
+
+
+def test_rest_says_it_of_one_run(charging):
+    found = _rest(_reader("view_payload")[0], f"{charging.run_id}/")["summary"]
+
+    assert found == {
+        "state": "failing",
+        "text": "Charge the card has failed 8 times since 00:00, last with ConnectionError: refused at 00:07. "
+        "Tries again at 00:08; gives up after 20 attempts.",
+        "trouble": True,
+    }
+
+
+def test_rest_says_it_of_each_run_of_a_list(env, charging, django_assert_num_queries):
+    done, cancelled = env.start(CollectsItems), env.start(SaysLittle, "cancel")
+    done.signal("checkout")
+    cancelled.cancel("customer called")
+    rest, _pages = _reader()
+    _rest(rest)  # the permissions are in the user now
+
+    with django_assert_num_queries(4):  # runs, activities, workers, ends
+        rows = {row["run_id"]: row["summary"] for row in _rest(rest)["results"]}
+
+    assert {run: said["state"] for run, said in rows.items()} == {
+        charging.run_id: "failing",
+        done.run_id: "completed",
+        cancelled.run_id: "cancelled",
+    }
+    assert all(len(said["text"]) <= 140 for said in rows.values())
+    failing = rows[charging.run_id]["text"]
+    assert failing.startswith("Charge the card has failed 8 times since ")
+    assert "refused" not in failing
+
+
+@pytest.mark.usefixtures("asked_then")
+def test_a_tag_does_not_follow_the_seconds_of_the_sentence(env):
+    handle = env.start(SaysLittle, "signal")
+    rest, _pages = _reader()
+    address = f"/api/instances/{handle.run_id}/"
+    before = rest.get(address)
+    env.clock += timedelta(hours=5)
+    after = rest.get(address)
+
+    assert before.json()["summary"]["text"] != after.json()["summary"]["text"]
+    assert before["ETag"] == after["ETag"]
+
+
+def test_the_page_of_a_run_says_it_first(charging):
+    text = _page(_reader("view_payload")[1], f"{charging.run_id}/change/")
+
+    said = text.index("Charge the card has failed 8 times since ")
+    assert said < text.index("failed in attempt")
+    assert "gives up after 20 attempts." in text
+
+
+def test_the_page_of_a_run_tells_who_may_decide(env):
+    handle = env.start(WriteOffs, value="7")
+    assert "You can decide." not in _page(_reader()[1], f"{handle.run_id}/change/")
+    root = Client()
+    root.force_login(get_user_model().objects.create_superuser("root"))
+    assert "You can decide." in _page(root, f"{handle.run_id}/change/")
+
+
+def test_the_list_of_the_admin_says_it_of_open_runs(env, charging, django_assert_num_queries):
+    for _ in range(3):
+        env.start(SaysLittle, "signal")
+    env.start(SaysLittle, "raises")
+    _rest_of, pages = _reader()
+    _page(pages)
+    with django_assert_num_queries(8):  # session, user, two of permissions, count, runs, activities, workers
+        text = _page(pages)
+
+    assert "Charge the card has failed 8 times since " in text
+    assert "refused" not in text
+    assert text.count("Waiting for paid in full since ") == 3

@@ -85,7 +85,7 @@ def test_one_cent_above_the_limit_a_clerk_decides(env: Environment, world: World
     handle.resume("approved", by=CLEO, data={"why": "a regular"})
 
     assert waiting(handle) == ["carrier"]
-    assert handle.instance().context.steps.review == {"by": "cleo", "why": "a regular"}
+    assert handle.instance().context.steps.review == {"by": "cleo", "by_key": "cleo", "why": "a regular"}
 
 
 def test_who_is_rejected_gets_the_money_back_and_the_shop_its_goods(env: Environment, world: World) -> None:

@@ -42,7 +42,7 @@ class Steps(Workflow):
         return Ok([first, drawn, second, await api.wait_for_signal("end")])
 
 
-class Tally(Workflow):
+class Tallied(Workflow):
     """Notes signals and updates in the order in which they come."""
 
     async def run(self, args):
@@ -199,7 +199,7 @@ def noted(env, h):
 
 
 def test_later_messages_are_delivered_again_in_their_order(env):
-    h = env.start(Tally)
+    h = env.start(Tallied)
     noted(env, h)
     with env.batch():
         h.signal("note", "unread")
@@ -211,7 +211,7 @@ def test_later_messages_are_delivered_again_in_their_order(env):
 
 
 def test_later_messages_are_dropped_when_asked(env):
-    h = env.start(Tally)
+    h = env.start(Tallied)
     noted(env, h)
     with env.batch():
         h.signal("note", "unread")
@@ -223,7 +223,7 @@ def test_later_messages_are_dropped_when_asked(env):
 
 
 def test_a_reset_to_the_start_begins_anew_with_all_messages(env):
-    h = env.start(Tally)
+    h = env.start(Tallied)
     noted(env, h)
     h.reset(0)
     assert marks(h) == []
@@ -231,7 +231,7 @@ def test_a_reset_to_the_start_begins_anew_with_all_messages(env):
     assert h.result() == [1, 2, 3, 4]
 
 
-class Slow(Workflow):
+class Lingering(Workflow):
     """An update that waits for an activity."""
 
     async def run(self, args):
@@ -244,7 +244,7 @@ class Slow(Workflow):
 
 def test_updates_under_way_go_on_in_the_new_run_or_are_told_that_they_are_dropped(env):
     env.hold(work)
-    h = env.start(Slow)
+    h = env.start(Lingering)
     before = h.update_async("slow", 1, id="before")
     at = number(h)
     waits = h.update_async("slow", 2, id="waits")  # behind the other one: nobody has judged it
@@ -406,7 +406,7 @@ def test_a_parent_waits_on_for_a_child_that_is_reset(env):
 
 
 def test_a_message_to_another_run_is_sent_once(env):
-    target = env.start(Tally, id="target")
+    target = env.start(Tallied, id="target")
 
     async def body():
         await api.signal_external("target", "note", 1)
@@ -534,7 +534,7 @@ def test_the_children_of_a_run_are_not_those_of_its_fork(env):
 
 
 def test_updates_are_delivered_to_a_fork_too(env):
-    h = env.start(Tally)
+    h = env.start(Tallied)
     noted(env, h)
     fork, dropped = h.fork(2), h.fork(2, messages="drop")
     for one in (h, fork, dropped):

@@ -117,7 +117,11 @@ def test_a_clerk_approves_at_the_desk_and_who_did_is_in_the_history(clerk: User)
     drain()
 
     assert waiting(handle) == ["carrier"]
-    assert handle.instance().context.steps.review == {"by": "cleo", "why": "a regular"}
+    assert handle.instance().context.steps.review == {
+        "by": "cleo",
+        "by_key": str(clerk.pk),
+        "why": "a regular",
+    }
     assert "Nothing waits" in client.get("/review/").content.decode()
 
 

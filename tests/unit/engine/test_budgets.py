@@ -229,6 +229,8 @@ def test_refused_updates_count_as_progress(small: CheckedEnvironment) -> None:
 
 def test_a_run_that_failed_is_tried_with_one_message_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes before the message that fails the activation is not held up by it."""
+    monkeypatch.setattr(turn, "_BUDGET", 60.0)  # all six fit, however slow the machine is
+    monkeypatch.setattr(turn, "SHARE", 60.0)
     env = CheckedEnvironment()
     env.engine._hurried = True
 

@@ -360,12 +360,13 @@ class Advance:
             {
                 "status": status,
                 "waiting_for": [],
-                "waits": [],
                 "accepts": {"signals": [], "updates": []},
                 "closed_at": self.now,
                 "closing": event.attributes,
             }
         )
+        if self._had_waits(entry.shown):
+            write.instance["waits"] = []
         if run.activations == 1:
             write.instance["started_at"] = self.now
         if entry.shown is None or entry.shown.get("publications") != entry.executor.publications:
@@ -406,7 +407,7 @@ class Advance:
             changes["status"] = shown["status"]
         if before is None or before["waiting_for"] != shown["waiting_for"]:
             changes["waiting_for"] = shown["waiting_for"]
-        if before is None or before["waits"] != shown["waits"]:
+        if (shown["waits"] or self._had_waits(before)) and (before is None or before["waits"] != shown["waits"]):
             changes["waits"] = shown["waits"]
         if before is None or before["accepts"] != shown["accepts"]:
             changes["accepts"] = shown["accepts"]
@@ -414,6 +415,10 @@ class Advance:
             changes["published"] = executor.published
         if self.run.activations == 1 and self.write.events:
             changes["started_at"] = self.now
+
+    def _had_waits(self, shown: RowAtPresent | None) -> bool:
+        """Whether the row may say what it waits for. That of a new run says nothing, and is not written to say so."""
+        return bool(shown["waits"]) if shown is not None else self.run.activations != 1
 
 
 def _outcomes(completion: Completion) -> dict[str, Outcome]:

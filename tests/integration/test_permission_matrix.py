@@ -120,7 +120,7 @@ def rows_of_methods() -> set[str]:
 
 
 def test_each_method_with_by_has_a_row() -> None:
-    require_rows("CODE", CODE, rows_of_methods())
+    assert_rows("CODE", CODE, rows_of_methods())
 
 
 def test_each_method_of_a_handle_takes_by() -> None:
@@ -222,8 +222,8 @@ OPERATIONS |= {name: replace(row, do=steering(name)) for name, row in STEERED.it
 
 
 def test_each_operation_has_a_row() -> None:
-    require_rows("STEERED", STEERED, set(STEERING))
-    require_rows("OPERATIONS", OPERATIONS, set(ACTIONS))
+    assert_rows("STEERED", STEERED, set(STEERING))
+    assert_rows("OPERATIONS", OPERATIONS, set(ACTIONS))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -305,7 +305,7 @@ REST |= {
 
 
 def test_each_route_of_rest_has_a_row() -> None:
-    require_rows("REST", REST, set(routes()))
+    assert_rows("REST", REST, set(routes()))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -407,7 +407,7 @@ if "instance do cancel" in pages():
 
 
 def test_each_page_of_the_admin_has_a_row() -> None:
-    require_rows("ADMIN", {name.removesuffix(" post"): row for name, row in ADMIN.items()}, set(pages()))
+    assert_rows("ADMIN", {name.removesuffix(" post"): row for name, row in ADMIN.items()}, set(pages()))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -479,7 +479,7 @@ def commands() -> set[str]:
 
 
 def test_each_subcommand_has_a_row() -> None:
-    require_rows("COMMANDS", COMMANDS, commands())
+    assert_rows("COMMANDS", COMMANDS, commands())
     others = set(Command.subcommands) - commands()
     assert others == FOR_OPERATORS, "a subcommand that shows or changes runs takes --as-user (management.as_user)"
 
@@ -524,7 +524,7 @@ def filled(address: str, names: dict[str, Any]) -> str:
     return address
 
 
-def require_rows(table: str, rows: dict[str, Row], there: set[str]) -> None:
+def assert_rows(table: str, rows: dict[str, Row], there: set[str]) -> None:
     missing, gone = sorted(there - set(rows)), sorted(set(rows) - there)
     says = f'"{missing[0] if missing else ""}": Row(("<permission>",), lambda ...: ...),'
     assert not missing, (
@@ -540,4 +540,4 @@ def require_rows(table: str, rows: dict[str, Row], there: set[str]) -> None:
 def test_an_entry_without_a_row_fails_with_what_to_add(table: dict[str, Row], there: Any) -> None:
     rows = {name: table[name] for name in list(table)[1:]}
     with pytest.raises(AssertionError, match=f'add a row to TABLE .*"{next(iter(table))}": Row'):
-        require_rows("TABLE", rows, set(there()))
+        assert_rows("TABLE", rows, set(there()))

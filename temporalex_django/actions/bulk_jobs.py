@@ -10,12 +10,14 @@ from uuid import UUID
 
 from django.db import Error as DatabaseError
 from django.db import connections
+from django.db.models import QuerySet
 
 from temporalex_django import access
 from temporalex_django.actions.base import Action, Actor
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.steering import Steering
 from temporalex_django.actions.targets import RunTarget, find
+from temporalex_django.authoring.people import Person
 from temporalex_django.conf import codec
 from temporalex_django.core.telling import told
 from temporalex_django.db.storage import DjangoStorage
@@ -41,6 +43,15 @@ def work(alias: str) -> bool:
         while time.monotonic() < until and _next(job, DjangoStorage(alias)):
             pass
     return bool(jobs)
+
+
+def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
+    """A job is his who started it; superusers and code (``user`` None) have all of them."""
+    jobs = BulkJob.objects.using(alias)
+    if user is None or getattr(user, "is_superuser", False):
+        return jobs.all()
+    key = getattr(user, "pk", None)
+    return jobs.none() if key is None else jobs.filter(actor_id=key)
 
 
 def steering(name: str) -> type[Steering[Any]] | None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from temporalex_django.actions.base import CODE, Action, Actor, Subject
+from temporalex_django.actions.bulk_jobs import jobs_for
 from temporalex_django.core.payloads import text
 from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
 from temporalex_django.models import BulkJob
@@ -30,16 +31,14 @@ class StopBulk(Action[BulkJob]):
         self.reason = text(reason, what="the reason")
 
     def perform(self) -> BulkJob:
-        alias, user = self.storage.alias, self.by.user
+        alias = self.storage.alias
         try:
             pk = UUID(str(self.job))
         except ValueError:
             raise WorkflowNotFound("there is no such bulk job") from None
         with self.storage.transaction():
-            job = BulkJob.objects.using(alias).select_for_update().filter(pk=pk).first()
-            every = user is None or getattr(user, "is_superuser", False)
-            own = job is not None and job.actor_id is not None and job.actor_id == getattr(user, "pk", None)
-            if job is None or not (every or own):
+            job = jobs_for(self.by.user, alias=alias).select_for_update().filter(pk=pk).first()
+            if job is None:
                 raise WorkflowNotFound("there is no such bulk job")
             if job.state != self.before:
                 raise ActionNotPossible(f"the bulk job is {job.get_state_display()}: it cannot be {self.after} now")

@@ -19,7 +19,7 @@ else:
     Base = object
 
 #: What the audit calls what is posted to an address, where the address is called otherwise.
-_CALLED = {"instances": "start"}
+_CALLED = {"instances": "start", "bulk": "start_bulk"}
 
 
 class Audited(Base):

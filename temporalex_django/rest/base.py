@@ -6,8 +6,9 @@ and handler of errors are for his own views.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlencode
 
 from django.http import HttpRequest
 from rest_framework import viewsets
@@ -27,7 +28,7 @@ from temporalex_django.models import Instance
 from temporalex_django.rest import serializers
 from temporalex_django.rest.auditing import Audited
 from temporalex_django.rest.contract import Contract, refuse_unknown
-from temporalex_django.rest.pagination import NewestFirst
+from temporalex_django.rest.pagination import MOST_ROWS_A_PAGE, ROWS_A_PAGE, NewestFirst
 from temporalex_django.rest.parsing import BoundedJSON
 from temporalex_django.rest.permissions import InstancePermission
 from temporalex_django.rest.problems import problem_handler
@@ -176,12 +177,21 @@ class ContractViewSet(Audited, GenericViewSet):
             raise ValidationError({name: [f"a whole number from 0 to {most}"]})
         return int(given)
 
+    def _after(self) -> tuple[int, int]:
+        """Behind which row a page begins, and how many it may have."""
+        after = self._number("after", default=0, most=2**31 - 1)
+        return after, self._number("limit", default=ROWS_A_PAGE, most=MOST_ROWS_A_PAGE) or ROWS_A_PAGE
+
     # -- what he is told -----------------------------------------------------------------------------------------------
 
     def _address(self, view: str, **arguments: str) -> str:
         match = self.request.resolver_match
         namespace = match.namespace if match is not None else APP_NAME
         return reverse(f"{namespace}:{view}" if namespace else view, kwargs=arguments, request=self.request)
+
+    def _following(self, view: str, query: Mapping[str, Any], **arguments: str) -> str:
+        """The address of the next page."""
+        return f"{self._address(view, **arguments)}?{urlencode(query)}"
 
     def _paged(self, rendered: Sequence[Any]) -> Response:
         paginator = self.paginator

@@ -10,10 +10,9 @@ from temporalex_django.actions.steering import Steering
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import LONGEST_WAIT
 from temporalex_django.rest.contract import Contract, Form, Parameter, Scope
+from temporalex_django.rest.pagination import MOST_ROWS_A_PAGE, ROWS_A_PAGE
 from temporalex_django.rest.steering import body_of
 
-ROWS_A_PAGE = 200
-MOST_ROWS_A_PAGE = 1000
 #: Of every address of one run.
 WORKFLOW = Parameter(name="workflow", help="Name of the class, where several used that business id.")
 UPDATE_ID = Parameter(name="id", required=True, help="That it was sent with.")

@@ -12,6 +12,9 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
+#: Of what is counted within a run: events, and the like.
+ROWS_A_PAGE = 200
+MOST_ROWS_A_PAGE = 1000
 #: A page ends earlier when it would be larger; one item is always there.
 BYTES_A_PAGE = 4_000_000
 

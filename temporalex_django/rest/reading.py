@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlencode
 
 from django.db.models import F, QuerySet
 from django.db.models.functions import Length
-from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -22,8 +20,8 @@ from temporalex_django.actions.targets import RunTarget
 from temporalex_django.models import HistoryEvent
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import says
-from temporalex_django.rest.contracts import BY_SEQ, MOST_ROWS_A_PAGE, PAGES, ROWS_A_PAGE, WAIT, WORKFLOW, view
-from temporalex_django.rest.filters import RunFilter
+from temporalex_django.rest.contracts import BY_SEQ, PAGES, WAIT, WORKFLOW, view
+from temporalex_django.rest.filters import RunFilter, narrowed
 from temporalex_django.rest.pagination import fitting
 from temporalex_django.rest.problems import RETRY_AFTER
 from temporalex_django.rest.runs import RunViewSet
@@ -45,12 +43,8 @@ class ReadingViewSet(RunViewSet):
     @says(view("Runs, newest first", serializers.InstanceOut, *PAGES, several=True))
     def list(self, request: Request) -> Response:
         """Two reads, at most four."""
-        for name in self.filterset_class.base_filters:
-            self._text(name)
-        narrowed = self.filterset_class(data=request.query_params, queryset=self.get_queryset())
-        if not narrowed.is_valid():
-            raise ValidationError({name: [*messages] for name, messages in narrowed.errors.items()})
-        return self._paged(self._listed(narrowed.qs))
+        given = {name: self._text(name) for name in self.filterset_class.base_filters if name in request.query_params}
+        return self._paged(self._listed(narrowed(self.filterset_class, given, self.get_queryset())))
 
     @says(view("One run as it stands", serializers.InstanceDetail, WORKFLOW))
     def retrieve(self, request: Request, id: str) -> Response:
@@ -134,15 +128,14 @@ class ReadingViewSet(RunViewSet):
 
     def _by_seq(self, address: str, target: RunTarget, rows: QuerySet[Any], size: Any, form: Any) -> Response:
         """A page of rows of a run, in the order of ``seq``; two reads."""
-        after = self._number("after", default=0, most=2**31 - 1)
-        limit = self._number("limit", default=ROWS_A_PAGE, most=MOST_ROWS_A_PAGE) or ROWS_A_PAGE
+        after, limit = self._after()
         rows = rows.filter(seq__gt=after).order_by("seq")
         sizes: list[tuple[int, int]] = [*rows.values_list(F("seq"), size)[: limit + 1]]
         count = min(limit, fitting([size for _, size in sizes]), len(sizes))
         page: Iterable[Any] = rows.filter(seq__lte=sizes[count - 1][0]) if sizes else ()
         following = None
         if count < len(sizes):
-            here = self._address(address, id=str(target.shown))
-            following = f"{here}?{urlencode({'after': sizes[count - 1][0], 'limit': limit})}"
+            more = {"after": sizes[count - 1][0], "limit": limit}
+            following = self._following(address, more, id=str(target.shown))
         shown = form(page, many=True, context={"view": view_of(self._user, target.row)}).data
         return Response({"next": following, "results": shown})

@@ -10,7 +10,7 @@ from rest_framework import ISO_8601, serializers
 
 from temporalex_django.authoring.viewing import View
 from temporalex_django.core.names import shown
-from temporalex_django.models import HistoryEvent, Status
+from temporalex_django.models import BulkItem, BulkJob, HistoryEvent, Status
 from temporalex_django.models.fields import Payload
 
 if TYPE_CHECKING:
@@ -121,6 +121,21 @@ class SummaryOut(Base):
     trouble = serializers.BooleanField()
 
 
+class SenderOut(Base):
+    """A person: ``key`` is that of the user, ``name`` how he was called then."""
+
+    key = serializers.CharField(allow_blank=True)
+    name = serializers.CharField(allow_blank=True)
+
+
+class PausedOut(Base):
+    """When a run was paused, why and by whom; ``by`` null: by code."""
+
+    since = _time()
+    reason = serializers.CharField(allow_blank=True)
+    by = SenderOut(allow_null=True)
+
+
 class InstanceOut(Base):
     """A run in lists and alone: the fields of ``describe()`` and what the row says beside."""
 
@@ -131,6 +146,7 @@ class InstanceOut(Base):
     status = serializers.ChoiceField(source="described.status", choices=Status.values)
     summary = SummaryOut()
     blocked = serializers.JSONField(source="described.blocked", allow_null=True)
+    paused = PausedOut(source="described.paused", allow_null=True)
     waiting_for = serializers.ListField(source="described.waiting_for", child=serializers.CharField())
     accepts = AcceptsOut(source="described.accepts")
     created_at = _time(source="run.created_at")
@@ -194,6 +210,39 @@ class EventOut(Base):
         if isinstance(data, Payload):
             return _unreadable(data, view)
         return view.attributes(data, kind=event.kind)
+
+
+class JobOut(Base):
+    """A bulk job; ``left`` are runs that it has not come to. ``by`` is who started it, as he was called then."""
+
+    id = serializers.UUIDField()
+    action = serializers.CharField()
+    reason = serializers.CharField(allow_blank=True)
+    state = serializers.ChoiceField(choices=BulkJob.State.values)
+    total = serializers.IntegerField()
+    done = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    left = serializers.IntegerField()
+    by = serializers.CharField(source="actor_name", allow_blank=True)
+    created_at = _time()
+    finished_at = _time(allow_null=True)
+
+
+class ItemOut(Base):
+    """A run of a bulk job: ``outcome`` is open, done or failed; ``code`` and ``message`` say why it failed.
+
+    ``tries``: how often it was busy.
+    """
+
+    seq = serializers.IntegerField(source="pk")
+    run_id = serializers.UUIDField()
+    outcome = serializers.SerializerMethodField()
+    code = serializers.CharField(allow_blank=True)
+    message = serializers.CharField(allow_blank=True)
+    tries = serializers.IntegerField()
+
+    def get_outcome(self, item: BulkItem) -> str:
+        return item.outcome or "open"
 
 
 class WorkerOut(Base):

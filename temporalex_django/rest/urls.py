@@ -15,6 +15,7 @@ from django.urls import URLPattern, path
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.conf import read
 from temporalex_django.rest.base import APP_NAME, ContractViewSet
+from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.cluster import TypeViewSet, WorkerViewSet
 from temporalex_django.rest.views import InstanceViewSet
 
@@ -36,6 +37,11 @@ _ROUTES: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 _OF = {"run": _ONE, "activity": f"{_ONE}activities/<int:seq>/", "timer": f"{_ONE}timers/<int:seq>/"}
 _OTHERS: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...] = (
+    ("bulk/", "bulk", BulkViewSet, {"get": "list", "post": "create"}),
+    ("bulk/<str:job>/", "bulk-job", BulkViewSet, {"get": "retrieve"}),
+    ("bulk/<str:job>/items/", "bulk-items", BulkViewSet, {"get": "items"}),
+    ("bulk/<str:job>/stop/", "stop_bulk", BulkViewSet, {"post": "stop"}),
+    ("bulk/<str:job>/resume/", "resume_bulk", BulkViewSet, {"post": "resume"}),
     ("workers/", "workers", WorkerViewSet, {"get": "list"}),
     ("types/", "types", TypeViewSet, {"get": "list"}),
     ("types/<str:name>/", "type", TypeViewSet, {"get": "retrieve"}),

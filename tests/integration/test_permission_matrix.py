@@ -197,6 +197,11 @@ def bulk_job(by: Actor, state: str) -> Any:
     return job.pk
 
 
+def job_of_red(state: str) -> Any:
+    """One of whoever asks, if he is of this tenant."""
+    return bulk_job(Actor(user=get_user_model().objects.filter(username__startswith="red-").first()), state)
+
+
 #: What operators do to a run (``registry.STEERING``), in each face: ``do`` gives the arguments beside the reason, seq
 #: among them where it is about an activity or a timer.
 STEERED = {
@@ -258,6 +263,15 @@ REST = {
     "GET activities": Row(LOOK, lambda send: send()),
     "GET messages": Row(LOOK, lambda send: send()),
     "GET operations": Row(LOOK, lambda send: send()),
+    "GET bulk": Row(("bulk_actions",), lambda send: send(), of_run=False),
+    "POST bulk": Row(
+        ("bulk_actions", "terminate_instance"),
+        lambda send: send({"action": "terminate", "runs": [str(Instance.objects.get().pk)]}),
+    ),
+    "GET bulk-job": Row(("bulk_actions",), lambda send: send(at={"job": job_of_red("running")})),
+    "GET bulk-items": Row(("bulk_actions",), lambda send: send(at={"job": job_of_red("running")})),
+    "POST stop_bulk": Row(("bulk_actions",), lambda send: send({}, at={"job": job_of_red("running")})),
+    "POST resume_bulk": Row(("bulk_actions",), lambda send: send({}, at={"job": job_of_red("stopped")})),
     "GET workers": Row(("view_worker",), lambda send: send(), of_run=False),
     "GET types": Row(LOOK, lambda send: send(), of_run=False),
     "GET type": Row(LOOK, lambda send: send(at={"name": "test.Basket"}), of_run=False),

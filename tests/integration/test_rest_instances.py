@@ -155,13 +155,25 @@ def test_the_detail(api, basket, django_assert_num_queries):
     body = response.json()
 
     assert set(body) == {
-        "id", "run_id", "workflow", "version", "status", "summary", "blocked", "waiting_for", "accepts", "created_at",
-        "started_at", "closed_at", "queue", "tags", "subject", "parent_run_id", "url", "activities",
+        "id", "run_id", "workflow", "version", "status", "summary", "blocked", "paused", "waiting_for", "accepts",
+        "created_at", "started_at", "closed_at", "queue", "tags", "subject", "parent_run_id", "url", "activities",
     }  # fmt: skip
     assert (body["id"], body["status"], body["blocked"], body["tags"]) == ("b 1", "waiting", None, ["shop"])
     assert "add" in body["accepts"]["updates"]
     same = but_the_sentence(response)
     assert but_the_sentence(api.get(f"{URL}{basket.run_id}/")) == same == but_the_sentence(api.get(body["url"]))
+
+
+def test_all_that_describe_says_is_there(api, basket):
+    basket.pause("a look at the till", by=person("pause", name="bob"))
+    described = basket.describe()
+
+    shown = api.get(f"{URL}b 1/").json()
+
+    assert set(described.keys()) <= set(shown)
+    assert shown["paused"] == described.paused
+    assert (shown["paused"]["reason"], shown["paused"]["by"]["name"]) == ("a look at the till", "bob")
+    assert api.get(URL).json()["results"][0]["paused"] == shown["paused"]
 
 
 def test_a_pending_run_that_no_worker_takes_says_so(api, basket):

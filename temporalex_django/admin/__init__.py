@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from temporalex_django.admin.audit import OperatorActionAdmin
 from temporalex_django.admin.instance import InstanceAdmin
+from temporalex_django.admin.jobs import BulkJobAdmin
 from temporalex_django.admin.subject import WorkflowAdminMixin
 from temporalex_django.admin.worker import WorkerAdmin
 
-__all__ = ["InstanceAdmin", "OperatorActionAdmin", "WorkerAdmin", "WorkflowAdminMixin"]
+__all__ = ["BulkJobAdmin", "InstanceAdmin", "OperatorActionAdmin", "WorkerAdmin", "WorkflowAdminMixin"]

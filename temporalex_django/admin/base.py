@@ -18,7 +18,7 @@ M = TypeVar("M", bound=models.Model)
 class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # generic in the stubs only
     """Rows are written by turns and by ``actions`` alone, so nobody may add, change or delete them here."""
 
-    actions = None
+    actions: Any = None
     show_full_result_count = False
     list_per_page = 50
     list_max_show_all = 200

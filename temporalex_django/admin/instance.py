@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -22,8 +22,10 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.access import VIEW, policy, runs_for, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
+from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.summary import Reading, summary_of
 from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
+from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose
 from temporalex_django.admin.filters import (
     QueueFilter,
     StandingFilter,
@@ -40,7 +42,7 @@ from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
 from temporalex_django.admin.steering import SteeringPage, activity_tools, tools
-from temporalex_django.models import Instance
+from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
 
 _UNREAD = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
@@ -72,6 +74,8 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     search_help_text = _("Id, from its beginning, or a run id")
     ordering = ("-id",)
     paginator = CappedPaginator
+    list_max_show_all = MOST_CHOSEN
+    actions = CHOICES
     change_form_template = "admin/temporalex_django/instance/change_form.html"
 
     # -- list ----------------------------------------------------------------------------------------------------------
@@ -86,6 +90,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
+
+    def has_bulk_permission(self, request: HttpRequest) -> bool:
+        """Whether the list offers what can be done to many runs: the site needs a page for jobs."""
+        return self.admin_site.is_registered(BulkJob) and may_choose(user_of(request))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
@@ -123,9 +131,21 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return duration(run.closed_at - run.created_at) if run.closed_at is not None else "–"
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        chosen = request.POST.get("action") in {choice.__name__ for choice in CHOICES}
+        if chosen and not self.has_bulk_permission(request):
+            audit.denied(actor_of(request), StartBulk.name, "")
+            raise PermissionDenied
         more: dict[str, Any] = {"most": CappedPaginator.MOST}
         more |= {"start_address": self._start_address if may_start(user_of(request)) else None}
         return super().changelist_view(request, {**more, **(extra_context or {})})
+
+    def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
+        """What is chosen in the list and is no run at all would be an error of the server."""
+        try:
+            return super().response_action(request, *args, **kwargs)
+        except ValidationError:
+            messages.warning(request, _("What was chosen is no run: nothing was done."))
+            return None
 
     # -- one run -------------------------------------------------------------------------------------------------------
 
@@ -134,6 +154,11 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         start = self.admin_site.admin_view(StartPage(self))
         return [
             path("start/", start, name="temporalex_django_instance_start"),
+            path(
+                "bulk/<slug:action>/",
+                self.admin_site.admin_view(BulkPage(self)),
+                name="temporalex_django_instance_bulk",
+            ),
             path("<path:run_id>/message/", self._page(MessagePage), name="temporalex_django_instance_message"),
             path("<path:run_id>/query/", self._page(QueryPage), name="temporalex_django_instance_query"),
             path("<path:run_id>/do/<slug:action>/", self._page(SteeringPage), name="temporalex_django_instance_do"),

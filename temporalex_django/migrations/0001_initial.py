@@ -172,7 +172,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "bulk jobs",
                 "db_table": "temporalex_bulk_job",
                 "ordering": ["-id"],
-                "default_permissions": ("view",),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(

@@ -51,7 +51,7 @@ class BulkJob(models.Model):
         verbose_name = _("bulk job")
         verbose_name_plural = _("bulk jobs")
         ordering = ["-id"]
-        default_permissions = ("view",)
+        default_permissions = ()
         indexes = [
             models.Index(fields=["id"], name="temporalex_bulk_running", condition=models.Q(state="running")),
         ]

@@ -50,6 +50,7 @@ from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.actions.targets import find
 from temporalex_django.actions.update import SendUpdate
+from temporalex_django.admin.bulk import _written
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.models import BulkJob, Instance
@@ -363,6 +364,18 @@ ADMIN = {
     "instance start": Row(("start_instance",), lambda page: page(), of_run=False),
     "instance delete": Row(None, lambda page: page("run")),
     "instance add": Row(None, lambda page: page(), of_run=False),
+    "instance bulk cancel": Row(LOOK, lambda page: page("run", query=lambda run: f"?chosen={_written([str(run)])}")),
+    "instance chosen bulk": Row(
+        (*LOOK, "bulk_actions"),
+        lambda page: page("run", lambda run: {"action": "bulk_cancel", "_selected_action": run, "index": "0"}),
+    ),
+    "bulkjob changelist": Row(("bulk_actions",), lambda page: page(), of_run=False),
+    "bulkjob change": Row(("bulk_actions",), lambda page: page("job")),
+    "bulkjob history": Row(("bulk_actions",), lambda page: page("job")),
+    "bulkjob stop post": Row(("bulk_actions",), lambda page: page("job", {})),
+    "bulkjob resume post": Row(("bulk_actions",), lambda page: page("stopped job", {})),
+    "bulkjob delete": Row(None, lambda page: page("job")),
+    "bulkjob add": Row(None, lambda page: page(), of_run=False),
     "operatoraction changelist": Row(("view_operatoraction",), lambda page: page(), "acted", of_run=False),
     "operatoraction change": Row(("view_operatoraction",), lambda page: page("action"), "acted"),
     "operatoraction history": Row(("view_operatoraction",), lambda page: page("action"), "acted"),
@@ -386,19 +399,28 @@ def steered_in_the_admin(name: str, *, posted: bool) -> Any:
     return do
 
 
+def for_many(page: Any) -> Any:
+    """The page of what is done to many runs is posted."""
+    data = {"token": token(), "reason": "why"}
+    return page("run", data, query=lambda run: f"?chosen={_written([str(run)])}")
+
+
 def steered_pages() -> dict[str, Row]:
     found = {}
     for name, row in STEERED.items():
         found[f"instance do {name}"] = replace(row, takes=LOOK, do=steered_in_the_admin(name, posted=False))
         takes = (*LOOK, *(row.takes or ()))
         found[f"instance do {name} post"] = replace(row, takes=takes, do=steered_in_the_admin(name, posted=True))
+        if STEERING[name].of == "run":
+            many = (*takes, "bulk_actions")
+            found[f"instance bulk {name} post"] = replace(row, takes=many, do=for_many)
     return found
 
 
 def pages() -> dict[str, str]:
     """Addresses of the admin by model and name; those without a name only lead on to others."""
     found, request = {}, RequestFactory().get("/")
-    request.user = get_user_model()(is_superuser=True, is_staff=True, is_active=True)
+    request.user = get_user_model()(pk=0, is_superuser=True, is_staff=True, is_active=True)
     for model, one in admin.site._registry.items():
         name, base = model._meta.model_name, f"/admin/temporalex_django/{model._meta.model_name}/"
         if model._meta.app_label == "temporalex_django":
@@ -406,9 +428,12 @@ def pages() -> dict[str, str]:
                 if pattern.name:
                     short = pattern.name.removeprefix("temporalex_django_").removeprefix(f"{name}_")
                     address = f"{base}{pattern.pattern}"
-                    each = {f" {action}": action for action in STEERING} if "<slug:action>" in address else {"": ""}
+                    those = [a.name for a in STEERING.values() if short != "bulk" or a.of == "run"]
+                    each = {f" {action}": action for action in those} if "<slug:action>" in address else {"": ""}
                     found |= {f"{name} {short}{k}": address.replace("<slug:action>", v) for k, v in each.items()}
-            found |= {f"{name} chosen {action}": base for action in one.get_actions(request)}
+            # what leads to one page each takes the same permission
+            chosen = {action.partition("_")[0] for action in one.get_actions(request)}
+            found |= {f"{name} chosen {action}": base for action in chosen}
     return found
 
 
@@ -425,11 +450,15 @@ def test_admin(name: str, asking: str) -> None:
     row = ADMIN[name]
     run = row.ready()
     worker()
-    there, client = objects(), browser(row.user(asking))
-    before = standing()
+    user = row.user(asking)
+    by = Actor(user=user if user.is_authenticated else None)
+    there = {**objects(), "job": bulk_job(by, "running"), "stopped job": bulk_job(by, "stopped")}
+    client, before = browser(user), standing()
 
-    def page(what: str | None = None, data: Any = None, *, query: str = "", keys: Any = there) -> Any:
-        named = {} if what is None else dict.fromkeys(("object_id", "run_id"), keys[what])
+    def page(what: str | None = None, data: Any = None, *, query: Any = "", keys: Any = there) -> Any:
+        key = None if what is None else keys[what]
+        named = {} if what is None else dict.fromkeys(("object_id", "run_id"), key)
+        query, data = (one(key) if callable(one) else one for one in (query, data))
         address = filled(pages()[name.removesuffix(" post")], named) + query
         return client.get(address) if data is None else client.post(address, data)
 
@@ -438,7 +467,7 @@ def test_admin(name: str, asking: str) -> None:
     if asking == "anonymous":
         assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/admin/login/"), text
     elif row.may(asking):
-        assert answer.status_code == (302 if name.endswith(" post") else 200), text
+        assert answer.status_code == (302 if name.endswith(" post") or " chosen " in name else 200), text
         assert (standing() != before) == name.endswith(" post")
         return
     elif asking != "other tenant" or row.takes is None:
@@ -522,7 +551,7 @@ def token() -> str:
 
 # -- what they share -------------------------------------------------------------------------------------------------
 
-NOWHERE = {"run": uuid.uuid4(), "action": 0, "worker": uuid.uuid4()}
+NOWHERE = {"run": uuid.uuid4(), "action": 0, "worker": uuid.uuid4(), "job": uuid.uuid4(), "stopped job": uuid.uuid4()}
 
 
 def filled(address: str, names: dict[str, Any]) -> str:

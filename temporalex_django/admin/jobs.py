@@ -1,0 +1,216 @@
+"""Bulk jobs: how far each is, what became of its runs, and buttons that stop and resume it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Page, Paginator
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.functional import Promise
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from temporalex_django.access import VIEW, policy, runs_for
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.bulk_jobs import jobs_for
+from temporalex_django.actions.registry import STEERING
+from temporalex_django.actions.resume_bulk import ResumeBulk
+from temporalex_django.actions.stop_bulk import StopBulk
+from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
+from temporalex_django.admin.bulk import may_choose
+from temporalex_django.admin.requests import actor_of, user_of
+from temporalex_django.admin.shown import badge, moment, shortened
+from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
+from temporalex_django.models import BulkItem, BulkJob, Instance
+
+_RUNS_A_PAGE = 100
+_STATES = {"running": "running", "stopped": "terminated", "done": "completed"}
+_OUTCOMES = {"done": "completed", "failed": "failed", "": "pending"}
+_LONGEST_REASON = 2000
+
+
+class ReasonForm(forms.Form):
+    """Why somebody stops or resumes a job."""
+
+    reason = forms.CharField(
+        required=False, max_length=_LONGEST_REASON, label=gettext_lazy("Reason"), label_suffix="",
+        help_text=gettext_lazy("For whoever reads the audit later."), widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )  # fmt: skip
+
+
+@admin.register(BulkJob)
+class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
+    """One's own jobs; those of all for superusers. Takes the permission to start them."""
+
+    list_display = ("what", "state_badge", "progress", "failures", "actor_name", "created")
+    list_filter = ("state",)
+    ordering = ("-id",)
+    paginator = CappedPaginator
+    change_form_template = "admin/temporalex_django/bulkjob/change_form.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[BulkJob]:
+        return jobs_for(user_of(request), alias=storage().alias)
+
+    def has_view_permission(self, request: HttpRequest, obj: BulkJob | None = None) -> bool:
+        return may_choose(user_of(request))
+
+    @admin.display(description=gettext_lazy("job"), ordering="id")
+    def what(self, job: BulkJob) -> str:
+        return f"{_label(job)} × {job.total}"
+
+    @admin.display(description=gettext_lazy("state"), ordering="state")
+    def state_badge(self, job: BulkJob) -> SafeString:
+        return badge(_STATES.get(job.state, "pending"), job.get_state_display())
+
+    @admin.display(description=gettext_lazy("progress"))
+    def progress(self, job: BulkJob) -> str:
+        return _("%(done)d of %(total)d") % {"done": job.done + job.failed, "total": job.total}
+
+    @admin.display(description=gettext_lazy("not possible"), ordering="failed")
+    def failures(self, job: BulkJob) -> int:
+        return job.failed
+
+    @admin.display(description=gettext_lazy("created"), ordering="id")
+    def created(self, job: BulkJob) -> SafeString:
+        return moment(job.created_at)
+
+    # -- one job -------------------------------------------------------------------------------------------------------
+
+    def get_urls(self) -> list[Any]:
+        """Ours before Django's, whose last one takes everything."""
+        site = self.admin_site
+        return [
+            path("<path:object_id>/stop/", site.admin_view(self.stop_view), name="temporalex_django_bulkjob_stop"),
+            path("<path:object_id>/resume/", site.admin_view(self.resume_view), name="temporalex_django_bulkjob_resume"),
+            *super().get_urls(),
+        ]  # fmt: skip
+
+    def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Nothing is done to the other runs."""
+        return self._steer(
+            request, object_id, StopBulk, _("The job is stopped: the runs that are left stay as they are.")
+        )
+
+    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Workers go on with the runs that are left."""
+        return self._steer(request, object_id, ResumeBulk, _("The job goes on."))
+
+    def _steer(self, request: HttpRequest, object_id: str, action: type[StopBulk], done: str) -> HttpResponse:
+        """Only of a POST. What cannot be done now is said on the page of the job."""
+        job = self._job(request, object_id)
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        form = ReasonForm(request.POST)
+        if not form.is_valid():
+            messages.error(request, " ".join(map(str, form.errors["reason"])))
+        elif job is not None:
+            try:
+                action(job.pk, reason=form.cleaned_data["reason"], by=actor_of(request)).execute()
+            except ActionNotPermitted as exc:
+                raise PermissionDenied(str(exc)) from exc
+            except WorkflowNotFound:
+                job = None
+            except TemporalexError as exc:
+                messages.error(request, exc.message)
+            else:
+                messages.success(request, done)
+        if job is None:
+            return self._no_such_job(request, object_id)
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_bulkjob_change", args=[job.pk]))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """The page of a job. Looking at it again shows how far it has come."""
+        job = self._job(request, unquote(object_id))
+        if job is None:
+            return self._no_such_job(request, object_id)
+        if request.method not in ("GET", "HEAD"):
+            raise PermissionDenied
+        action = STEERING.get(job.action)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("%(label)s: %(count)d runs") % {"label": _label(job), "count": job.total},
+            "subtitle": None,
+            "original": job,
+            "opts": self.opts,
+            "media": self.media,
+            "change": True,
+            "add": False,
+            "is_popup": False,
+            "has_view_permission": True,
+            "badge": self.state_badge(job),
+            "effect": "" if action is None else action.effect,
+            "behind": job.done + job.failed,
+            "form": ReasonForm(),
+            **self._items(request, job),
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, self.change_form_template, context)
+
+    def _items(self, request: HttpRequest, job: BulkJob) -> dict[str, Any]:
+        """A page of its runs, those to which it could not be done first."""
+        items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk).order_by("-outcome", "pk")
+        page: Page[BulkItem] = Paginator(items, _RUNS_A_PAGE).get_page(request.GET.get("p"))
+        rows = list(page.object_list)
+        there = self._runs(request, [item.run_id for item in rows])
+        linked = self.admin_site.is_registered(Instance)
+        return {
+            "page": page,
+            "rows": [
+                {
+                    "run": there.get(item.run_id),
+                    "run_id": item.run_id,
+                    "address": self._address_of(item.run_id) if linked and item.run_id in there else None,
+                    "badge": badge(_OUTCOMES.get(item.outcome, "pending"), str(_outcome(item))),
+                    "why": shortened(item.message),
+                    "name": shortened(there[item.run_id].workflow_id) if item.run_id in there else "",
+                }
+                for item in rows
+            ],
+        }
+
+    def _runs(self, request: HttpRequest, ids: list[UUID]) -> dict[UUID, Instance]:
+        """Those that there are for the user, and that he may look at."""
+        user, alias = user_of(request), storage().alias
+        if not policy().allows(user, VIEW):
+            return {}
+        narrowed = runs_for(user, alias=alias)
+        found = Instance.objects.using(alias) if narrowed is None else narrowed
+        return {run.pk: run for run in found.filter(pk__in=ids).only("id", "workflow", "workflow_id")}
+
+    def _address_of(self, run_id: UUID) -> str:
+        return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run_id])
+
+    def _job(self, request: HttpRequest, ref: str) -> BulkJob | None:
+        """Raises ``PermissionDenied``."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            return self.get_queryset(request).filter(pk=UUID(ref)).first()
+        except ValueError:
+            return None
+
+    def _no_such_job(self, request: HttpRequest, ref: str) -> HttpResponse:
+        return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
+
+
+def _label(job: BulkJob) -> str:
+    action = STEERING.get(job.action)
+    return job.action if action is None else str(action.label)
+
+
+def _outcome(item: BulkItem) -> str | Promise:
+    if item.outcome:
+        return _("done") if item.outcome == "done" else _("not possible")
+    return _("to do") if not item.tries else _("busy, tried again")

@@ -1,0 +1,244 @@
+"""One thing done to many runs from the admin: the page that says what it would do, and the page of the job."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client, override_settings
+
+from temporalex_django.actions.start_bulk import StartBulk
+from temporalex_django.admin import bulk
+from temporalex_django.db import chores
+from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
+from tests.support import tenants
+from tests.support.client_flows import Basket, drain
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RUNS = "/admin/temporalex_django/instance/"
+JOBS = "/admin/temporalex_django/bulkjob/"
+
+
+@pytest.fixture
+def admin(client: Client) -> Client:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    return client
+
+
+def somebody(name: str, *codes: str) -> Client:
+    user = get_user_model().objects.create_user(name, is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codes))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def baskets(*ids: str) -> list[str]:
+    """Run ids."""
+    made = [Basket.start(id=name).run_id for name in ids]
+    drain()
+    return made
+
+
+def choose(client: Client, name: str, ids: list[str], *, query: str = "", every: bool = False) -> Any:
+    """Tick rows of the list and press Go."""
+    data = {"action": f"bulk_{name}", "_selected_action": ids, "index": "0", "select_across": "1" if every else "0"}
+    return client.post(RUNS + query, data)
+
+
+def hidden(text: str, name: str) -> str:
+    found = re.search(rf'name="{name}" value="([^"]*)"', text)
+    return found[1] if found else ""
+
+
+def confirm(client: Client, address: str, **given: Any) -> Any:
+    text = client.get(address).content.decode()
+    return client.post(address, {"token": hidden(text, "token"), "newest": hidden(text, "newest"), **given})
+
+
+def finished() -> None:
+    while chores.done("default"):
+        pass
+
+
+def statuses() -> dict[str, str]:
+    return dict(Instance.objects.values_list("workflow_id", "status"))
+
+
+def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
+    runs = baskets("a", "<b>b", "c", "left")
+    Basket.handle("c").terminate()
+    audited = OperatorAction.objects.count()
+    listed = admin.get(RUNS).content.decode()
+    for label in ("Cancel…", "Terminate…", "Pause…", "Delete…"):
+        assert label in listed
+    assert "Retry" not in listed  # that is of an activity
+
+    answer = choose(admin, "terminate", runs[:3])
+    assert answer.status_code == 302
+    text = admin.get(answer["Location"]).content.decode()
+    assert "It can be done to 2 of 3 chosen runs now." in text
+    assert "1: the run is closed already (Terminated)" in text
+    assert (BulkJob.objects.count(), OperatorAction.objects.count()) == (0, audited)  # looking does nothing
+
+    assert "This field is required" in confirm(admin, answer["Location"]).content.decode()  # it cannot be undone
+    done = confirm(admin, answer["Location"], reason="<i>spring</i> cleaning")
+    job = BulkJob.objects.get()
+    assert done["Location"] == f"{JOBS}{job.pk}/change/"
+    page = admin.get(done["Location"]).content.decode()
+    assert "0 of 3 runs are behind it" in page
+    assert "Stop</button>" in page
+    assert set(statuses().values()) == {"waiting", "terminated"}  # not in the request
+    finished()
+
+    page = admin.get(done["Location"]).content.decode()
+    assert "3 of 3 runs are behind it" in page
+    assert "Stop</button>" not in page
+    assert page.index("not possible") < page.index("&lt;b&gt;b")  # what was not possible comes first
+    assert "closed already" in page
+    assert "<b>b" not in page
+    assert "<i>spring" not in page
+    assert f"{RUNS}{runs[0]}/change/" in page
+    assert statuses()["left"] == "waiting"
+    assert "Terminate × 3" in admin.get(JOBS).content.decode()
+    assert OperatorAction.objects.get(action="start_bulk").source == "admin"
+
+
+def test_all_that_match_the_filters_are_chosen_and_none_that_was_started_since(admin: Client) -> None:
+    runs = baskets("a-1", "a-2", "b-1")
+    answer = choose(admin, "pause", runs[:1], query="?q=a-", every=True)
+    text = admin.get(answer["Location"]).content.decode()
+    assert "It can be done to 2 of 2 chosen runs now." in text
+    assert f'href="{RUNS}?q=a-"' in text  # the way back keeps the filters
+    form = {"token": hidden(text, "token"), "newest": hidden(text, "newest")}
+    baskets("a-3")
+    admin.post(answer["Location"], form)
+    finished()
+    assert set(Instance.objects.paused().values_list("workflow_id", flat=True)) == {"a-1", "a-2"}
+
+    late = choose(admin, "pause", runs[:1], query="?standing=stuck", every=True)
+    nothing = admin.get(late["Location"])
+    assert nothing["Location"] == f"{RUNS}?standing=stuck"
+    assert "None of them is there any more" in admin.get(nothing["Location"]).content.decode()
+
+
+def test_posted_twice_or_by_two_processes_it_is_one_job(admin: Client) -> None:
+    address = choose(admin, "terminate", baskets("a"))["Location"]
+    text = admin.get(address).content.decode()
+    form = {"token": hidden(text, "token"), "newest": hidden(text, "newest"), "reason": "once"}
+    where = {admin.post(address, form)["Location"] for _ in range(2)}
+    assert len(where) == 1
+    assert (BulkJob.objects.count(), BulkItem.objects.count()) == (1, 1)
+
+
+def test_what_cannot_be_done_says_why_and_has_no_button(admin: Client) -> None:
+    runs = baskets("a", "b", "c")
+    address = choose(admin, "unpause", runs)["Location"]
+    text = admin.get(address).content.decode()
+    assert "It can be done to none of them now." in text
+    assert '<button type="submit" class="button' not in text
+    with override_settings(TEMPORALEX={"BULK_LIMIT": 2}):
+        address = choose(admin, "terminate", runs)["Location"]
+        assert "more than 2 runs" in admin.get(address).content.decode()
+        refused = admin.post(address, {"token": "t", "reason": "r"})
+    assert refused.status_code == 409
+    assert "more than 2 runs" in refused.content.decode()
+    assert "Nothing was done." in refused.content.decode()
+    assert not BulkJob.objects.exists()
+
+
+def test_odd_addresses_and_methods(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = baskets("a")
+    assert choose(admin, "terminate", [run, "no-id"])["Location"] == RUNS
+    assert "is no run" in admin.get(RUNS).content.decode()
+    good = choose(admin, "terminate", [run])["Location"]
+    assert "1 of 1" in admin.get(good).content.decode()
+    for odd in (
+        "",
+        "?chosen=",
+        "?chosen=%C3%A4",
+        "?chosen=AAAA",
+        "?chosen=" + "A" * 4000,
+        "?all=1&_changelist_filters=x%3D1",
+    ):
+        assert admin.get(f"{RUNS}bulk/terminate/{odd}").status_code in (400, 404), odd
+    for name in ("nothing", "skip_timer", "signal"):
+        assert admin.get(f"{RUNS}bulk/{name}/?chosen=AAAA").status_code == 404
+    assert admin.delete(good).status_code == 405
+    monkeypatch.setattr(bulk, "MOST_CHOSEN", 3)
+    many = choose(admin, "terminate", baskets(*(f"m-{number}" for number in range(4))))
+    assert many["Location"] == RUNS
+    assert "Choose 3 at most" in admin.get(RUNS).content.decode()
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(get_user_model().objects.get(username="root"))
+    assert strict.post(good, {"token": "t", "reason": "r"}).status_code == 403
+    assert not BulkJob.objects.exists()
+    for ref in ("x", run):
+        for page in ("change", "stop", "resume"):
+            answer = admin.post(f"{JOBS}{ref}/{page}/") if page != "change" else admin.get(f"{JOBS}{ref}/{page}/")
+            assert (answer.status_code, answer["Location"]) == (302, "/admin/")
+
+
+def test_a_job_is_stopped_and_resumed_by_its_owner(admin: Client) -> None:
+    runs = baskets("a", "b")
+    ann, bob = somebody("ann", "view_instance", "bulk_actions", "terminate_instance"), somebody("bob", "bulk_actions")
+    address = confirm(ann, choose(ann, "terminate", runs)["Location"], reason="enough")["Location"]
+    stop, resume = address.replace("change", "stop"), address.replace("change", "resume")
+    assert bob.get(address).status_code == 302  # it is not his
+    assert bob.post(stop).status_code == 302
+    assert bob.get(JOBS).status_code == 200
+    assert "Terminate" not in bob.get(JOBS).content.decode()
+    assert ann.get(stop).status_code == 405
+    assert BulkJob.objects.get().state == "running"
+
+    assert "is stopped" in ann.post(stop, {"reason": "wait"}, follow=True).content.decode()
+    finished()
+    assert set(statuses().values()) == {"waiting"}
+    again = ann.post(stop, {}, follow=True).content.decode()
+    assert "cannot be" in again
+    assert "Resume</button>" in again
+    assert admin.get(address).status_code == 200  # superusers see all jobs
+    assert "The job goes on" in ann.post(resume, {}, follow=True).content.decode()
+    finished()
+    assert set(statuses().values()) == {"terminated"}
+    assert OperatorAction.objects.get(action="stop_bulk").reason == "wait"
+
+
+def test_who_may_not_is_told_why_and_offered_nothing() -> None:
+    runs = baskets("red-1", "blue-1")
+    viewer, some = somebody("red-viewer", "view_instance"), somebody("red-some", "view_instance", "bulk_actions")
+    right = somebody("red-right", "view_instance", "bulk_actions", "terminate_instance")
+    assert "bulk_terminate" not in viewer.get(RUNS).content.decode()
+    address = choose(right, "terminate", runs)["Location"]
+    for client, wanted in ((viewer, "Can do one thing to many runs"), (some, "Can terminate runs")):
+        assert f"it takes the permission “{wanted}”" in client.get(address).content.decode()
+        assert client.post(address, {"token": "t", "reason": "r"}).status_code == 403
+    assert viewer.get(JOBS).status_code == 403
+    assert OperatorAction.objects.filter(denied=True).count() == 2
+    with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
+        text = right.get(address).content.decode()
+        assert "1 of 1" in text
+        assert "blue" not in text
+        page = confirm(right, address, reason="enough")["Location"]
+        finished()
+        assert statuses() == {"red-1": "terminated", "blue-1": "waiting"}
+        BulkItem.objects.update(run_id=runs[1])  # as if it had become another tenant's since
+        text = right.get(page).content.decode()
+        assert "gone" in text
+        assert "blue-1" not in text
+
+
+def test_a_long_job_has_pages_and_costs_the_same(admin: Client, django_assert_max_num_queries: Any) -> None:
+    job = StartBulk("terminate", runs=baskets("a")).execute()
+    run = BulkItem.objects.get().run_id
+    BulkItem.objects.bulk_create(BulkItem(job_id=job.pk, run_id=run) for _ in range(150))
+    with django_assert_max_num_queries(6):
+        text = admin.get(f"{JOBS}{job.pk}/change/?p=2").content.decode()
+    assert "page 2 of 2" in text
+    for odd in ("?p=0", "?p=x", "?p=99", "?" + urlencode({"p": "²"})):
+        assert admin.get(f"{JOBS}{job.pk}/change/{odd}").status_code == 200

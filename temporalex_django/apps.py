@@ -41,12 +41,13 @@ class TemporalexConfig(AppConfig):
             raise NotConfigured(" ".join(wrong))
         from temporalex_django.authoring import binding  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.db import guarded_orm  # noqa: PLC0415 - it needs the settings
-        from temporalex_django.db.chores import CHORES  # noqa: PLC0415 - as above
+        from temporalex_django.db.chores import CHORES, Chore  # noqa: PLC0415 - as above
 
         binding.bind(_backend)
         guarded_orm.install()
-        if _bulk_jobs not in CHORES:
-            CHORES.append(_bulk_jobs)
+        bulk = Chore(waiting=_bulk_jobs_wait, work=_bulk_jobs)
+        if bulk not in CHORES:
+            CHORES.append(bulk)
         checks.faulty[:] = _discover()
         _run_locally()
 
@@ -73,6 +74,12 @@ def _backend() -> BoundBackend:
     from temporalex_django.client import backend  # noqa: PLC0415 - it needs the models
 
     return backend()
+
+
+def _bulk_jobs_wait(alias: str) -> bool:
+    from temporalex_django.actions.bulk_jobs import waiting  # noqa: PLC0415 - it needs the models
+
+    return waiting(alias)
 
 
 def _bulk_jobs(alias: str) -> bool:

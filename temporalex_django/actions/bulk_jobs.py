@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -16,12 +18,14 @@ from temporalex_django import access
 from temporalex_django.actions.base import Action, Actor
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.taking_up import TakingUp
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.authoring.people import Person
-from temporalex_django.conf import codec
+from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.telling import told
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
+from temporalex_django.liveness.verdicts import MOST_CRASHES
 from temporalex_django.models import BulkItem, BulkJob
 
 logger = logging.getLogger("temporalex_django.actions")
@@ -32,17 +36,24 @@ _AT_ONCE = 50
 #: A run that is busy is tried so often, behind the others.
 _TRIES = 5
 _LONGEST = 500
+#: Leases for which a worker has a job to itself while it replays: a replay takes one at most, and somewhat more where
+#: nothing can interrupt it. So long nobody goes on with the job when the worker dies.
+_HELD_FOR = 2
+
+
+def waiting(alias: str) -> bool:
+    """Whether there is a job to go on with."""
+    return BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).exists()
 
 
 def work(alias: str) -> bool:
-    """Go on with jobs for a moment. Whether there may be more to do. Each run is a transaction of its own."""
-    until = time.monotonic() + _BUDGET
+    """Go on with jobs for a moment. Whether anything was done. Each run is a transaction of its own."""
+    until, came_to_one = time.monotonic() + _BUDGET, False
     running = BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).order_by("pk")
-    jobs = list(running.values_list("pk", flat=True)[:_AT_ONCE])
-    for job in jobs:
+    for job in list(running.values_list("pk", flat=True)[:_AT_ONCE]):
         while time.monotonic() < until and _next(job, DjangoStorage(alias)):
-            pass
-    return bool(jobs)
+            came_to_one = True
+    return came_to_one
 
 
 def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
@@ -75,33 +86,85 @@ def made(job: BulkJob, item: int, target: RunTarget, by: Actor) -> Action[Any]:
 
 def _next(pk: UUID, storage: DjangoStorage) -> bool:
     """One run. False when there is none left, or another worker has the job, or it was stopped."""
-    alias = storage.alias
+    alias, begun = storage.alias, False
     skips = connections[alias].features.has_select_for_update_skip_locked
     with storage.transaction():
         jobs = BulkJob.objects.using(alias).select_for_update(skip_locked=skips)
         job = jobs.filter(pk=pk, state=BulkJob.State.RUNNING).first()
-        if job is None:
+        if job is None or (job.held_until is not None and job.held_until > storage.now()):
             return False
         item = BulkItem.objects.using(alias).filter(job_id=pk, outcome="").order_by("tries", "pk").first()
         if item is None:
             job.state, job.finished_at = BulkJob.State.DONE, storage.now()
+        elif item.crashes >= MOST_CRASHES:
+            _failed(item, "crash", f"{item.crashes} workers ended while they replayed its code for it")
+        elif begun := _replays(job):
+            item.crashes += 1
+            job.held_until = storage.now() + timedelta(seconds=_HELD_FOR * get_settings().LEASE_SECONDS)
         else:
-            _do(job, item, storage)
-            item.save(using=alias)
-            job.done += item.outcome == "done"
-            job.failed += item.outcome == "failed"
-        job.save(using=alias, update_fields=["state", "finished_at", "done", "failed"])
+            _do(job, item, lambda: _action(job, item, storage).execute(), storage)
+        _note(job, item, storage)
+    if begun:
+        assert item is not None
+        _rehearse_and_do(job, item, storage)
     return item is not None
 
 
-def _do(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
+def _replays(job: BulkJob) -> bool:
+    """Whether code of the runs is replayed for it."""
+    action = steering(job.action)
+    return action is not None and issubclass(action, TakingUp)
+
+
+def _rehearse_and_do(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
+    """The code of the run first, without a lock: it may take a while, and it may be the end of this process.
+
+    Whoever finds the job held for too long goes on with it: then what came of this here does not count.
+    """
+    done: Callable[[], object]
+    try:
+        action = _action(job, item, storage)
+        assert isinstance(action, TakingUp)
+        action.check()
+        action.rehearse()
+        done = action.execute
+    except Exception as exc:  # noqa: BLE001 - whatever it is, it is noted there
+        done = partial(_again, exc)
+    with storage.transaction():
+        now = BulkJob.objects.using(storage.alias).select_for_update().get(pk=job.pk)
+        own = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes).first()
+        if own is None:
+            return
+        own.crashes, now.held_until = 0, None
+        if now.state == BulkJob.State.RUNNING:
+            _do(now, own, done, storage)
+        _note(now, own, storage)
+
+
+def _again(error: Exception) -> None:
+    raise error
+
+
+def _note(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) -> None:
+    """Where both stand, in the open transaction."""
+    if item is not None:
+        item.save(using=storage.alias)
+        job.done += item.outcome == "done"
+        job.failed += item.outcome == "failed"
+    job.save(using=storage.alias, update_fields=["state", "finished_at", "done", "failed", "held_until"])
+
+
+def _action(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> Action[Any]:
+    by = _actor(job)
+    there = access.runs_for(by.user, alias=storage.alias)
+    return made(job, item.pk, find(str(item.run_id), storage=storage, among=there), by)
+
+
+def _do(job: BulkJob, item: BulkItem, do: Callable[[], object], storage: DjangoStorage) -> None:
     """What is written with it, or the reason why nothing was. Raises what the database raises when it is in trouble."""
     try:
         with storage.savepoint():
-            by = _actor(job)
-            there = access.runs_for(by.user, alias=storage.alias)
-            target = find(str(item.run_id), storage=storage, among=there)
-            made(job, item.pk, target, by).execute()
+            do()
     except UpdateTimeout as exc:
         item.tries += 1
         if item.tries >= _TRIES:

@@ -49,6 +49,7 @@ class Fork(TakingUp[RunTarget]):
 
     def perform(self) -> RunTarget:
         target, storage = self.target, self.storage
+        self.rehearse()
         with storage.transaction():
             run = self.held()
             plan, code = self.plan(run)

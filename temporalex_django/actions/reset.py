@@ -41,6 +41,7 @@ class Reset(TakingUp[str]):
 
     def perform(self) -> str:
         target, storage = self.target, self.storage
+        self.rehearse()
         with storage.transaction():
             run = self.held()
             plan, code = self.plan(run)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
+from uuid import UUID
 
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.actions import inline
 from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
+from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.engine.ids import token
-from temporalex_django.engine.points import AGAIN, DROP, Plan, is_again, planned
+from temporalex_django.engine.points import AGAIN, DROP, Plan, Rehearsal, gone_on, is_again, planned, rehearsed
 from temporalex_django.engine.storage import RunState
-from temporalex_django.errors import UnknownWorkflow
+from temporalex_django.errors import ActionNotPossible, UnknownWorkflow
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Instance
 
@@ -25,6 +29,7 @@ class TakingUp(Steering[T]):
     """Base of the two. It replays the history up to the point: the code of the run has to be here, and to fit it."""
 
     permission: ClassVar[str] = "reset_instance"
+    _rehearsal: Rehearsal | None = None
     #: Whether it is done to a run that is in no trouble when no activation is named.
     any_point: ClassVar[bool] = False
     forced: ClassVar[bool] = True
@@ -59,6 +64,27 @@ class TakingUp(Steering[T]):
             return str(format_lazy(words, workflow=run.workflow, version=run.version))
         return None
 
+    def rehearse(self) -> None:
+        """Replay the run before it is locked: code of users runs, and nobody is to wait for that.
+
+        Once. For at most ``LEASE_SECONDS``, and ``DEADLOCK_TIMEOUT`` for each activation; noted in the crash marker of
+        this process. Raises ``ActionNotPossible``.
+        """
+        settings, storage, of = get_settings(), self.storage, self.target.shown
+        facts = storage.facts([of]).get(of)
+        code = None if facts is None else _code_of(facts.workflow, facts.version)
+        if code is None or self._rehearsal is not None:
+            return
+        with inline.marker(storage).noted("run", of):
+            self._rehearsal = rehearsed(
+                storage.histories({of: 0})[of],
+                of,
+                code,
+                to=self.given.get("to"),
+                limit=settings.DEADLOCK_TIMEOUT,
+                most=settings.LEASE_SECONDS,
+            )
+
     def plan(self, run: RunState) -> tuple[Plan, type[Workflow]]:
         """Of the run that was looked at, in the chain of the locked one, with the class that it goes on with.
 
@@ -73,20 +99,34 @@ class TakingUp(Steering[T]):
         if code is None:
             self.refuse(str(self.why_not(Instance(workflow=facts.workflow, version=facts.version))), closed=False)
             raise AssertionError  # refused
+        again = is_again(self.given.get("messages", AGAIN))
         plan = planned(
             storage.histories({of: 0})[of],
             facts,
             code,
             to=self.given.get("to"),
-            again=is_again(self.given.get("messages", AGAIN)),
+            again=again,
+            later=self._later(of) if again and of != run.run_id else (),
             edited=self.given.get("edited"),
             editable=not issubclass(code, GraphWorkflow),
             seed=token() >> 2,
             in_trouble=self.any_point or run.closed or run.failed_tries > 0 or of != run.run_id,
             limit=get_settings().DEADLOCK_TIMEOUT,
             atomic=True,
+            rehearsal=self._rehearsal,
+            most=get_settings().LEASE_SECONDS,
         )
         return plan, code
+
+    def _later(self, of: UUID) -> Iterator[Sequence[HistoryEvent]]:
+        """Histories of the runs as which one that is not the present one has gone on."""
+        runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=of)
+        try:
+            later = gone_on(list(runs.order_by("pk").values_list("pk", "status")))
+        except ActionNotPossible as exc:
+            self.refuse(exc.message, closed=False)
+            raise
+        return (self.storage.histories({run_id: 0})[run_id] for run_id in later)
 
 
 def _code_of(workflow: str, version: int) -> type[Workflow] | None:

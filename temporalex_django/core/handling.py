@@ -93,7 +93,7 @@ class Handling:
             raise
         except Exception as exc:
             if not isinstance(exc, UpdateRejected):
-                self._standing.complain(f"the validator of update {update.name}", exc)
+                self._standing.tell_rejected(f"the validator of update {update.name}", exc)
             raise UpdateRejected(message_of(exc) or type(exc).__name__) from exc
         if verdict is None or isinstance(verdict, Ok):
             return

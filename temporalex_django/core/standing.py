@@ -74,6 +74,10 @@ class Standing:
         if not self.replaying:
             logger.error("%s: %s failed: %s", self.run, what, told(error))
 
+    def tell_rejected(self, what: str, error: BaseException) -> None:
+        """A validator may reject by raising whatever it likes. Its place is told: perhaps it did not mean to."""
+        logger.info("%s: %s rejected by raising: %s", self.run, what, told(error))
+
     def tell_failed(self, attributes: dict[str, Any], error: BaseException | None) -> None:
         """The run has failed: why, and where, in a line of the log; once."""
         if self.replaying:

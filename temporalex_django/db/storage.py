@@ -7,6 +7,7 @@ the one writer lock of the database takes their place. Nothing here commits by i
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -42,6 +43,7 @@ _SLICE = 0.8
 _GIVING_WAY = 0.1
 
 _STATE = CHAINS.pick_for(RunState, chain_id="id")
+_BLOCKED = RUNS.pick("blocked")
 _FACTS = RUNS.pick_for(RunFacts, run_id="id", parent_chain="parent_chain_id", parent_run="parent_run_id")
 _BEHIND = EVENTS.pick("run_id", "seq")
 _EVENT = EVENTS.pick("seq", "activation", "kind", "at", "attributes")
@@ -329,6 +331,10 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
                 facts = RunFacts(**_FACTS.read(row))
             found[facts.run_id] = facts
         return found
+
+    def blocked_since(self, run_id: UUID) -> str | None:
+        ((mark,),) = self.sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)
+        return None if mark is None else json.loads(mark).get("since")
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         found: dict[UUID, list[HistoryEvent]] = {run: [] for run in after}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,24 +23,40 @@ OFFERED_AGAIN = timedelta(seconds=2)
 
 def idempotency_key(task: TaskState) -> str:
     """The same for every attempt of one call of an activity, also where a reset schedules it anew."""
-    return str(task.options.get("key") or f"{task.run_id}:{task.seq}")
+    return key_of(task.run_id, task.seq, task.options)
+
+
+def key_of(run_id: object, seq: int, options: Mapping[str, Any]) -> str:
+    """The same of the row of an activity."""
+    return str(options.get("key") or f"{run_id}:{seq}")
 
 
 def ended(task: TaskState, kind: str, attributes: dict[str, Any]) -> TaskResult:
-    """The end of an activity.
-
-    With the input that it had at last, where somebody edited that (option ``edited``, which says ``by`` whom).
-    """
-    if edit := task.options.get("edited"):
-        input_ = {"args": list(task.args), "kwargs": dict(task.kwargs), "key": idempotency_key(task)}
-        attributes["edited"] = {**input_, **(edit if isinstance(edit, dict) else {})}
+    """The end of an activity, with its last input where somebody edited that."""
+    if task.options.get("edited"):
+        attributes["edited"] = last_input(task.args, task.kwargs, task.options, key=idempotency_key(task))
     return TaskResult(task=task, outcome=(kind, attributes))
 
 
-def completed(task: TaskState, value: Any, *, limit: int = payloads.MAX_BYTES) -> TaskResult:
-    """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be encoded."""
+def last_input(
+    args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any], *, key: str
+) -> dict[str, Any]:
+    """What an activity had at last that somebody edited (option ``edited``, which says ``by`` whom)."""
+    edit = options["edited"]
+    return {"args": list(args), "kwargs": dict(kwargs), "key": key, **(edit if isinstance(edit, dict) else {})}
+
+
+def completed(
+    task: TaskState, value: Any, *, limit: int = payloads.MAX_BYTES, attempts: int | None = None
+) -> TaskResult:
+    """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be encoded.
+
+    ``attempts``: how many it took, if not as many as this one counts; told where it was not the first.
+    """
     result = payloads.plain(value, what=f"the result of {task.activity}", limit=limit)
-    return ended(task, "ActivityCompleted", {"seq": task.seq, "result": result})
+    took = task.attempt if attempts is None else attempts
+    told = {"attempts": took} if took > 1 else {}
+    return ended(task, "ActivityCompleted", {"seq": task.seq, "result": result, **told})
 
 
 def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:

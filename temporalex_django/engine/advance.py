@@ -92,16 +92,19 @@ class Advance:
             self.run.due_at = None
         return self.write
 
-    def blocked(self, error: BaseException, *, retry: bool = True, waits_for: str | None = None) -> RunWrite:
+    def blocked(
+        self, error: BaseException, *, retry: bool = True, waits_for: str | None = None, since: str | None = None
+    ) -> RunWrite:
         """The activation failed: nothing of it is written, the run stays open and says why.
 
-        ``waits_for`` what no worker has.
+        ``waits_for`` what no worker has. ``since``: of the failed try before this one.
         """
         run = self.run
         run.failed_tries += 1
         again = next_try(run.failed_tries, self.now) if retry else None
         run.due_at = min((moment for moment in (again, run.deadline) if moment is not None), default=None)
-        self.write.instance["blocked"] = mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
+        mark = mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
+        self.write.instance["blocked"] = mark if since is None else {**mark, "since": since}
         return self.parked()
 
     def activate(

@@ -43,7 +43,7 @@ def tried_again(run: RunState, *, now: datetime) -> RunWrite:
 
 def completed(task: TaskState, value: Any, *, by: Sender | None, limit: int = payloads.MAX_BYTES) -> TaskResult:
     """Somebody gave the result in place of the worker. Raises ``PayloadError`` for one that is too large."""
-    return _signed(activity_policy.completed(task, value, limit=limit), by)
+    return _signed(activity_policy.completed(task, value, limit=limit, attempts=task.fence[1]), by)
 
 
 def failed(task: TaskState, *, type: str, message: str, by: Sender | None) -> TaskResult:

@@ -1,14 +1,16 @@
 """At which point a run is taken up by another one, with what: said by people, checked against its history and its code.
 
-Pure, but for the code of the run, which is replayed.
+Pure, but for the code of the run, which is replayed within limits of time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from temporalex_django.authoring.unique import SEPARATOR, Unique, check_id
 from temporalex_django.authoring.workflow import Workflow
@@ -17,10 +19,13 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.prefix import Prefix, activations_of, closed_itself, prefix
 from temporalex_django.core.history.replay import fits
 from temporalex_django.core.names import shown
+from temporalex_django.core.telling import told
 from temporalex_django.engine.storage import RunFacts
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, InvalidId, PayloadError
 
+#: Runs of a chain behind the one that is taken up whose messages are delivered again.
+_MOST_LATER = 100
 #: What becomes of messages behind the point.
 AGAIN, DROP = "again", "drop"
 
@@ -30,6 +35,26 @@ def is_again(messages: object) -> bool:
     if messages not in (AGAIN, DROP):
         raise PayloadError(f"messages={messages!r}: say {AGAIN!r} (deliver them again) or {DROP!r}")
     return messages == AGAIN
+
+
+def gone_on(runs: Sequence[tuple[UUID, str]]) -> list[UUID]:
+    """Of a run and those after it in its chain, with their status: as which it has gone on, whose messages are later.
+
+    Raises ``ActionNotPossible`` where it cannot be told which of their messages came later, and which were delivered
+    again: one of them was reset.
+    """
+    taken_up = [run for run, status in runs[:-1] if status != "continued_as_new"]
+    if taken_up:
+        raise ActionNotPossible(
+            f"the run {taken_up[0]} was reset since, and it cannot be told which messages came later: reset the newest "
+            f"run of the chain, or drop them (messages={DROP!r})"
+        )
+    if len(runs) > _MOST_LATER:
+        raise ActionNotPossible(
+            f"more than {_MOST_LATER} runs of the chain came later: drop their messages (messages={DROP!r}), or take up a "
+            "later one"
+        )
+    return [run for run, _ in runs[1:]]
 
 
 def fork_id(of: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:
@@ -64,6 +89,48 @@ class Plan:
     atomic: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """``good``: through how many activations of a run its code goes as they are recorded, and ``why`` not further.
+
+    Of the run, the class and the number of activations that ``what`` names: that does not change, histories only grow.
+    """
+
+    what: tuple[UUID, type[Workflow], int]
+    good: int
+    why: BaseException | None
+
+
+def rehearsed(
+    events: Sequence[HistoryEvent],
+    run_id: UUID,
+    code: type[Workflow],
+    *,
+    to: int | None,
+    limit: float | None,
+    most: float | None,
+) -> Rehearsal:
+    """What a replay up to the point finds.
+
+    ``limit``: seconds for each activation, ``most`` for all of them. Raises ``ActionNotPossible``.
+    """
+    last = _last(events, to)
+    point = prefix(events, last if to is None else to)
+    return Rehearsal((run_id, code, point.activation), *_goes_through(code, point, limit, most))
+
+
+def _last(events: Sequence[HistoryEvent], to: int | None) -> int:
+    """The last activation that can be gone back to. Raises ``ActionNotPossible`` where ``to`` is behind it."""
+    count = activations_of(events)
+    last = count - closed_itself(events)
+    if to is not None and not (type(to) is int and 0 <= to <= last):
+        closes = f"; the activation {count} closed it" if last < count else ""
+        raise ActionNotPossible(
+            f"there is no activation {to!r} to go back to: the run has 0 (its start) to {last}{closes}"
+        )
+    return last
+
+
 def planned(
     events: Sequence[HistoryEvent],
     facts: RunFacts,
@@ -77,31 +144,33 @@ def planned(
     in_trouble: bool,
     limit: float | None,
     atomic: bool,
+    later: Iterable[Sequence[HistoryEvent]] = (),
+    rehearsal: Rehearsal | None = None,
+    most: float | None = None,
 ) -> Plan:
     """How to take up a run with the code that is here, behind the activation ``to``.
 
     None: the last one that its code goes through as it is recorded and that did not close it; only of a run that is
     ``in_trouble``. ``edited`` as people give it: see ``_edits``, of a class whose activities are ``editable``.
-    ``limit``: seconds for each activation that is replayed.
+    ``limit``, ``most``: as of ``rehearsed``, whose findings are used if they are of this point. ``later``: histories of
+    the runs as which it has gone on.
 
     Raises ``ActionNotPossible`` with the reason, and ``PayloadError``.
     """
-    count = activations_of(events)
-    last = count - closed_itself(events)
-    if to is not None and not (type(to) is int and 0 <= to <= last):
-        closes = f"; the activation {count} closed it" if last < count else ""
-        raise ActionNotPossible(
-            f"there is no activation {to!r} to go back to: the run has 0 (its start) to {last}{closes}"
-        )
-    good, why = _goes_through(code, prefix(events, last if to is None else to), limit)
+    last = _last(events, to)
+    if rehearsal is None or rehearsal.what != (facts.run_id, code, last if to is None else to):
+        rehearsal = rehearsed(events, facts.run_id, code, to=to, limit=limit, most=most)
+    good, why = rehearsal.good, rehearsal.why
     if to is None and not in_trouble and good == last:
         raise ActionNotPossible("the run is in no trouble: say to which activation")
     if to is not None and good < to:
         raise ActionNotPossible(
-            f"its code does not go through the activation {good + 1} as it is recorded ({why}): put the code right, or go "
-            f"back to {good} or before"
+            f"its code does not go through the activation {good + 1} as it is recorded ({why and told(why)}): put the code "
+            f"right, or go back to {good} or before"
         )
     point = prefix(events, good if to is None else to)
+    for history in later if again else ():
+        point.behind += prefix(history, 0).behind
     return Plan(
         facts=facts,
         prefix=point,
@@ -114,16 +183,34 @@ def planned(
     )
 
 
-def _goes_through(code: type[Workflow], point: Prefix, limit: float | None) -> tuple[int, BaseException | None]:
+class _TakesTooLong(Exception):
+    """There are more activations than there is time for."""
+
+
+def _goes_through(
+    code: type[Workflow], point: Prefix, limit: float | None, most: float | None
+) -> tuple[int, BaseException | None]:
     """How many activations of a prefix the code goes through.
 
     Without what comes behind it, which may tell of patches.
     """
     what = f"the replay of {code.name}"
     bounded = partial(watchdog.run, limit=limit, what=what)
+    until = float("inf") if most is None else time.monotonic() + most
     why: BaseException | None = None
+
+    def between() -> None:
+        watchdog.all_blocked()
+        if time.monotonic() > until:
+            raise _TakesTooLong
+
     while True:
-        good, error = fits(code.definition, point.events, run=bounded, between=watchdog.all_blocked)
+        good, error = fits(code.definition, point.events, run=bounded, between=between)
+        if isinstance(error, _TakesTooLong):
+            raise ActionNotPossible(
+                f"its code takes longer than {most:g} s to go through {point.activation} activations (it came to {good}): "
+                "go back to an earlier one, or make the code quicker"
+            )
         why = error or why
         if good == point.activation:
             return good, why

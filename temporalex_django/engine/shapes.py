@@ -9,7 +9,7 @@ from temporalex_django.core.shapes import Accepts, Waits
 
 
 class Blocked(TypedDict):
-    """Why a run cannot go on. ``attempt``: failed tries in a row; ``waits_for``: what no worker has.
+    """Why a run cannot go on. ``attempt``: failed tries in a row, ``since`` the first; ``waits_for``: what nobody has.
 
     ``place`` is the file and line of the code. Where it parted from the history, ``event`` is the number of the event,
     ``recorded`` what that says and ``produced`` what the code does.

@@ -320,6 +320,9 @@ class RunStorage(Protocol):
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]: ...
 
+    def blocked_since(self, run_id: UUID) -> str | None:
+        """Since when a run is blocked, as its mark has it; None: it is not."""
+
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         """Events of each run with ``seq`` greater than the given one, in order."""
 

@@ -335,7 +335,8 @@ class WorkflowEngine(Executors):
         elif isinstance(error, KeyMissing):
             waits_for = f"the key {error.key!r}"
         # a missing class comes with a worker that has it, which sets the run due: trying would only slow the claim
-        return step.blocked(error, retry=not isinstance(error, UnknownWorkflow), waits_for=waits_for)
+        since = self.storage.blocked_since(run.run_id) if run.failed_tries else None
+        return step.blocked(error, retry=not isinstance(error, UnknownWorkflow), waits_for=waits_for, since=since)
 
     def _located(self, run: RunState, error: BaseException, report: TurnReport) -> BaseException:
         """The same where code and history part, with the file and the line: from another replay, of a short history."""

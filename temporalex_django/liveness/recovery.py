@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.telling import told
 from temporalex_django.db.rows import ENDED, ENDED_INSERT, TASKS, WORKERS, ended, text_of
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy, blocked
@@ -317,7 +318,7 @@ def _blame_activity(storage: DjangoStorage, verdict: Verdict, ended_after: float
     )
 
 
-_LOST = TASKS.pick("chain_id", "run_id", "run_queue", "seq", "attempt")
+_LOST = TASKS.pick("chain_id", "run_id", "run_queue", "seq", "attempt", "call", "options")
 
 
 def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
@@ -347,10 +348,23 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
 def _tell_lost(storage: DjangoStorage, lost: Iterable[tuple[Any, ...]], now: datetime, why: str | None = None) -> None:
     """Whoever waits for these activities hears that no worker came back from them."""
     rows = []
-    for chain, run, queue, seq, attempt in lost:
-        body = activity_policy.worker_lost(seq, attempt, why)
+    for chain, run, queue, seq, attempt, call, options in lost:
+        body = {**activity_policy.worker_lost(seq, attempt, why), **_edited(run, seq, call, options)}
         rows.append(ended(chain, run, queue, "ActivityFailed", body, now))
     storage.sql.write(ENDED.columns, ENDED_INSERT, rows)
+
+
+def _edited(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
+    """``edited`` of an activity whose input somebody edited, as in every other end of one."""
+    try:
+        read: dict[str, Any] = codec().decode(options)
+        if not read.get("edited"):
+            return {}
+        args, kwargs = codec().decode(call)
+    except Exception as exc:  # noqa: BLE001 - who waits is to hear of the end, also from a worker that lacks the key
+        log.warning("an activity is lost whose input cannot be read: %s", told(exc), extra={"run_id": str(run)})
+        return {}
+    return {"edited": activity_policy.last_input(args, kwargs, read, key=activity_policy.key_of(run, seq, read))}
 
 
 def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bool:
@@ -374,6 +388,8 @@ def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bo
 
 
 def _block(storage: DjangoStorage, chain: UUID, run: UUID, mark: Blocked, *, due: datetime | None) -> None:
+    """It stays blocked since when it was first."""
+    mark["since"] = storage.blocked_since(run) or mark["since"]
     storage.sql.execute(
         "update temporalex_chain set failed_tries = %s, due_at = coalesce(%s, deadline) where id = %s",
         [mark["attempt"], due, chain],

@@ -157,6 +157,13 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField()),
                 ("finished_at", models.DateTimeField(null=True)),
                 (
+                    "held_until",
+                    models.DateTimeField(
+                        help_text="A worker replays the code of a run for it; nobody else goes on with it until then.",
+                        null=True,
+                    ),
+                ),
+                (
                     "actor",
                     models.ForeignKey(
                         db_constraint=False,
@@ -349,6 +356,13 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("tries", models.SmallIntegerField(default=0, help_text="How often its run was busy.")),
+                (
+                    "crashes",
+                    models.SmallIntegerField(
+                        default=0,
+                        help_text="How many workers have begun to replay the code of its run, and did not come back.",
+                    ),
+                ),
                 ("outcome", models.CharField(blank=True, help_text="done or failed.", max_length=20)),
                 ("code", models.CharField(blank=True, max_length=40)),
                 ("message", models.TextField(blank=True)),

@@ -12,7 +12,8 @@ from temporalex_django.models.fields import hot_key
 class BulkJob(models.Model):
     """Workers go through its items, each in a transaction of its own, which has the job locked.
 
-    So a worker that is killed leaves nothing half done, and another one goes on.
+    So a worker that is killed leaves nothing half done, and another one goes on. Where the code of the run is replayed
+    for it, that is done before, without a lock: ``held_until`` keeps others away meanwhile.
     """
 
     class State(models.TextChoices):
@@ -45,6 +46,9 @@ class BulkJob(models.Model):
     failed = models.IntegerField(default=0)
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
+    held_until = models.DateTimeField(
+        null=True, help_text=_("A worker replays the code of a run for it; nobody else goes on with it until then.")
+    )
 
     class Meta:
         db_table = "temporalex_bulk_job"
@@ -72,6 +76,9 @@ class BulkItem(models.Model):
     job = models.ForeignKey(BulkJob, on_delete=models.CASCADE, related_name="items")
     run = hot_key("temporalex_django.Instance")
     tries = models.SmallIntegerField(default=0, help_text=_("How often its run was busy."))
+    crashes = models.SmallIntegerField(
+        default=0, help_text=_("How many workers have begun to replay the code of its run, and did not come back.")
+    )
     outcome = models.CharField(max_length=20, blank=True, help_text=_("done or failed."))
     code = models.CharField(max_length=40, blank=True)
     message = models.TextField(blank=True)

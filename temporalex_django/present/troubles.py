@@ -134,7 +134,7 @@ def stopped(blocked: BlockedNow, *, now: datetime) -> str:
     }
     sentences = [_cause(blocked, words)]
     if blocked.code == "crash":
-        sentences.append(_("Look for a segfault, memory or os._exit. Unblock it when the code is put right."))
+        sentences.append(_("Unblock it when the code is put right."))
     elif blocked.waits_for is None:
         sentences.append(_("Nothing is lost; it goes on when the code is put right."))
     if blocked.tries and blocked.next_try is not None:

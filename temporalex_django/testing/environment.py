@@ -20,7 +20,7 @@ from temporalex_django.core.history.replay import replay
 from temporalex_django.core.names import check_name
 from temporalex_django.engine import anew
 from temporalex_django.engine.lookup import as_run_id
-from temporalex_django.engine.points import Plan, fork_id, is_again, planned
+from temporalex_django.engine.points import Plan, fork_id, gone_on, is_again, planned
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.starts import RunStart
 from temporalex_django.engine.storage import RunState
@@ -209,12 +209,16 @@ class Environment(EnvironmentActivities):
         run = storage.claim(limit=1, queues=(), chains=[handle.chain_id])[0]
         facts = handle.shown.facts
         code = self.class_of(handle.chain_id, facts.workflow, facts.version)
+        again, runs = is_again(messages), self.run_ids(handle.chain_id)
+        known = [(one, self.row(one).status) for one in runs[runs.index(facts.run_id) :]]
+        later = gone_on(known) if again and len(known) > 1 else []
         plan = planned(
             storage.histories({facts.run_id: 0})[facts.run_id],
             facts,
             code,
             to=to,
-            again=is_again(messages),
+            again=again,
+            later=(storage.histories({one: 0})[one] for one in later),
             edited=edited,
             editable=not issubclass(code, GraphWorkflow),
             seed=self._seeds.getrandbits(62),

@@ -15,7 +15,6 @@ from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.core.telling import told
-from temporalex_django.db import chores
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
@@ -23,6 +22,7 @@ from temporalex_django.engine import activity_policy
 from temporalex_django.liveness.leases import wake_for_code
 from temporalex_django.liveness.recovery import judge_abandoned, recover, release_orphans
 from temporalex_django.workers.attempts import announce_end
+from temporalex_django.workers.chores import Chores
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
@@ -52,6 +52,7 @@ class Maintenance:
         self.loop = loop
         self.storage = DjangoStorage(loop.alias, worker=True)
         self.listener: Listener | None = None
+        self.chores = Chores(loop.alias)
         self._beaten_at = 0.0
         self._orphans_at = 0.0
         self._retention = Retention(self.storage)
@@ -83,6 +84,7 @@ class Maintenance:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(10)
+        self.chores.stop()
         if self.listener is not None:
             self.listener.stop()
 
@@ -143,8 +145,9 @@ class Maintenance:
         if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
             release_orphans(self.storage)
             self._orphans_at = time.monotonic()
-        if time.monotonic() - self._chores_at >= _CHORES_EVERY and not chores.done(self.storage.alias):
+        if time.monotonic() - self._chores_at >= _CHORES_EVERY:
             self._chores_at = time.monotonic()
+            self.chores.begin()
         if time.monotonic() - self._retained_at >= _RETAINED_EVERY and not self._retention.sweep():
             self._retained_at = time.monotonic()
 

@@ -63,7 +63,7 @@ def test_a_failed_activity_is_tried_again_at_once(env: Any) -> None:
     assert h.result() == 5
     assert [attempt for _, attempt, _ in SEEN] == [1, 2]
     assert len({key for *_, key in SEEN}) == 1
-    assert events(h, "ActivityCompleted") == [{"seq": seq_of(h), "result": 5}]
+    assert events(h, "ActivityCompleted") == [{"seq": seq_of(h), "result": 5, "attempts": 2}]
 
 
 def test_a_try_that_fails_again_waits_for_its_back_off(env: Any) -> None:

@@ -431,11 +431,40 @@ def test_a_chain_that_has_gone_on_is_reset_to_one_of_its_runs(env):
         h.signal("go", 2)
     assert h.result() == [1, 2]
     env.handle(first).reset(1)
-    assert (len(h.run_ids), h.status) == (4, "waiting")  # what later runs have read is theirs
+    assert (len(h.run_ids), h.result()) == (4, [1, 2])
+    h.reset(0, messages="drop")  # the second run begins with what it was given
     h.signal("go", 3)
     assert h.result() == [1, 3]
-    h.reset(0)  # the second run begins with what it was given
-    assert h.result() == [1, 3]
+
+
+class Rounds(Workflow):
+    """Two signals a round."""
+
+    async def run(self, args):
+        seen = [await api.wait_for_signal("n"), await api.wait_for_signal("n")]
+        return ContinueAsNew(args + 1) if args < 2 else Ok(seen)
+
+
+def test_what_later_runs_of_the_chain_have_read_comes_again(env):
+    h = env.start(Rounds, 0, id="rounds")
+    for n in range(6):
+        h.signal("n", n)
+    first, second = (env.handle(run) for run in h.run_ids[:2])
+    assert h.result() == [4, 5]
+
+    fork = second.fork(1, id="fork")
+    assert [e["payload"] for e in events(fork, "SignalReceived")] == [4, 5]
+    first.reset(2)  # has read 0
+    assert len(h.run_ids) == 6
+    assert h.result() == [4, 5]
+    again = [[e["payload"] for e in events(env.handle(run), "SignalReceived")] for run in h.run_ids[3:]]
+    assert again == [[0, 1], [2, 3], [4, 5]]
+
+    with pytest.raises(errors.ActionNotPossible, match="was reset since"):
+        first.reset(1)
+    assert len(h.run_ids) == 6
+    first.reset(1, messages="drop")
+    assert (len(h.run_ids), h.status) == (7, "waiting")
 
 
 def test_a_closed_run_needs_its_id_again(env):

@@ -44,6 +44,16 @@ class DeadlyToReplay(Workflow):
         return Ok(n)
 
 
+class HangingToReplay(Workflow):
+    """Keeps whoever rebuilds it busy while the file is there; what it does then is recorded long ago."""
+
+    async def run(self, args: Any) -> Any:
+        n = await double(1)
+        hang_in_c_if(args["path"])
+        await api.wait_for_signal("go")
+        return Ok(n)
+
+
 class DeadlyToAsk(Workflow):
     """Ends whoever asks it or updates it while the file is there."""
 

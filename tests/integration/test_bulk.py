@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -12,17 +13,19 @@ from django.test import override_settings
 from temporalex_django import errors
 from temporalex_django.actions import bulk_jobs
 from temporalex_django.actions.base import Actor
+from temporalex_django.actions.reset import Reset
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.db import chores
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
+from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction, Worker
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.maintenance import Maintenance
 from tests.support import tenants
 from tests.support.client_flows import Basket
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -76,8 +79,10 @@ def test_workers_go_through_jobs_in_their_maintenance() -> None:
     assert chores.CHORES
     (run,) = baskets("a")
     StartBulk("terminate", runs=[run]).execute()
-    Maintenance(WorkerLoop()).tend()
-    assert statuses() == {"a": "terminated"}
+    maintenance = Maintenance(WorkerLoop())
+    maintenance.tend()
+    wait_for(lambda: statuses() == {"a": "terminated"})
+    maintenance.chores.stop()
 
 
 def test_signals_and_resets_are_for_many_too() -> None:
@@ -240,3 +245,104 @@ def test_a_run_that_is_busy_is_tried_behind_the_others(monkeypatch: pytest.Monke
     assert asked == ["b", "a", "b", "b", "b", "b"]
     assert (job.done, job.failed) == (1, 1)
     assert BulkItem.objects.get(outcome="failed").code == "busy"
+
+
+# -- code of runs that is replayed -------------------------------------------------------------------------------------
+
+
+def test_nobody_waits_for_the_code_of_a_run_that_is_replayed_for_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But the job: its worker beats, other jobs go on, and so does the run."""
+    runs = baskets("a", "b")
+    slow = StartBulk("reset", runs=runs[:1], to=1).execute()
+    other = StartBulk("terminate", runs=runs[1:]).execute()
+    begun, go, rehearse = threading.Event(), threading.Event(), Reset.rehearse
+
+    def long(action: Reset) -> None:
+        begun.set()
+        assert go.wait(60)
+        rehearse(action)
+
+    monkeypatch.setattr(Reset, "rehearse", long)
+    loop = WorkerLoop()
+    maintenance = Maintenance(loop)
+    maintenance.register()
+    try:
+        maintenance.tend()
+        assert begun.wait(60)
+        maintenance._beaten_at = 0.0
+        before = Worker.objects.get().beat_at
+        maintenance.tend()
+        assert Worker.objects.get().beat_at > before
+        finished()  # another worker
+        Basket.handle("a").signal("note", "hello")
+        drain()
+        states = dict(BulkJob.objects.values_list("pk", "state"))
+        assert (states[slow.pk], states[other.pk]) == ("running", "done")
+        assert "SignalReceived" in [event.kind for event in Basket.handle("a").history()]
+        assert statuses()["b"] == "terminated"
+    finally:
+        go.set()
+        wait_for(lambda: BulkJob.objects.get(pk=slow.pk).state == "done")
+        maintenance.stop()
+        loop.marker.close()
+    slow.refresh_from_db()
+    assert (slow.done, slow.failed, len(Basket.handle("a").run_ids)) == (1, 0, 2)
+
+
+def let_go() -> None:
+    """The time of whoever has the job is over."""
+    BulkJob.objects.update(held_until=DjangoStorage().now())
+
+
+def test_a_job_goes_on_behind_a_run_whose_code_three_workers_died_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = baskets("a", "b")
+    job = StartBulk("reset", runs=runs, to=1).execute()
+    rehearse, tried = Reset.rehearse, []
+
+    def deadly(action: Reset) -> None:
+        tried.append(action.target.workflow_id)
+        _dies() if tried[-1] == "b" else rehearse(action)
+
+    monkeypatch.setattr(Reset, "rehearse", deadly)
+    for deaths in (1, 2, 3):
+        with pytest.raises(SystemExit):
+            bulk_jobs.work("default")
+        assert not bulk_jobs.work("default")  # nobody knows yet that it died
+        assert [item.crashes for item in BulkItem.objects.order_by("pk")] == [deaths, 0]
+        let_go()
+    finished()
+
+    assert tried == ["b", "b", "b", "a"]
+    job.refresh_from_db()
+    assert (job.done, job.failed, job.state, job.held_until) == (1, 1, "done", None)
+    bad = BulkItem.objects.get(outcome="failed")
+    assert (bad.code, bad.message) == ("crash", "3 workers ended while they replayed its code for it")
+    assert [len(Basket.handle(name).run_ids) for name in ("a", "b")] == [2, 1]
+
+
+@pytest.mark.parametrize("meanwhile", ["stopped", "taken for dead"])
+def test_what_comes_too_late_of_a_replay_is_not_done(meanwhile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = StartBulk("reset", runs=baskets("a"), to=1).execute()
+    rehearse = Reset.rehearse
+
+    def late(action: Reset) -> None:
+        rehearse(action)
+        if BulkItem.objects.get().crashes > 1:
+            return
+        if meanwhile == "stopped":
+            StopBulk(job.pk).execute()
+        else:
+            let_go()
+            assert bulk_jobs._next(job.pk, DjangoStorage())
+
+    monkeypatch.setattr(Reset, "rehearse", late)
+    finished()
+    job.refresh_from_db()
+    did = meanwhile != "stopped"
+    assert (job.done, job.failed, job.held_until) == (int(did), 0, None)
+    assert len(Basket.handle("a").run_ids) == 1 + did
+    if not did:
+        assert BulkItem.objects.get().crashes == 0
+        ResumeBulk(job.pk).execute()
+        finished()
+        assert len(Basket.handle("a").run_ids) == 2

@@ -97,6 +97,7 @@ class RaisesInHandlers(Workflow):
 
 
 def test_a_handler_and_a_validator_that_raise_are_logged_with_their_place(caplog):
+    caplog.set_level(logging.INFO, logger="temporalex_django")
     handle = RaisesInHandlers.start(id="h-1")
     for name in ("checked", "handled"):
         with pytest.raises((errors.UpdateRejected, errors.UpdateFailed)):
@@ -104,7 +105,11 @@ def test_a_handler_and_a_validator_that_raise_are_logged_with_their_place(caplog
 
     lines = lines_of(caplog)
 
-    for what in ("the validator of update checked", "the handler of update handled"):
+    for what, level, how in (
+        ("the validator of update checked", logging.INFO, "rejected by raising"),
+        ("the handler of update handled", logging.ERROR, "failed"),
+    ):
         (line,) = [line for line in lines if what in line]
-        assert " failed: KeyError at integration/test_logs.py:" in line
+        assert f" {how}: KeyError at integration/test_logs.py:" in line
+        assert {record.levelno for record in caplog.records if what in record.getMessage()} == {level}
     assert "4111" not in str(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from temporalex_django import (
     NoReply,
     Ok,
     Reply,
+    RetryPolicy,
     Step,
     Stop,
     Unique,
@@ -79,6 +81,9 @@ def Stop_(_: Any, state: Any) -> Stop:
 ORDER = {"card": CARD, "customer": {"name": PLAIN, "email": MAIL}, "lines": [{"card": CARD, "email": PLAIN}]}
 
 
+SHAPES = ("activities/", "children/", "messages/", "operations/")
+
+
 def person(*permissions: str, staff: bool = False) -> Any:
     user = stored("ann", "temporalex_django.view_instance", *(f"temporalex_django.{name}" for name in permissions))
     user.is_staff = staff
@@ -110,7 +115,7 @@ def everywhere(handle: Any, user: Any) -> dict[str, str]:
     pages.force_login(user)
     found = {
         verb: client.get(f"{URL}{handle.id}/{verb}").content.decode()
-        for verb in ("", "events/", "result/", "updates/pay/?id=u-1")
+        for verb in ("", "events/", "result/", "updates/pay/?id=u-1", *SHAPES)
     }
     found["list"] = client.get(URL).content.decode()
     found["page"] = pages.get(f"{RUNS}{handle.run_id}/change/").content.decode()
@@ -336,3 +341,72 @@ def test_no_lookup_of_the_admin_tells_of_columns_that_are_not_shown() -> None:
     ):
         answer = pages.get(address)
         assert (answer.status_code, b"p-1" in answer.content) == (200, True), address
+
+
+@activity(retry=RetryPolicy(initial_interval=3600.0))
+def quotes_and_is_tried_again(card: str) -> None:
+    raise LookupError(f"no account for {card}")
+
+
+@activity(retry=RetryPolicy(max_attempts=1))
+def quotes_and_fails(card: str) -> None:
+    raise BufferError(f"no account for {card}")
+
+
+class QuotingKid(Workflow):
+    name = "test.QuotingKid"
+
+    async def run(self, args: Any) -> Any:
+        raise ArithmeticError(f"no account for {args}")
+
+
+class Quoting(Workflow):
+    """Whatever fails quotes what it was given."""
+
+    name = "test.Quoting"
+    code = "right"
+
+    async def run(self, args: Any) -> Any:
+        with suppress(errors.ActivityFailure):
+            await quotes_and_fails(args)
+        with suppress(errors.ChildWorkflowFailure):
+            await api.child(QuotingKid, args, id="q-kid")
+        if self.code == "wrong":
+            raise RecursionError(f"no account for {args}")
+
+        def fails(args: Any, state: Any) -> Any:
+            raise EOFError(f"no account for {args}")
+
+        await api.phase(0, update={"fail": fails}, signal={"end": Stop_})
+        await quotes_and_is_tried_again(args)
+        return Ok(None)
+
+
+def test_without_the_permission_nobody_is_told_the_words_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its type alone, wherever it stands: words and tracebacks quote payloads."""
+    ann = person("reset_instance", staff=True)
+    handle = Quoting.start(PLAIN, id="q-1")
+    drain()
+    with pytest.raises(errors.UpdateFailed):
+        handle.update("fail", PLAIN)
+    handle.signal("end")
+    drain()
+
+    def told(kinds: set[str]) -> None:
+        found = everywhere(handle, ann)
+        for where, text in found.items():
+            assert PLAIN not in text, where
+            assert "Traceback" not in text, where
+        assert all(kind in found["events/"] + found["activities/"] + found[""] for kind in kinds)
+
+    told({"BufferError", "ArithmeticError", "EOFError", "LookupError"})
+    with monkeypatch.context() as patched:
+        patched.setattr(Quoting, "code", "wrong")
+        with pytest.raises(errors.ActionNotPossible, match="RecursionError at ") as refused:
+            handle.reset(4, by=ann)
+        assert PLAIN not in str(refused.value)
+    (under_way,) = handle.describe().activities
+    handle.fail_activity(under_way.seq, f"the card {PLAIN} is stolen", type="Stolen")
+    drain()
+    assert handle.status == "failed"
+    told({"BufferError", "ArithmeticError", "EOFError", "Stolen"})

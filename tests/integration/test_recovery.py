@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from django.db import ProgrammingError
 
+from temporalex_django import RetryPolicy, activity
 from temporalex_django.conf import get_settings
 from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
@@ -19,11 +20,13 @@ from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.liveness.crash_markers import Kind, Mark, open_marker
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.process_identity import identity_of
-from temporalex_django.liveness.recovery import judge_abandoned, recover
-from temporalex_django.models import Chain, Instance, Worker
+from temporalex_django.liveness.recovery import judge_abandoned, recover, release
+from temporalex_django.models import ActivityTask, Chain, Instance, Worker
+from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.patience import once_there
+from tests.support.runs import events, once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -178,6 +181,36 @@ def test_a_new_worker_does_not_wake_a_run_that_is_paused() -> None:
 
     assert WorkerRow(kind="worker", queues=["default"], workflows={"Tally": [1]}).register(storage) == 0
     assert Chain.objects.get().due_at is None
+
+
+# -- what is lost ------------------------------------------------------------------------------------------------------
+
+
+@activity(retry=RetryPolicy(max_attempts=2, initial_interval=60))
+def charged_once_more(amount: int) -> int:
+    raise ConnectionError("refused")
+
+
+@pytest.mark.parametrize("deaths", [1, 3])
+def test_an_edited_activity_whose_worker_dies_at_last_says_with_what_it_was_tried(deaths: int) -> None:
+    env = DjangoEnvironment()
+    h = env.start(once(lambda: charged_once_more(5)))
+    env.hold(charged_once_more)
+    h.retry_activity(1, input=[7])
+    (task,) = env._held
+    assert task.attempt == 2
+    if deaths == 3:
+        ActivityTask.objects.update(owner=None, crashes=2)
+        left_by_a_dead_process(env.storage, ("task", task.id))
+        judge_abandoned(env.storage)
+    else:
+        with env.storage.transaction():
+            assert release(env.storage, task.owner or 0) == (0, 1)
+    env.advance(0)
+
+    (failed,) = events(h, "ActivityFailed")
+    assert failed["type"] == "WorkerLost"
+    assert failed["edited"] == {"args": [7], "kwargs": {}, "key": f"{h.run_id}:1:1", "by": None}
 
 
 # -- waiting for the database ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.fork import Fork
 from temporalex_django.actions.reset import Reset
 from temporalex_django.actions.targets import find
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
@@ -167,8 +169,25 @@ def test_a_run_that_has_gone_on_since_it_was_looked_at_is_left_alone() -> None:
         Reset(seen, to=1).execute()
     assert Instance.objects.count() == 2
     again = find(str(seen.run_id), storage=storage())  # by its own id it is meant, whatever came then
-    Reset(again, to=1).execute()
+    Reset(again, to=1, messages="drop").execute()
     assert Instance.objects.count() == 3
+
+
+def test_a_replay_has_a_lease_of_time_and_nothing_is_locked_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    Basket.start(id="b")
+    drain()
+    ticks = iter(range(0, 1_000_000, 20))
+    held = DjangoStorage.hold
+    monkeypatch.setattr("temporalex_django.engine.points.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(DjangoStorage, "hold", lambda *_, **__: pytest.fail("it was locked before its replay was over"))
+    with override_settings(TEMPORALEX={"LEASE_SECONDS": 10.0}):
+        for call in (Basket.handle("b").reset, Basket.handle("b").fork):
+            with pytest.raises(errors.ActionNotPossible, match="takes longer than 10 s to go through 1 activations"):
+                call(1)
+    monkeypatch.setattr(DjangoStorage, "hold", held)
+    with override_settings(TEMPORALEX={"LEASE_SECONDS": 30.0}):
+        Basket.handle("b").reset(1)
+    assert Instance.objects.count() == 2
 
 
 def test_without_its_class_a_run_cannot_be_taken_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import ClassVar
@@ -24,15 +25,22 @@ from temporalex_django import (
     Unique,
     Workflow,
     activity,
+    activity_context,
     api,
+    errors,
     signal,
     update,
 )
 from temporalex_django.actions.summary import summaries, summary_of
 from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.core.results import ContinueAsNew, Reply, Stop
-from temporalex_django.models import Instance
+from temporalex_django.liveness import recovery
+from temporalex_django.liveness.crash_markers import Left, Marked
+from temporalex_django.liveness.leases import WorkerRow
+from temporalex_django.models import Instance, Worker
+from temporalex_django.present.timeline import rows
 from temporalex_django.testing import DjangoEnvironment
+from temporalex_django.testing.host import EPOCH
 
 pytestmark = pytest.mark.django_db
 
@@ -309,8 +317,6 @@ def test_continued_as_new(env):
 
 def test_nothing_has_taken_it_up():
     """First nobody is worried; then it says what is lacking."""
-    from temporalex_django.models import Worker
-
     handle = SaysLittle.start("signal", id="s-1")
     run = Instance.objects.get(pk=handle.run_id)
     soon = summary_of(run, view=EVERYTHING, now=run.created_at + timedelta(seconds=2))
@@ -365,6 +371,145 @@ def test_blocked_by_what_its_code_raises(env):
     )
     assert found.trouble
     assert "too deep" not in said(env, handle, view=View(payloads=False)).text
+
+
+def test_a_blocked_run_says_since_when_and_how_many_others_are(env):
+    handle, *others = [env.start(ChangesItsCode, "raises in a handler of the turn", id=f"b-{n}") for n in range(3)]
+    env.advance(600)
+
+    found = said(env, handle)
+
+    assert found.text.startswith("Stopped safely since 00:00: RecursionError: too deep in ")
+    assert " Tried 9 times, next 00:13. 2 other runs are stopped for the same reason." in found.text
+    assert found.since == EPOCH
+    others[0].terminate()
+    assert said(env, handle).text.endswith(" 1 other run is stopped for the same reason.")
+
+
+def test_blocked_because_it_kills_who_runs_it(env):
+    handle = env.start(SaysLittle, "signal")
+    for _ in range(3):
+        recovery._blame(env.storage, Left((Marked("chain", handle.chain_id),)))
+        env.clock += timedelta(minutes=1)
+
+    found = said(env, handle)
+
+    assert found.text == (
+        "Stopped safely since 00:02: 3 processes in a row ended while they ran the code of this run; look for a "
+        "segmentation fault, a memory blow-up or os._exit. Unblock it when the code is put right."
+    )
+    assert said(env, handle, view=View(payloads=False)).text == found.text
+
+
+def test_an_activity_that_no_worker_takes(env):
+    env.hold(charge_card)
+    handle = env.start(SaysLittle, "charge")
+    (task,) = env._held
+    env.storage.give_back([(task.id, task.attempt, task.owner)])
+    last = WorkerRow(kind="worker", queues=["default"], workflows={})
+    last.register(env.storage)
+    env.clock += timedelta(hours=1)
+
+    found = said(env, handle)
+
+    assert found.text == (
+        "Charge the card is ready since 00:00, and no live worker takes it from the queue default. "
+        f"Last seen: {Worker.objects.get()}, 00:00."
+    )
+    assert (found.state, found.trouble) == ("no_worker", True)
+
+
+def test_who_did_it_and_why(env):
+    ann = get_user_model().objects.create_superuser("ann")
+    runs = {name: env.start(SaysLittle, "cancel", id=name) for name in ("cancel", "terminate", "pause")}
+    for name, handle in runs.items():
+        env.steer(handle, name, ann, {"reason": "customer called"})
+    runs["pause"].signal("paid_in_full")
+    runs["pause"].signal("paid_in_full")
+
+    assert {name: said(env, handle).text for name, handle in runs.items()} == {
+        "cancel": "Cancelled by ann 00:00: customer called. Clean-up is done.",
+        "terminate": "Terminated by ann 00:00 (customer called): nothing was cleaned up.",
+        "pause": "Paused by ann since 00:00 (customer called). 2 messages wait.",
+    }
+
+
+@activity(label="send the parcel", retry=RetryPolicy(max_attempts=3, initial_interval=60, backoff=1))
+def send_parcel(weight: int) -> int:
+    if activity_context().attempt < 3:
+        raise ConnectionError("busy")
+    return weight
+
+
+class ShipsParcels(Workflow):
+    name = "test.ShipsParcels"
+
+    async def run(self, args):
+        await send_parcel(3)
+        try:
+            await declined()
+        except errors.ActivityFailure:
+            api.patched("kinder")
+        await api.race(api.wait_for_signal("hurry"), lambda: api.sleep(3600))
+        await api.child(SaysLittle, "plain timer", id="kid")
+        with suppress(errors.TemporalexError):
+            await api.signal_external("nobody", "hello")
+        await api.phase(
+            0, update={"weigh": lambda n, s: Reply(n, n), "drop": self.drop}, signal={"stop": lambda _, s: Stop(s)}
+        )
+        await api.sleep(60)
+        return Err("lost")
+
+    @staticmethod
+    def drop(args, state):
+        raise ValueError("too heavy")
+
+
+def test_the_rows_of_a_history(env):
+    ann = get_user_model().objects.create_superuser("ann")
+    handle = env.start(ShipsParcels)
+    env.advance(60 * 60)
+    handle.signal("hurry", by=ann)
+    env.advance(3600)
+    handle.update("weigh", 3, by=ann)
+    with pytest.raises(errors.UpdateFailed):
+        handle.update("drop")
+    handle.signal("stop")
+    env.advance(60)
+
+    found = rows(handle.history())
+
+    titles = {"test.SaysLittle": "the kid"} | {one.name: one.label for one in (send_parcel,)}
+    assert [row.text(now=env.clock, titles=titles) for row in found] == [
+        "Run started, version 1",
+        "Send the parcel: 3 attempts, 00:00 to 00:02, done",
+        "Declined: failed after 3 attempts, 00:02 to 00:02: ValueError: card declined",
+        "Patch kinder",
+        "Timer: due 01:02, cancelled 01:00",
+        "Signal hurry from ann",
+        "The kid kid: 01:00 to 02:00, done",
+        "Message hello to nobody: not delivered: WorkflowNotFound: no run with the id 'nobody' was ever started",
+        "Update weigh by ann: accepted, answered",
+        "Update drop: failed: ValueError: too heavy",
+        "Signal stop",
+        "Timer: due 02:01, fired 02:01",
+        "Run failed: lost",
+    ]
+
+
+def test_what_is_read_for_it(env, django_assert_max_num_queries):
+    """Five statements for one run, three for a page, however many there are."""
+    every = ["phase", "charge", "several", "child", "raises", "again", "cancel", "timer"]
+    handles = [env.start(SaysLittle, kind, id=f"{kind}-{n}") for kind in every for n in range(2)]
+    handles.append(env.start(ChangesItsCode, "raises in a handler of the turn"))
+    env.steer(handles[0], "pause", None, {"reason": ""})
+    runs = Instance.objects.select_related("chain").order_by("pk")
+
+    with django_assert_max_num_queries(1 + 3):
+        assert len(summaries(list(runs), view=lambda _: EVERYTHING, now=env.clock)) == runs.count()
+    for run in runs:
+        with django_assert_max_num_queries(5):
+            summary_of(run, view=EVERYTHING, now=env.clock)
 
 
 # -- where people read them --------------------------------------------------------------------------------------------

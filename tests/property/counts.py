@@ -19,6 +19,8 @@ from tests.property.playing import play
 CONSTRUCTS = (
     *("activity", "local", "failing", "hasty", "sleep", "wait", "draw", "patch", "deprecate", "publish", "condition"),
     *("precise", "generator", "lock"),
+    *("operator: pause", "operator: unpause", "operator: skip", "operator: by hand", "operator: fail by hand"),
+    *("operator: stumble", "operator: retry", "operator: edit", "operator: delete"),
     *("condition of state", "until cancelled", "update_state", "raise", "signal_external", "cancel_external"),
     *("parallel", "parallel with a limit", "race", "shield", "saga", "compensation", "child"),
     *("child to terminate", "child to abandon", "child to request_cancel", "phase", "phase stop", "phase timeout"),

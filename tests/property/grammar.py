@@ -99,6 +99,28 @@ program = st.fixed_dictionaries(
     }
 )
 
+#: Programs whose run is the only one, and what may wait for it without telling it that it waited.
+alone = st.fixed_dictionaries(
+    {
+        "steps": st.lists(st.one_of(*blocks(st.one_of(short, nested)), phase, simple), min_size=2, max_size=6),
+        "end": st.sampled_from(["ok", "again", "obey", "err"]),
+    }
+)
+waiting = st.lists(
+    one(
+        st.one_of(
+            *[step("signal", st.sampled_from([*NAMES, "stop"]))] * 2,
+            step("complete", st.integers(0, 3)),
+            step("fail", st.integers(0, 3)),
+            step("skip", st.integers(0, 3)),
+            step("by hand", st.integers(0, 3)),
+            step("fail by hand", st.integers(0, 3)),
+        )
+    ),
+    min_size=1,
+    max_size=6,
+)
+
 #: Which of the calls that are open, counted round.
 which = st.integers(0, 3)
 event = one(
@@ -111,9 +133,25 @@ event = one(
         step("kid", name),
     )
 )
-batch = step("batch", st.lists(event, min_size=2, max_size=5))
+#: What somebody does to the run of the program, or to the child that has ended.
+operation = one(
+    st.one_of(
+        step("pause"),
+        step("unpause"),
+        *[step("skip", which)] * 2,
+        *[step("by hand", which)] * 2,
+        step("fail by hand", which),
+        step("stumble", which),
+        step("retry", which),
+        step("edit", which),
+        *[step("delete", which)] * 3,
+    )
+)
+batch = step("batch", st.lists(st.one_of(*[event] * 4, operation), min_size=2, max_size=5))
 #: Brings most programs to their end: whatever they wait for comes.
 FINISH = [
+    ("unpause",),
+    ("edit", 0),
     *[("complete", 0)] * 4,
     *[("signal", n) for n in NAMES],
     *[("update", f"u{n}") for n in NAMES],
@@ -122,6 +160,7 @@ FINISH = [
     *[("update", f"u{n}") for n in NAMES],
     ("signal", "stop"),
     ("advance", 9),
+    ("delete", 0),
 ]
 
 
@@ -132,7 +171,7 @@ def _with(events: list[Any], ending: str, at: int, times: int) -> list[Any]:
 
 schedule = st.builds(
     _with,
-    st.lists(st.one_of(event, event, event, batch), min_size=6, max_size=24),
+    st.lists(st.one_of(event, event, event, event, operation, batch), min_size=8, max_size=26),
     st.sampled_from([*["none"] * 9, *["cancel"] * 9, *["terminate"] * 5]),
     st.integers(0, 60),
     st.sampled_from([0, 1, 3, 3, 3]),

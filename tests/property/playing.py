@@ -11,6 +11,7 @@ from temporalex_django import errors
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.testing import WorkflowEnvironment
 from temporalex_django.testing.environment import Environment
+from tests.property.operating import Operator
 from tests.property.program import HELD, Kid, Program
 
 #: Drawn anew for each run, or worded by the interpreter of the day.
@@ -24,13 +25,18 @@ class Played:
     env: Environment
     handle: Any = None
     updates: list[Any] = field(default_factory=list)
+    operator: Operator = field(default_factory=Operator)
 
     def deliver(self, kind: str, *args: Any) -> None:
         """One event of a schedule. Schedules are blind: what finds nothing to act on does nothing."""
+        with self.operator.watches(self.handle):
+            self._deliver(kind, *args)
+
+    def _deliver(self, kind: str, *args: Any) -> None:
         if kind == "batch":
             with self.env.batch():
                 for inner in args[0]:
-                    self.deliver(*inner)
+                    self._deliver(*inner)
             return
         try:
             match kind:
@@ -51,8 +57,12 @@ class Played:
                     self.handle.cancel()
                 case "terminate":
                     self.handle.terminate("asked for")
-        except (LookupError, errors.WorkflowClosed, errors.WorkflowNotFound):
-            pass  # nothing is held, the run is closed, there is no kid
+                case _:
+                    self.operator.do(self.env, self.handle, kind, *args)
+        except KeyError:
+            raise  # no schedule's, but the host's
+        except (LookupError, errors.WorkflowClosed, errors.WorkflowNotFound, errors.ActionNotPossible):
+            pass  # nothing is held, the run is closed, there is no kid, or nothing that this could be done to
 
     def open_call(self, which: int) -> Any:
         """The activity of one of the calls that are held. Raises ``LookupError`` when there is none."""
@@ -98,17 +108,19 @@ def play(program: Any, schedule: list[Any], env: Environment | None = None, **op
     for event in schedule:
         played.deliver(*event)
     assert not played.env.errors, played.env.errors
+    played.operator.judge(played.env)
     return played
 
 
 def play_at_once(program: Any, schedule: list[Any], **options: Any) -> Played:
-    """The same with everything that needs no answer delivered in the first activation."""
+    """The same with everything that needs no answer delivered in the first activation; nobody leaves it paused."""
     env = WorkflowEnvironment(**options)
     with env.batch():
         played = begin(program, env)
-        for event in flat(schedule):
+        for event in [*flat(schedule), ("unpause",)]:
             played.deliver(*event)
     assert not played.env.errors, played.env.errors
+    played.operator.judge(played.env)
     return played
 
 
@@ -148,7 +160,10 @@ def plain(attributes: dict[str, Any]) -> dict[str, Any]:
         *_NOT_COMPARED,
         *(["seed"] if attributes.get("parent") else []),
     }  # a child's is made of its parent's run id
-    return {key: value for key, value in attributes.items() if key not in drawn}
+    kept = {key: value for key, value in attributes.items() if key not in drawn}
+    if "edited" in kept:  # the key has the run id
+        kept["edited"] = {key: value for key, value in kept["edited"].items() if key != "key"}
+    return kept
 
 
 def digest(played: Played) -> str:

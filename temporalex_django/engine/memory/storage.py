@@ -123,6 +123,9 @@ class MemoryRunStorage(MemoryWrites):
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
         return {run_id: self.runs[run_id].facts for run_id in runs if run_id in self.runs}
 
+    def blocked_since(self, run_id: UUID) -> str | None:
+        return (self.runs[run_id].blocked or {}).get("since")
+
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         return {run_id: self._history(run_id)[seq:] for run_id, seq in after.items()}
 

@@ -88,6 +88,8 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
     def _close_children(self, parent: RunState) -> None:
         """What ``parent_close`` says, to the open children of a run that closes."""
         for chain_id in self._children[parent.run_id].values():
+            if chain_id not in self.chains:
+                continue  # somebody has deleted it
             policy = self.current(chain_id).facts.parent_close
             if not self.chains[chain_id].closed and policy != "abandon":
                 kind = "cancel" if policy == "request_cancel" else "terminate"

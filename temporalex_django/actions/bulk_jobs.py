@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -130,6 +131,16 @@ def _rehearse_and_do(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> No
         done = action.execute
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is noted there
         done = partial(_again, exc)
+    try:
+        _finish(job, item, done, storage)
+    except DatabaseError:
+        with suppress(DatabaseError):
+            _let_go(job, item, storage)
+        raise
+
+
+def _finish(job: BulkJob, item: BulkItem, done: Callable[[], object], storage: DjangoStorage) -> None:
+    """What comes behind the replay, if nobody else has gone on with the job, and it was not stopped."""
     with storage.transaction():
         now = BulkJob.objects.using(storage.alias).select_for_update().get(pk=job.pk)
         own = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes).first()
@@ -139,6 +150,14 @@ def _rehearse_and_do(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> No
         if now.state == BulkJob.State.RUNNING:
             _do(now, own, done, storage)
         _note(now, own, storage)
+
+
+def _let_go(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
+    """It is to be done again, by anybody: nobody has died of it."""
+    with storage.transaction():
+        own = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes)
+        if own.update(crashes=item.crashes - 1):
+            BulkJob.objects.using(storage.alias).filter(pk=job.pk).update(held_until=None)
 
 
 def _again(error: Exception) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.db import InterfaceError
 from django.test import override_settings
 
 from temporalex_django import errors
@@ -300,7 +301,8 @@ def test_a_job_goes_on_behind_a_run_whose_code_three_workers_died_of(monkeypatch
     rehearse, tried = Reset.rehearse, []
 
     def deadly(action: Reset) -> None:
-        tried.append(action.target.workflow_id)
+        if action._rehearsal is None:
+            tried.append(action.target.workflow_id)
         _dies() if tried[-1] == "b" else rehearse(action)
 
     monkeypatch.setattr(Reset, "rehearse", deadly)
@@ -323,12 +325,13 @@ def test_a_job_goes_on_behind_a_run_whose_code_three_workers_died_of(monkeypatch
 @pytest.mark.parametrize("meanwhile", ["stopped", "taken for dead"])
 def test_what_comes_too_late_of_a_replay_is_not_done(meanwhile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job = StartBulk("reset", runs=baskets("a"), to=1).execute()
-    rehearse = Reset.rehearse
+    rehearse, met = Reset.rehearse, []
 
     def late(action: Reset) -> None:
         rehearse(action)
-        if BulkItem.objects.get().crashes > 1:
+        if met:
             return
+        met.append(action)
         if meanwhile == "stopped":
             StopBulk(job.pk).execute()
         else:
@@ -346,3 +349,20 @@ def test_what_comes_too_late_of_a_replay_is_not_done(meanwhile: str, monkeypatch
         ResumeBulk(job.pk).execute()
         finished()
         assert len(Basket.handle("a").run_ids) == 2
+
+
+def test_a_database_that_does_not_answer_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = StartBulk("reset", runs=baskets("a"), to=1).execute()
+    with monkeypatch.context() as patched:
+        patched.setattr(Reset, "rehearse", _away)
+        for _ in range(4):
+            with pytest.raises(InterfaceError):
+                bulk_jobs.work("default")
+            assert (BulkItem.objects.get().crashes, BulkJob.objects.get().held_until) == (0, None)
+    finished()
+    job.refresh_from_db()
+    assert (job.done, job.failed) == (1, 0)
+
+
+def _away(_: Any) -> None:
+    raise InterfaceError("connection already closed")

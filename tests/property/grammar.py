@@ -72,7 +72,7 @@ child = step(
     st.lists(st.one_of(*[simple] * 6, *blocks(short)), min_size=1, max_size=3),
     st.sampled_from(["terminate", "abandon", "request_cancel"]),
     st.sampled_from([None, "kid", "kid", "kid"]),
-    st.sampled_from(["ok", "obey", "raise", "raise", "again"]),
+    st.sampled_from(["ok", "obey", "raise", "raise", "raise", "again"]),
 )
 body = st.one_of(short, nested, st.lists(st.one_of(child, inner), min_size=1, max_size=2))
 handler = st.fixed_dictionaries(

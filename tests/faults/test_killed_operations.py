@@ -101,7 +101,7 @@ def test_a_bulk_job_goes_on_behind_a_run_that_kills_whoever_replays_it(env: dict
     with worker(env, tmp_path, name="first"):
         wait_for(lambda: all(instance(run).status == "waiting" for run in runs))
     armed.touch()
-    job = StartBulk("reset", runs=[str(run.run_id) for run in runs], to=1).execute()
+    job = StartBulk("reset", runs=[str(run.run_id) for run in runs], to=2).execute()
 
     deaths = supervised(env, tmp_path, lambda: BulkJob.objects.get(pk=job.pk).state == "done")
 
@@ -124,7 +124,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_bulk_job_leaves_the_rest_to_
     with worker(env, tmp_path, name="first") as first:
         wait_for(lambda: all(instance(run).status == "waiting" for run in runs))
         armed.touch()
-        job = StartBulk("reset", runs=[str(run.run_id) for run in runs], to=1).execute()
+        job = StartBulk("reset", runs=[str(run.run_id) for run in runs], to=2).execute()
         wait_for(lambda: BulkItem.objects.filter(crashes=1).exists())
         assert BulkJob.objects.get(pk=job.pk).held_until is not None
         first.kill()

@@ -44,6 +44,8 @@ class Acting(Protocol):
     def program(self) -> bool: ...
     @property
     def request_id(self) -> str: ...
+    @property
+    def account(self) -> str: ...
 
 
 def denied(by: Acting, action: str, why: str, *, run: Instance | None = None, workflow: str = "") -> None:
@@ -99,7 +101,7 @@ def of_actor(by: Acting) -> dict[str, Any]:
     user = by.user
     return {
         "actor_id": getattr(user, "pk", None),
-        "actor_name": str(user)[:200] if user is not None else "",
+        "actor_name": (by.account if user is None else str(user))[:200],
         "source": by.source,
         "address": by.address,
         "request_id": by.request_id,

@@ -41,7 +41,8 @@ registry: dict[str, type[Action[Any]]] = {}
 class Actor:
     """Who does it, and through which face: admin, rest, pages, command or code. ``user`` None is code.
 
-    ``program``: a machine speaks for the user, with a token, say.
+    ``program``: a machine speaks for the user, with a token, say. ``account``: of the operating system, whoever ran a
+    command; what code does under one is audited, too.
     """
 
     user: Person | None = None
@@ -49,6 +50,7 @@ class Actor:
     address: str | None = None
     program: bool = False
     request_id: str = ""
+    account: str = ""
 
     @property
     def sender(self) -> Sender | None:
@@ -149,7 +151,7 @@ class Action(ABC, Generic[T]):
 
     @property
     def audited(self) -> bool:
-        return self.forced or self.by.user is not None
+        return self.forced or self.by.user is not None or bool(self.by.account)
 
     @property
     def automatic(self) -> bool:
@@ -196,7 +198,9 @@ class Action(ABC, Generic[T]):
             self.name,
             subject.workflow,
             subject.workflow_id,
-            self.by.source if self.by.user is None else f"user {getattr(self.by.user, 'pk', None)} ({self.by.source})",
+            (self.by.account or self.by.source)
+            if self.by.user is None
+            else f"user {getattr(self.by.user, 'pk', None)} ({self.by.source})",
             extra={**ids, "action": self.name},
         )
         if self.audited:

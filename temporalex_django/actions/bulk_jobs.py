@@ -207,7 +207,7 @@ def _actor(job: BulkJob) -> Actor:
     """Who asked for it, as he stands now. Raises ``ActionNotPermitted`` for who is no more."""
     make = partial(Actor, source=job.source, address=job.address)
     if job.by_code:
-        return make()
+        return make(account=job.actor_name)
     if job.actor is None:
         raise ActionNotPermitted(f"{job.actor_name} is no user any more")
     return make(user=job.actor)

@@ -75,7 +75,7 @@ class StartBulk(Action[BulkJob]):
                 reason=self.reason,
                 token=token,
                 actor_id=getattr(user, "pk", None),
-                actor_name=str(user)[:200] if user is not None else "",
+                actor_name=(self.by.account if user is None else str(user))[:200],
                 by_code=user is None,
                 source=self.by.source,
                 address=self.by.address,

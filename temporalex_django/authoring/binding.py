@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.errors import EngineNotFound, NotConfigured
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.facade import Startable
     from temporalex_django.authoring.people import Person
     from temporalex_django.authoring.workflow import Workflow
-    from temporalex_django.core.failures import AttemptFailure
 
 #: Activities that a description has.
 MOST_ACTIVITIES = 100

@@ -1,10 +1,13 @@
 """``--as-user``.
 
-A command does what that user may do, to the runs that there are for him, and he is named in the audit.
+A command does what that user may do, to the runs that there are for him, and he is named in the audit; without one the
+account of the operating system is.
 """
 
 from __future__ import annotations
 
+import os
+import pwd
 from typing import Any, cast
 
 from django.contrib.auth import get_user_model
@@ -14,7 +17,9 @@ from django.db.models import QuerySet
 from temporalex_django.access import VIEW, admit, runs_for
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.authoring.people import Person
+from temporalex_django.core.names import shown
 from temporalex_django.errors import ActionNotPermitted
+from temporalex_django.management import exits
 from temporalex_django.models import Instance
 
 
@@ -28,12 +33,21 @@ def add_argument(parser: CommandParser) -> None:
 def actor(as_user: str | None) -> Actor:
     """Who acts. Raises ``CommandError`` for a name that nobody has."""
     if as_user is None:
-        return Actor(source="command")
+        return Actor(source="command", account=account())
     users: Any = get_user_model()
     user = users.objects.filter(**{users.USERNAME_FIELD: as_user}).first()
     if user is None:
-        raise CommandError(f"--as-user {as_user}: there is no such user")
+        text = exits.sentence(f"--as-user {shown(as_user)}: there is no such user", "Write it as they log in.")
+        raise CommandError(text, returncode=exits.NOT_FOUND)
     return Actor(user=cast("Person", user), source="command")
+
+
+def account() -> str:
+    """Whose process this is. Not what the environment says, which anybody sets."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container, say
+        return f"uid {os.getuid()}"
 
 
 def runs_of(by: Actor) -> QuerySet[Instance]:
@@ -42,6 +56,6 @@ def runs_of(by: Actor) -> QuerySet[Instance]:
     try:
         admit(by.user, VIEW, alias=alias)
     except ActionNotPermitted as exc:
-        raise CommandError(str(exc)) from exc
+        raise exits.told(exc) from exc
     narrowed = runs_for(by.user, alias=alias)
     return Instance.objects.using(alias) if narrowed is None else narrowed

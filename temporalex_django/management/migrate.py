@@ -8,8 +8,8 @@ the data of a step that has ended behind.
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -24,6 +24,18 @@ from temporalex_django.errors import ActionNotPermitted, TemporalexError, Unknow
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import as_user as people
+from temporalex_django.management.printing import add_json, document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsMoved:
+    """What became of each run."""
+
+    dry_run: bool
+    runs: Sequence[MoveOutcome]
+
+
+output = RunsMoved
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -35,7 +47,7 @@ def add_arguments(parser: CommandParser) -> None:
     people.add_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
     parser.add_argument("--batch", type=int, default=500, metavar="N", help="runs read at a time (default: 500)")
-    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+    add_json(parser)
 
 
 def handle(
@@ -77,8 +89,7 @@ def handle(
                 command.stdout.write(f"{verdict.workflow_id}  {done}")
     stay = [verdict for verdict in verdicts if not verdict.moves]
     if json:
-        found = [{name: getattr(v, name) for name in ("workflow_id", "run_id", "moves", "why")} for v in verdicts]
-        command.stdout.write(json_module.dumps({"dry_run": dry_run, "runs": found}, indent=2))
+        document(command, RunsMoved(dry_run=dry_run, runs=verdicts))
     else:
         command.stdout.write(
             f"{len(verdicts) - len(stay)} of {len(verdicts)} runs {'would move' if dry_run else 'moved'}"

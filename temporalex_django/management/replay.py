@@ -29,6 +29,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import NondeterminismError, PayloadError, TemporalexError
 from temporalex_django.management.django_in_child import set_up
+from temporalex_django.management.printing import progress
 from temporalex_django.models import Instance
 
 Finding = dict[str, Any]
@@ -80,7 +81,7 @@ def handle(
     for count, found in _spread(work, chunks, processes or os.cpu_count() or 1):
         done += count
         findings += found
-        _progress(command, done, len(runs), len(findings))
+        progress(command, done, len(runs), f", {len(findings):,} do not fit")
     report = {"checked": done, "clean": done - len(findings), "findings": findings}
     _tell(command, report, json)
     if findings:
@@ -179,14 +180,6 @@ def _spread(work: Any, chunks: Sequence[Any], processes: int) -> Iterator[tuple[
         else:
             results = map(work, chunks)
         yield from results
-
-
-def _progress(command: BaseCommand, done: int, total: int, found: int) -> None:
-    if command.stderr.isatty():
-        width = 30
-        bar = "#" * (width * done // total)
-        end = "\n" if done == total else ""
-        command.stderr.write(f"\r[{bar:<{width}}] {done:,} of {total:,}, {found:,} do not fit{end}", ending="")
 
 
 def _tell(command: BaseCommand, report: dict[str, Any], path: str | None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json as json_module
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -13,13 +14,30 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.management import as_user as people
+from temporalex_django.management.printing import add_json, document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionOpen:
+    """Open runs of a version in a queue. ``missing``: why no live worker can take them; ``here``: this code can."""
+
+    workflow: str
+    version: int
+    queue: str
+    open: int
+    oldest: str
+    here: bool
+    missing: str | None
+
+
+output = Sequence[VersionOpen]
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
     parser.add_argument("flows", nargs="*", metavar="FLOW", help="only these workflows")
     people.add_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str | None, **_: Any) -> None:
@@ -32,25 +50,25 @@ def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str |
     workers = live_workers(alias=alias)
     here = workflows.versions_here()
     found = [
-        {
-            "workflow": row["workflow"],
-            "version": row["version"],
-            "queue": row["queue"],
-            "open": row["open"],
-            "oldest": row["oldest"].isoformat(),
-            "here": row["version"] in here.get(row["workflow"], ()),
-            "missing": workers.missing(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
-        }
+        VersionOpen(
+            workflow=row["workflow"],
+            version=row["version"],
+            queue=row["queue"],
+            open=row["open"],
+            oldest=row["oldest"].isoformat(),
+            here=row["version"] in here.get(row["workflow"], ()),
+            missing=workers.missing(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
+        )
         for row in sorted(rows, key=lambda row: (row["workflow"], row["version"], row["queue"]))
     ]
     if json:
-        command.stdout.write(json_module.dumps(found, indent=2))
+        document(command, found)
         return
     for one in found:
-        code = "code here" if one["here"] else "no code here"
-        more = f"; waits for {one['missing']}" if one["missing"] else ""
+        code = "code here" if one.here else "no code here"
+        more = f"; waits for {one.missing}" if one.missing else ""
         command.stdout.write(
-            f"{one['workflow']} version {one['version']}: {one['open']} open, oldest {one['oldest']}, {code}{more}"
+            f"{one.workflow} version {one.version}: {one.open} open, oldest {one.oldest}, {code}{more}"
         )
     if not found:
         command.stdout.write("no open runs")

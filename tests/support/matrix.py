@@ -141,13 +141,14 @@ class Row:
     ``do`` gets what the table says and does it to the run that ``RUNS[run]`` makes. ``takes`` names
     all permissions that it takes (code names of ours, or ``app.codename``): none, and whoever is logged in may; None:
     nobody may. ``of_run``: it is about one run, which is not found for other tenants; what is not gives them what is
-    theirs.
+    theirs; one that ``acts`` there is refused.
     """
 
     takes: tuple[str, ...] | None
     do: Callable[..., Any]
     run: str = "basket"
     of_run: bool = True
+    acts: bool = False
 
     def user(self, asking: str) -> Any:
         """A user of that kind, who is staff; other tenants may do everything among their own runs."""

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from typing import Any, ClassVar, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import export, graph, migrate, replay, versions, worker
+from temporalex_django.management import (
+    describe,
+    exits,
+    export,
+    graph,
+    history,
+    listing,
+    migrate,
+    query,
+    replay,
+    resume,
+    signal,
+    start,
+    steering,
+    update,
+    versions,
+    worker,
+)
 
 
 class Subcommand(Protocol):
-    """A module with these: a one-line docstring, its arguments, and what it does."""
+    """A module with these: a docstring, its arguments, and what it does.
+
+    ``output``: the type of what ``--json`` prints.
+    """
 
     __doc__: str | None
+    output: Any
 
     def add_arguments(self, parser: CommandParser) -> None: ...
 
@@ -26,6 +48,15 @@ class Command(BaseCommand):
     # a worker needs neither the URLs nor the templates of the project
     requires_system_checks = ["temporalex"]
     subcommands: ClassVar[dict[str, Any]] = {
+        "start": start,
+        "list": listing,
+        "describe": describe,
+        "history": history,
+        "signal": signal,
+        "update": update,
+        "query": query,
+        "resume": resume,
+        **steering.COMMANDS,
         "export": export,
         "graph": graph,
         "migrate": migrate,
@@ -35,11 +66,24 @@ class Command(BaseCommand):
     }
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parsers = parser.add_subparsers(dest="subcommand", required=True, title="subcommands")
+        parsers = parser.add_subparsers(dest="subcommand", required=True, title="subcommands", metavar="SUBCOMMAND")
         for name, module in self.subcommands.items():
-            text = (module.__doc__ or "").strip()
-            module.add_arguments(parsers.add_parser(name, help=text.split("\n", 1)[0], description=text))
+            text = (module.__doc__ or "").strip().replace("%", "%%")
+            subparser = parsers.add_parser(name, help=text.split("\n", 1)[0], description=text)
+            module.add_arguments(subparser)
+            _add_general(subparser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         del args
-        self.subcommands[options.pop("subcommand")].handle(self, **options)
+        with exits.expected(self):
+            self.subcommands[options.pop("subcommand")].handle(self, **options)
+
+
+def _add_general(parser: CommandParser) -> None:
+    """What every command of Django's takes, behind the subcommand as well. What is not given leaves all as it is."""
+    general = parser.add_argument_group("of every command")
+    general.add_argument("--settings", default=SUPPRESS, help=SUPPRESS)  # read by manage.py before
+    general.add_argument("--pythonpath", default=SUPPRESS, help=SUPPRESS)
+    general.add_argument("-v", "--verbosity", default=SUPPRESS, type=int, choices=[0, 1, 2, 3], help=SUPPRESS)
+    for option in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
+        general.add_argument(option, action="store_true", default=SUPPRESS, help=SUPPRESS)

@@ -1,0 +1,74 @@
+"""Say where a run stands, what it waits for and what it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from temporalex_django.access import view_of
+from temporalex_django.actions import audit
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.describe import describe
+from temporalex_django.actions.summary import summary_of
+from temporalex_django.errors import WorkflowNotFound
+from temporalex_django.management import as_user as people
+from temporalex_django.management import given, printing
+from temporalex_django.management.listing import UNREAD
+from temporalex_django.management.outputs import RunDescribed, where
+from temporalex_django.models import Instance
+
+output = RunDescribed
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Say which arguments the subcommand takes."""
+    given.add_run(parser)
+
+
+def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
+    """Nothing is written but, for a user who sees payloads, that he read it."""
+    by = people.actor(as_user)
+    target = given.looked_at(run, workflow, by=by)
+    there = Instance.objects.using(storage().alias).defer(*UNREAD).select_related("chain")
+    row = there.filter(pk=target.shown).first()
+    if row is None:  # deleted since it was found
+        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
+    view = view_of(by.user, row)
+    if view.open:
+        audit.read(by, row)
+    found = RunDescribed(
+        run=describe(target, storage=storage(), run=row, view=view),
+        queue=row.queue,
+        created_at=row.created_at,
+        parent_run_id=None if row.parent_run_id is None else str(row.parent_run_id),
+        summary=where(summary_of(row, view=view)),
+    )
+    if json:
+        printing.document(command, found)
+        return
+    printing.table(command, ("", ""), [(name, text) for name, text in _fields(found) if text])
+
+
+def _fields(found: RunDescribed) -> list[tuple[str, object]]:
+    """What people read, in this order; what is empty is left out."""
+    run = found.run
+    return [
+        ("Run", run.id),
+        ("Stands", found.summary.text),
+        ("Class", f"{run.workflow} (version {run.version})"),
+        ("Status", run.status),
+        ("Run id", run.run_id),
+        ("Parent", found.parent_run_id or ""),
+        ("Queue", found.queue),
+        ("Created", printing.moment(found.created_at)),
+        ("Started", printing.moment(run.started_at)),
+        ("Closed", printing.moment(run.closed_at)),
+        ("Waits for", ", ".join(run.waiting_for)),
+        ("Signals", ", ".join(run.accepts.get("signals", ()))),
+        ("Updates", ", ".join(run.accepts.get("updates", ()))),
+        *(
+            (f"Activity {one.seq}", f"{one.activity}: {one.state}, attempt {one.attempt}, queue {one.queue}")
+            for one in run.activities
+        ),
+    ]

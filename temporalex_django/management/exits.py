@@ -1,0 +1,109 @@
+"""How commands end: statuses for scripts, and expected errors as a sentence with the next step, without a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import Error as DatabaseError
+
+from temporalex_django import errors
+from temporalex_django.management.printing import safe
+
+#: What was asked was answered with no: findings, histories that do not fit, runs of a bulk job that failed.
+FOUND = 1
+#: The command line is wrong: arguments, JSON, filters, ids.
+MISUSED = 2
+NOT_FOUND = 3
+NOT_PERMITTED = 4
+#: The run, or its code, does not take it as it stands.
+REFUSED = 5
+#: No answer in time, or somebody else has the run: the same again may work.
+TRY_AGAIN = 6
+#: The project cannot work as it is set up: settings, tables, database.
+NOT_SET_UP = 7
+#: As shells have them: 128 and the number of the signal.
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+#: For people: ``docs/reference/commands.md`` is made of these.
+MEANINGS = {
+    0: "done",
+    FOUND: "something was found, or was left undone: findings of `doctor`, histories that do not fit, runs of a bulk job that failed",
+    MISUSED: "the command line is wrong: an argument, JSON, a filter, an id",
+    NOT_FOUND: "no such run, class, version, query or user; or an id that several classes used",
+    NOT_PERMITTED: "`--as-user` may not do that",
+    REFUSED: "the run or its code does not take it as it stands: closed, paused, refused by a validator, failed in a handler",
+    TRY_AGAIN: "no answer in time, or the run is busy: try it again",
+    NOT_SET_UP: "settings, tables or database: see `doctor`",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+    PIPE_CLOSED: "whoever read the output went away (`| head`)",
+}
+#: The first class that fits counts; what is not listed is ``REFUSED``.
+_STATUS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
+    (errors.MessageIdTaken, REFUSED),
+    (errors.AmbiguousId, NOT_FOUND),
+    (errors.WorkflowNotFound, NOT_FOUND),
+    (errors.UnknownWorkflow, NOT_FOUND),
+    (errors.UnknownVersion, NOT_FOUND),
+    (errors.UnknownQuery, NOT_FOUND),
+    (errors.InvalidId, MISUSED),
+    (errors.PayloadError, MISUSED),
+    (errors.ActionNotPermitted, NOT_PERMITTED),
+    (errors.UpdateTimeout, TRY_AGAIN),
+    (errors.ResultTimeout, TRY_AGAIN),
+    (errors.KeyMissing, TRY_AGAIN),
+    (errors.NotConfigured, NOT_SET_UP),
+)
+#: Where what an error advises to code is called otherwise here.
+_NEXT: dict[type[errors.TemporalexError], str] = {
+    errors.AmbiguousId: "Name the class with --workflow, or the run by its own id.",
+    errors.WorkflowNotFound: "Look for it: manage.py temporalex list --id-prefix …",
+    errors.UnknownWorkflow: "Check the name; its class must be in workflows.py of an installed app.",
+    errors.ActionNotPermitted: "Give that user the permission, or name another one with --as-user.",
+}
+
+
+def told(exc: errors.TemporalexError) -> CommandError:
+    """The error as a command ends with it."""
+    status = next((status for cls, status in _STATUS if isinstance(exc, cls)), REFUSED)
+    text = safe(" ".join(str(exc).split()))
+    then = _NEXT.get(type(exc), exc.next_step)
+    if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
+        then = f"Ask for its answer with --message-id {safe(exc.update_id)}: it acts once."
+    return CommandError(sentence(text, then), returncode=status)
+
+
+def sentence(what: str, then: str) -> str:
+    """What happened, and the next step."""
+    return f"{what}{'' if what.endswith(('.', '?', '!')) else '.'} {then}"
+
+
+def misused(what: str, then: str) -> CommandError:
+    """For a command line that is wrong."""
+    return CommandError(sentence(what, then), returncode=MISUSED)
+
+
+@contextmanager
+def expected(command: BaseCommand) -> Iterator[None]:
+    """What may go wrong ends the command with its status.
+
+    ``--traceback`` shows where it came from, as with any command.
+    """
+    try:
+        yield
+        command.stdout.flush()  # here, while somebody catches that nobody reads it
+    except errors.TemporalexError as exc:
+        raise told(exc) from exc
+    except DatabaseError as exc:
+        first = safe((str(exc).splitlines() or [type(exc).__name__])[0])
+        text = sentence(f"the database cannot be used: {first}", "Ask for more: manage.py temporalex doctor")
+        raise CommandError(text, returncode=NOT_SET_UP) from exc
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        if getattr(command, "_called_from_command_line", False):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        raise SystemExit(PIPE_CLOSED) from None

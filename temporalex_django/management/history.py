@@ -1,0 +1,56 @@
+"""Print what happened in a run: one row a thing; with --json every event, a line each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
+
+from temporalex_django.access import view_of
+from temporalex_django.actions import audit, titles
+from temporalex_django.actions import describe as reading
+from temporalex_django.actions.base import storage
+from temporalex_django.authoring.viewing import View
+from temporalex_django.db.paging import in_pages
+from temporalex_django.management import as_user as people
+from temporalex_django.management import given, printing
+from temporalex_django.management.outputs import EventPrinted
+from temporalex_django.models import HistoryEvent
+from temporalex_django.models.fields import Payload
+from temporalex_django.present import timeline
+
+output = EventPrinted
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Say which arguments the subcommand takes."""
+    given.add_run(parser)
+
+
+def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
+    """Nothing is written but, for a user who sees payloads, that he read it. JSON is read in pages of 500 events."""
+    by = people.actor(as_user)
+    target = given.looked_at(run, workflow, by=by)
+    view = view_of(by.user, target.row)
+    if view.open:
+        audit.read(by, target.row)
+    if json:
+        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.shown)
+        for event in in_pages(events, by="seq"):
+            printing.record(command, _printed(event, view))
+        return
+    now, things = timezone.now(), timeline.rows(reading.history(target, storage=storage(), view=view))
+    named = {one.name: titles.of_activity(one.name) for one in things if one.kind == "activity"}
+    cells = [(one.number, printing.moment(one.began), one.text(now=now, titles=named)) for one in things]
+    if cells:
+        printing.table(command, ("#", "WHEN", "WHAT"), cells)
+    else:
+        printing.write(command, "no history yet: no worker has taken it up")
+
+
+def _printed(event: HistoryEvent, view: View) -> EventPrinted:
+    """What the codec cannot read is shown as such."""
+    data = event.data
+    shown = view.value(repr(data)) if isinstance(data, Payload) else view.attributes(data, kind=event.kind)
+    return EventPrinted(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=shown)

@@ -1,0 +1,44 @@
+"""Give a graph the event that one of its steps waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from temporalex_django.actions.resume import Resume
+from temporalex_django.management import as_user as people
+from temporalex_django.management import given, printing
+from temporalex_django.management.outputs import GraphResumed, named
+
+output = GraphResumed
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Say which arguments the subcommand takes."""
+    given.add_run(parser)
+    parser.add_argument("event", metavar="EVENT", help="what happened: approved, say")
+    parser.add_argument("--step", metavar="KEY", help="which step, where several wait for it")
+    parser.add_argument("--data", metavar="JSON", help="what goes with it; - reads it from the standard input")
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    run: str,
+    workflow: str | None,
+    event: str,
+    step: str | None,
+    data: str | None,
+    as_user: str | None,
+    json: bool,
+    **_: Any,
+) -> None:
+    """A step with a role takes it only in the name of somebody who has that role."""
+    by, body = people.actor(as_user), given.json_of(data, option="--data")
+    target = given.found(run, workflow, by=by)
+    Resume(target, event=event, step=step, data=body, by=by).execute()
+    if json:
+        printing.document(command, GraphResumed(**named(target), event=event))
+    else:
+        printing.write(command, f"{target.workflow} {target.workflow_id} goes on with {event}")

@@ -1,0 +1,70 @@
+"""Start a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import apps
+from django.core.management.base import BaseCommand, CommandParser
+from django.db.models import Model
+
+from temporalex_django.actions.start import Start
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import get_settings
+from temporalex_django.management import as_user as people
+from temporalex_django.management import printing
+from temporalex_django.management.exits import misused
+from temporalex_django.management.given import json_of
+from temporalex_django.management.outputs import RunNamed, named
+
+output = RunNamed
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Say which arguments the subcommand takes."""
+    parser.add_argument("flow", metavar="FLOW", help="name of the workflow")
+    parser.add_argument(
+        "--args", dest="arguments", metavar="JSON", help="what run() is given; - reads it from the standard input"
+    )
+    parser.add_argument("--id", metavar="ID", help="its business id (default: one is made up)")
+    parser.add_argument("--value", metavar="VALUE", help="what the id is made of, for a class with `unique`")
+    parser.add_argument("--version", metavar="N", dest="number", type=int, help="of a versioned workflow")
+    parser.add_argument("--subject", metavar="APP.MODEL:KEY", help="the object that it is about")
+    people.add_argument(parser)
+    printing.add_json(parser)
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    flow: str,
+    arguments: str | None,
+    id: str | None,
+    value: str | None,
+    number: int | None,
+    subject: str | None,
+    as_user: str | None,
+    json: bool,
+    **_: Any,
+) -> None:
+    """Two rows in one transaction; a worker takes it up."""
+    cls = workflows.find(flow).choose(number, {})
+    about = None if subject is None else _subject(subject)
+    input_ = json_of(arguments, option="--args")
+    target = Start(cls, args=input_, id=id, value=value, subject=about, by=people.actor(as_user)).execute()
+    if json:
+        printing.document(command, RunNamed(**named(target)))
+    else:
+        printing.write(command, f"started {target.workflow} {target.workflow_id}, run {target.run_id}")
+
+
+def _subject(text: str) -> Model:
+    label, _colon, key = text.partition(":")
+    try:
+        model = apps.get_model(label)
+        found: Model = model._default_manager.using(get_settings().DATABASE).get(pk=key)  # noqa: SLF001 - Django documents it
+        return found
+    except Exception as exc:
+        raise misused(
+            f"--subject {printing.safe(text)}: there is no such object", "Write app.model:key, such as shop.order:42."
+        ) from exc

@@ -1,0 +1,258 @@
+"""``manage.py temporalex``: what each subcommand prints, for people and for programs, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped] # it ships no types
+import msgspec
+import pytest
+from django.db import OperationalError
+
+from temporalex_django import errors
+from temporalex_django.management import exits
+from temporalex_django.management.commands.temporalex import Command
+from temporalex_django.management.steering import COMMANDS
+from temporalex_django.models import Instance, OperatorAction
+from tests.support.client_flows import Basket, drain
+from tests.support.commands import Ran, shell, timeless, transcript
+from tests.support.matrix import Choice, Errand
+from tests.support.people import stored
+
+pytestmark = pytest.mark.django_db
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "commands"
+WRITE = bool(os.environ.get("UPDATE_GOLDEN"))
+ODD = """it's "odd"; rm -rf $HOME"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("temporalex_django.management.as_user.account", lambda: "operator")
+    with timeless():
+        yield
+
+
+def golden(name: str, *said: str) -> None:
+    """Compare with what is kept; ``UPDATE_GOLDEN=1`` keeps it."""
+    path, text = GOLDEN / name, "\n".join(said)
+    if WRITE:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), "UPDATE_GOLDEN=1 keeps it as it is now: read the difference first"
+
+
+def fits(name: str, text: str) -> Any:
+    """The output of ``--json``, which its schema takes; each line is a value where the command prints lines."""
+    kept = "steering" if name in STEERED else name
+    schema = json.loads((GOLDEN / f"{kept}.schema.json").read_text(encoding="utf-8"))
+    lines = name in {"list", "history"}
+    values = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
+    for value in values:
+        jsonschema.validate(value, schema)
+    return values if lines else values[0]
+
+
+def plain(ran: Ran) -> str:
+    assert (ran.status, ran.err) == (0, ""), ran
+    return ran.out
+
+
+@pytest.fixture
+def runs() -> None:
+    """One of each: waits for messages, for a decision, is in trouble, is over, has not begun."""
+    Basket.start(id="basket-1")
+    Choice.start("1")
+    Errand.start(value="1")
+    Basket.start(id="basket-2")
+    drain()
+    Basket.handle("basket-2").terminate("enough")
+    Basket.start(id=ODD)
+
+
+@pytest.mark.usefixtures("runs")
+def test_what_runs_look_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    queried = "--status", "terminated,pending", "--workflow", "test.Basket"
+    wide = transcript("list", *queried), transcript("list", "--limit", 2), transcript("list", "--id-prefix", "nobody")
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = transcript("list", columns=60), transcript("describe", "basket-1", columns=60)
+    monkeypatch.delenv("COLUMNS")
+    golden("list.txt", *wide, *narrow[:1], transcript("list", "--json", "--limit", 1))
+    golden("describe.txt", transcript("describe", "rederrand::1"), transcript("describe", ODD), narrow[1])
+    golden("history.txt", transcript("history", "rederrand::1"), transcript("history", "basket-2", "--json"))
+
+    assert max(map(len, narrow[0].splitlines()[1:])) <= 60
+    found = fits("list", plain(shell("list", "--json")))
+    assert [one["id"] for one in found] == [ODD, "basket-2", "rederrand::1", "redchoice::1", "basket-1"]
+    assert [one["summary"]["trouble"] for one in found] == [False, False, True, False, False]
+    assert fits("describe", plain(shell("describe", ODD, "--json")))["run"]["id"] == ODD
+    assert fits("describe", plain(shell("describe", "rederrand::1", "--json")))["run"]["activities"][0]["seq"] == 1
+    assert fits("history", plain(shell("history", "rederrand::1", "--json")))[0]["kind"] == "WorkflowStarted"
+    assert fits("versions", plain(shell("versions", "--json")))[0]["open"] == 2
+
+
+def test_messages() -> None:
+    golden(
+        "messages.txt",
+        transcript("start", "test.Basket", "--id", "basket-1"),
+        transcript("update", "basket-1", "add", "--args", "5"),
+        transcript("query", "basket-1", "items"),
+        transcript("signal", "basket-1", "note", "--payload", '{"text": "a\\nb"}'),
+        transcript("start", "test.MatrixChoice", "--value", "1"),
+        transcript("resume", "redchoice::1", "approved"),
+        transcript("start", "test.Basket", "--id", "basket-1"),
+        transcript("update", "basket-1", "add", "--args", "-1"),
+        transcript("query", "basket-1", "itms"),
+    )
+    stored("ann", "temporalex_django.signal_instance")
+
+    started = fits("start", plain(shell("start", "test.Basket", "--json")))
+    run = started["run_id"]
+    assert fits("update", plain(shell("update", run, "add", "--args", "5", "--json")))["result"] == 1
+    assert fits("query", plain(shell("query", run, "items", "--json")))["result"] == [5]
+    assert fits("signal", plain(shell("signal", run, "note", "--json", "--as-user", "ann")))["signal"] == "note"
+    acted = [*OperatorAction.objects.order_by("pk").values_list("action", "actor_name", "source", "automatic")]
+    assert acted[0] == ("start", "operator", "command", False)
+    assert acted[-1] == ("signal", "ann", "command", False)
+
+
+STEERED: dict[str, tuple[Any, ...]] = {
+    "pause": ("basket-1", "--reason", "bank holiday"),
+    "unpause": ("basket-1",),
+    "retry": ("rederrand::1", "1"),
+    "complete": ("rederrand::1", "1", "--result", "5"),
+    "skip": ("rederrand::1", "2"),
+    "reset": ("basket-1", "--to", "0"),
+    "fork": ("basket-1", "--to", "0", "--id", "basket-3"),
+    "cancel": ("basket-1",),
+    "terminate": ("basket-1", "--reason", ODD),
+    "delete": ("basket-2",),
+}
+
+
+@pytest.mark.usefixtures("runs")
+def test_what_operators_do() -> None:
+    said = [transcript(name, *arguments) for name, arguments in STEERED.items()]
+    Errand.start(value="2")
+    drain()
+    said += [transcript("fail", "rederrand::2", "1", "--message", "no"), transcript("cancel", "basket-1")]
+    said += [transcript("retry", "rederrand::2", "1"), transcript("complete", "rederrand::2", "9", "--result", "{")]
+    golden("steering.txt", *said)
+
+    assert set(Command.subcommands) > {*STEERED, "fail"}
+    paused = fits("pause", plain(shell("pause", "basket-3", "--json")))
+    assert (paused["action"], paused["id"], paused["made"]) == ("pause", "basket-3", None)
+    assert fits("fork", plain(shell("fork", "basket-3", "--to", "0", "--json")))["made"]
+    assert OperatorAction.objects.get(action="terminate", workflow_id="basket-1").reason == ODD
+    assert set(OperatorAction.objects.filter(source="command").values_list("actor_name", flat=True)) == {"operator"}
+
+
+def test_schemas_are_those_of_the_code() -> None:
+    for name, module in Command.subcommands.items():
+        if (output := getattr(module, "output", None)) is not None:
+            schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(output)}
+            golden(f"{'steering' if name in COMMANDS else name}.schema.json", json.dumps(schema, indent=2) + "\n")
+
+
+#: A command line that is wrong, or cannot be done, and the status that it ends with.
+WRONG: list[tuple[int, tuple[str, ...]]] = [
+    (exits.NOT_FOUND, ("describe", "nobody")),
+    (exits.NOT_FOUND, ("describe", "a\nb\x1b[31m")),
+    (exits.NOT_FOUND, ("start", "test.Baskt")),
+    (exits.NOT_FOUND, ("list", "--as-user", "no'body")),
+    (exits.MISUSED, ("start", "test.Basket", "--args", "{")),
+    (exits.MISUSED, ("start", "test.Basket", "--args", "NaN")),
+    (exits.MISUSED, ("start", "test.Basket", "--args", "[" * 100_000)),
+    (exits.MISUSED, ("start", "test.Basket", "--id", "a/b\n")),
+    (exits.MISUSED, ("start", "test.Basket", "--subject", "shop.order:1")),
+    (exits.MISUSED, ("list", "--status", "opened")),
+    (exits.MISUSED, ("list", "--blocked", "yes")),
+    (exits.MISUSED, ("list", "--created-after", "today")),
+    (exits.MISUSED, ("list", "--id-prefix", "a\nb")),
+    (exits.MISUSED, ("list", "--limit", "0")),
+    (exits.MISUSED, ("list", "--colour", "red")),
+    (exits.MISUSED, ("retry", "basket-1", "one")),
+    (exits.NOT_PERMITTED, ("list", "--as-user", "ann")),
+    (exits.NOT_PERMITTED, ("cancel", "basket-1", "--as-user", "ann")),
+    (exits.REFUSED, ("unpause", "basket-1")),
+    (exits.REFUSED, ("resume", "basket-1", "approved")),
+    (exits.REFUSED, ("update", "basket-1", "add", "--args", "-1")),
+    (exits.TRY_AGAIN, ("update", "basket-1", "slow", "--args", "1", "--wait", "0")),
+]  # fmt: skip
+
+
+def test_what_is_wrong_is_one_sentence_with_the_next_step() -> None:
+    stored("ann")
+    Basket.start(id="basket-1")
+    drain()
+
+    for status, arguments in WRONG:
+        ran = shell(*arguments)
+        assert (ran.status, ran.out) == (status, ""), (arguments, ran)
+        assert "Traceback" not in ran.err
+        assert ran.err.strip().isprintable() or "usage:" in ran.err, ran.err
+        assert re.search(r"[.?] \S", ran.err) or "usage:" in ran.err, ran.err
+    golden("errors.txt", *(transcript(*arguments) for _, arguments in WRONG if len(str(arguments)) < 200))
+    every = {cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.TemporalexError)}
+    assert {exits.told(cls("x")).returncode for cls in every} <= set(exits.MEANINGS)
+
+
+def test_a_database_that_is_gone_and_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(exc: BaseException) -> Ran:
+        monkeypatch.setattr("temporalex_django.management.listing.narrowed", lambda *_: (_ for _ in ()).throw(exc))
+        return shell("list")
+
+    gone = fail(OperationalError("no such table: temporalex_instance\nDETAIL: secret"))
+    assert gone.status == exits.NOT_SET_UP
+    assert "manage.py temporalex doctor" in gone.err
+    assert "secret" not in gone.err
+    assert (fail(KeyboardInterrupt()).status, fail(BrokenPipeError()).status) == (130, 141)
+
+
+@pytest.mark.usefixtures("runs")
+def test_what_a_terminal_would_obey_is_written_out() -> None:
+    Instance.objects.filter(workflow_id="basket-1").update(
+        blocked={"code": "exception", "error": "\x1b[2Jgone [bold]\u202e", "attempt": 1}
+    )
+
+    assert "\\x1b[2Jgone [bold]\\u202e" in plain(shell("list", "--blocked", "true"))
+    assert "\x1b" not in plain(shell("list", "--blocked", "true", tty=True))
+    assert plain(shell("list", "--blocked", "true", encoding="ascii")).isascii()
+    assert fits("list", plain(shell("list", "--blocked", "true", "--json", encoding="ascii")))
+
+
+def test_general_options_may_stand_behind_the_subcommand() -> None:
+    ran = shell("list", "--settings", "tests.settings", "--skip-checks", "-v", "2", "--no-color")
+    assert plain(ran) == "no runs\n"
+
+
+def test_a_list_of_many_is_read_in_pages(django_assert_max_num_queries: Any) -> None:
+    for number in range(7):
+        Basket.start(id=f"many-{number}")
+
+    with pytest.MonkeyPatch.context() as patched, django_assert_max_num_queries(14) as asked:
+        patched.setattr("temporalex_django.management.listing._PAGE", 2)
+        found = fits("list", plain(shell("list", "--json", "--skip-checks")))
+    assert [one["id"] for one in found] == [f"many-{number}" for number in reversed(range(7))]
+    pages = [one["sql"] for one in asked if 'ORDER BY "temporalex_instance"."id" DESC' in one["sql"]]
+    assert len(pages) == 4
+    assert all("LIMIT 2" in page for page in pages)
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_a_pipe_that_closes(subprocess_env: dict[str, str]) -> None:
+    Basket.start(id="one")
+    line = f"{sys.executable} manage.py temporalex list --json --skip-checks | true; echo ${{PIPESTATUS[0]}}"
+
+    ran = subprocess.run(["bash", "-c", line], env=subprocess_env, capture_output=True, text=True, check=False)
+
+    assert (ran.stdout.strip(), ran.stderr) == ("141", "")

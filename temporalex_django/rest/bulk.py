@@ -28,7 +28,8 @@ from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, Form, Parameter, says
 from temporalex_django.rest.contracts import BY_SEQ, PAGES
-from temporalex_django.rest.filters import RunFilter, narrowed
+from temporalex_django.rest.filters import RunFilter
+from temporalex_django.rest.narrowing import narrowed
 
 _ACTIONS = (SendSignal.name, *(name for name, action in STEERING.items() if action.of == "run"))
 _OUTCOMES = {"open": "", "done": "done", "failed": "failed"}

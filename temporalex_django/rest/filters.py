@@ -1,8 +1,7 @@
-"""What narrows a list of runs."""
+"""What narrows a list of runs, over REST and in commands."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import django_filters
@@ -11,9 +10,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
-from rest_framework import exceptions
 
-from temporalex_django.core.names import shown
 from temporalex_django.models import Instance, Status
 
 _MOST = 2**31 - 1
@@ -93,17 +90,3 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
     closed_after = django_filters.IsoDateTimeFilter(field_name="closed_at", lookup_expr="gte")
     closed_before = django_filters.IsoDateTimeFilter(field_name="closed_at", lookup_expr="lt")
-
-
-def narrowed(form: type[RunFilter], given: Mapping[str, str], runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """The runs that a filter leaves. Raises DRF's ``ValidationError`` for what it does not take."""
-    if strange := [name for name in given if name not in form.base_filters]:
-        known = ", ".join(form.base_filters)
-        raise exceptions.ValidationError({"unknown": [f"no filter {shown(strange[0])}: there are {known}"]})
-    if unprintable := [name for name, text in given.items() if not text.isprintable()]:
-        raise exceptions.ValidationError({unprintable[0]: ["printable characters"]})
-    found = form(data=given, queryset=runs)
-    if not found.is_valid():
-        raise exceptions.ValidationError({name: [*messages] for name, messages in found.errors.items()})
-    left: QuerySet[Instance] = found.qs
-    return left

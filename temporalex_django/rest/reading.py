@@ -21,7 +21,8 @@ from temporalex_django.models import HistoryEvent
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import says
 from temporalex_django.rest.contracts import BY_SEQ, PAGES, WAIT, WORKFLOW, view
-from temporalex_django.rest.filters import RunFilter, narrowed
+from temporalex_django.rest.filters import RunFilter
+from temporalex_django.rest.narrowing import narrowed
 from temporalex_django.rest.pagination import fitting
 from temporalex_django.rest.problems import RETRY_AFTER
 from temporalex_django.rest.runs import RunViewSet

@@ -16,6 +16,7 @@ from temporalex_django import (
     RetryPolicy,
     Step,
     Unique,
+    Workflow,
     activity,
     activity_context,
     api,
@@ -321,6 +322,29 @@ def test_a_closed_run_is_deleted_with_all_that_there_is_of_it(env: Any) -> None:
         env.handle("gone")
     assert kept.result() == 1
     assert env.start(cls, 0, id="gone").result() == 1
+
+
+class DeletedKid(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.wait_for_signal("go"))
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_child_that_was_deleted_is_nothing_to_its_parent_any_more(env: Any, paused: bool) -> None:
+    async def run(self: Any, args: Any) -> Any:
+        given = await api.child(DeletedKid, id="kid")
+        return Ok([given, await api.wait_for_signal("end")])
+
+    h = env.start(flow(run))
+    if paused:
+        h.pause()
+    env.handle("kid").signal("go", 5)
+    env.handle("kid").delete()
+    if paused:
+        h.unpause()  # it hears of it all the same
+    h.signal("end", 6)
+
+    assert h.result() == [5, 6]
 
 
 #: Methods of handles, what each is given beside ``reason`` and ``by``, and how the run is to be.

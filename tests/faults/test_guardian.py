@@ -29,6 +29,12 @@ def env_with(env: dict[str, str], **settings: Any) -> dict[str, str]:
     }
 
 
+def ticks_of(pid: int) -> int:
+    """Of the processor, that a process has used: a hundred a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 @pytest.mark.parametrize("in_c", [False, True], ids=["a loop that catches everything", "a regular expression"])
 def test_a_run_that_nothing_can_interrupt_is_blocked_and_the_others_go_on(
     subprocess_env: dict[str, str], tmp_path: Path, in_c: bool
@@ -110,10 +116,11 @@ def test_a_worker_that_was_stopped_in_a_turn_blames_nobody(subprocess_env: dict[
         wait_for(lambda: (left := left_in(marker)) is not None and Marked("chain", run.chain_id) in left.marks)
         os.kill(child, signal.SIGSTOP)
         wait_for(lambda: state_of(child) == "T")
-        busy.unlink()
-        began = time.monotonic()
+        began, used = time.monotonic(), ticks_of(child)
         wait_for(lambda: time.monotonic() - began > 5.0, what="longer than all limits")
         os.kill(child, signal.SIGCONT)
+        wait_for(lambda: ticks_of(child) > used + 20, what="the watchdog to have had a look at it meanwhile")
+        busy.unlink()
         wait_for(lambda: closed(run))
         assert process.child == child
     assert instance(run).status == "completed"

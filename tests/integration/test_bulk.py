@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission
 from django.db import InterfaceError
 from django.test import override_settings
 
-from temporalex_django import errors
+from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.actions import bulk_jobs
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.reset import Reset
@@ -366,3 +366,26 @@ def test_a_database_that_does_not_answer_is_no_death(monkeypatch: pytest.MonkeyP
 
 def _away(_: Any) -> None:
     raise InterfaceError("connection already closed")
+
+
+class LoopsWhenReplayed(Workflow):
+    name = "test.LoopsWhenReplayed"
+    loops = False
+
+    async def run(self, args: Any) -> Any:
+        while self.loops:
+            pass
+        return Ok(await api.wait_for_signal("go"))
+
+
+@override_settings(TEMPORALEX={"DEADLOCK_TIMEOUT": 0.2})
+def test_code_that_never_ends_is_interrupted_and_its_run_has_that_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [LoopsWhenReplayed.start(id="loops").run_id, *baskets("a")]
+    monkeypatch.setattr(LoopsWhenReplayed, "loops", True)
+    job = StartBulk("reset", runs=runs, to=1).execute()
+    finished()
+    job.refresh_from_db()
+    assert (job.done, job.failed, job.state) == (1, 1, "done")
+    bad = BulkItem.objects.get(outcome="failed")
+    assert (str(bad.run_id), bad.code, bad.crashes) == (runs[0], "not_possible", 0)
+    assert "DeadlockDetected" in bad.message

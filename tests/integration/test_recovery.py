@@ -12,11 +12,12 @@ from uuid import UUID
 import pytest
 from django.db import ProgrammingError
 
-from temporalex_django import RetryPolicy, activity
-from temporalex_django.conf import get_settings
+from temporalex_django import RetryPolicy, activity, errors
+from temporalex_django.conf import codec, get_settings
 from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.liveness import recovery
 from temporalex_django.liveness.crash_markers import Kind, Mark, open_marker
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.process_identity import identity_of
@@ -191,14 +192,26 @@ def charged_once_more(amount: int) -> int:
     raise ConnectionError("refused")
 
 
-@pytest.mark.parametrize("deaths", [1, 3])
-def test_an_edited_activity_whose_worker_dies_at_last_says_with_what_it_was_tried(deaths: int) -> None:
+class KeylessCodec:
+    def encode(self, value: object) -> bytes:
+        return codec().encode(value)
+
+    def decode(self, stored: bytes) -> object:
+        raise errors.KeyMissing("old")
+
+
+@pytest.mark.parametrize(("deaths", "readable"), [(1, True), (3, True), (1, False)])
+def test_an_edited_activity_whose_worker_dies_at_last_says_with_what_it_was_tried(
+    deaths: int, readable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env = DjangoEnvironment()
     h = env.start(once(lambda: charged_once_more(5)))
     env.hold(charged_once_more)
     h.retry_activity(1, input=[7])
     (task,) = env._held
     assert task.attempt == 2
+    if not readable:
+        monkeypatch.setattr(recovery, "codec", KeylessCodec)
     if deaths == 3:
         ActivityTask.objects.update(owner=None, crashes=2)
         left_by_a_dead_process(env.storage, ("task", task.id))
@@ -210,7 +223,8 @@ def test_an_edited_activity_whose_worker_dies_at_last_says_with_what_it_was_trie
 
     (failed,) = events(h, "ActivityFailed")
     assert failed["type"] == "WorkerLost"
-    assert failed["edited"] == {"args": [7], "kwargs": {}, "key": f"{h.run_id}:1:1", "by": None}
+    told = {"args": [7], "kwargs": {}, "key": f"{h.run_id}:1:1", "by": None}
+    assert failed.get("edited") == (told if readable else None)  # who waits hears of the end in any case
 
 
 # -- waiting for the database ------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def after_waiting(program: Any, schedule: Any, waiting: Any, then: Any, *, how: 
     return played
 
 
-@examples(0.5)
+@examples(0.25)
 @given(grammar.alone, grammar.schedule, grammar.waiting)
 def test_a_pause_is_as_if_everything_had_come_at_its_end(program: Any, schedule: Any, waiting: Any) -> None:
     """Signals, results, skipped timers: nothing is lost, nothing comes twice, all of it in order."""
@@ -51,7 +51,7 @@ def test_a_pause_is_as_if_everything_had_come_at_its_end(program: Any, schedule:
         legal.check(history)
 
 
-@examples(0.2)
+@examples(0.1)
 @given(grammar.program, grammar.schedule)
 def test_a_closed_run_leaves_nothing_but_other_runs(program: Any, schedule: Any) -> None:
     played = play(program, schedule)

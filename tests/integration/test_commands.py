@@ -17,10 +17,12 @@ import pytest
 from django.db import OperationalError
 
 from temporalex_django import errors
+from temporalex_django.actions import bulk_jobs
+from temporalex_django.actions.describe import LiveWorkers
 from temporalex_django.management import exits
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.steering import COMMANDS
-from temporalex_django.models import Instance, OperatorAction
+from temporalex_django.models import BulkJob, Instance, OperatorAction
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import Ran, shell, timeless, transcript
 from tests.support.matrix import Choice, Errand
@@ -153,6 +155,44 @@ def test_what_operators_do() -> None:
     assert fits("fork", plain(shell("fork", "basket-3", "--to", "0", "--json")))["made"]
     assert OperatorAction.objects.get(action="terminate", workflow_id="basket-1").reason == ODD
     assert set(OperatorAction.objects.filter(source="command").values_list("actor_name", flat=True)) == {"operator"}
+
+
+@pytest.mark.usefixtures("runs")
+def test_many_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [
+        transcript("bulk", "terminate"),
+        transcript("bulk", "terminate", "--all", "--workflow", "test.Basket"),
+        transcript("bulk", "terminate", "--workflow", "test.Nothing"),
+        transcript("bulk", "show"),
+        transcript("bulk", "terminate", "--workflow", "test.Basket", "--reason", ODD),
+    ]
+    job = BulkJob.objects.get()
+    said += [
+        transcript("bulk", "stop", job.pk),
+        transcript("bulk", "stop", job.pk),
+        transcript("bulk", "resume", job.pk),
+    ]
+    said += [transcript("bulk", "signal", "--id-prefix", "basket-1", "--signal", "note", "--wait")]
+
+    looks = iter(range(50))
+
+    def live_workers(*, alias: str) -> LiveWorkers:
+        assert next(looks) >= 0, "the job does not end"
+        bulk_jobs.work(alias)
+        return LiveWorkers.of([((), {}, ())])
+
+    monkeypatch.setattr("temporalex_django.management.bulk.live_workers", live_workers)
+    monkeypatch.setattr("temporalex_django.management.bulk._LOOK", 0)
+    said += [transcript("bulk", "pause", "--workflow", "test.Basket", "--wait"), transcript("bulk", "show", job.pk)]
+    said += [transcript("bulk", "show"), transcript("bulk", "show", "nothing")]
+    golden("bulk.txt", *said)
+
+    assert fits("bulk", plain(shell("bulk", "show", job.pk, "--json")))["by"] == "operator"
+    assert len(fits("bulk", plain(shell("bulk", "show", "--json")))) == 3
+    acted = OperatorAction.objects.filter(action="terminate", source="command")
+    assert {*acted.values_list("actor_name", "reason")} == {("operator", ODD)}
+    stored("ann", "temporalex_django.bulk_actions")
+    assert plain(shell("bulk", "show", "--as-user", "ann")) == "no bulk jobs\n"
 
 
 def test_schemas_are_those_of_the_code() -> None:

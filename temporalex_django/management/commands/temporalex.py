@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.management import (
+    bulk,
     describe,
     exits,
     export,
@@ -57,6 +58,7 @@ class Command(BaseCommand):
         "query": query,
         "resume": resume,
         **steering.COMMANDS,
+        "bulk": bulk,
         "export": export,
         "graph": graph,
         "migrate": migrate,

@@ -45,9 +45,11 @@ class TemporalexConfig(AppConfig):
 
         binding.bind(_backend)
         guarded_orm.install()
-        bulk = Chore(waiting=_bulk_jobs_wait, work=_bulk_jobs)
-        if bulk not in CHORES:
-            CHORES.append(bulk)
+        chores = (
+            Chore(waiting=_bulk_jobs_wait, work=_bulk_jobs),
+            Chore(waiting=_kept_answers_wait, work=_kept_answers),
+        )
+        CHORES.extend(chore for chore in chores if chore not in CHORES)
         checks.faulty[:] = _discover()
         _run_locally()
 
@@ -86,6 +88,18 @@ def _bulk_jobs(alias: str) -> bool:
     from temporalex_django.actions.bulk_jobs import work  # noqa: PLC0415 - it needs the models
 
     return work(alias)
+
+
+def _kept_answers_wait(alias: str) -> bool:
+    from temporalex_django.actions.once import waiting  # noqa: PLC0415 - as above
+
+    return waiting(alias)
+
+
+def _kept_answers(alias: str) -> bool:
+    from temporalex_django.actions.once import forget  # noqa: PLC0415 - as above
+
+    return forget(alias)
 
 
 def _run_locally() -> None:

@@ -56,6 +56,24 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="KeptAnswer",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("key", models.CharField(help_text="Digest of who asked, and of his key.", max_length=64, unique=True)),
+                ("request", models.CharField(help_text="Digest of what he asked for.", max_length=64)),
+                ("made", models.UUIDField(help_text="The run or bulk job that the answer shows.", null=True)),
+                ("new", models.BooleanField(default=False, help_text="It was not there before.")),
+                ("at", models.DateTimeField(db_index=True)),
+            ],
+            options={
+                "verbose_name": "kept answer",
+                "verbose_name_plural": "kept answers",
+                "db_table": "temporalex_kept_answer",
+                "ordering": ["-at"],
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="Worker",
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),

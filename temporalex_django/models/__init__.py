@@ -8,6 +8,7 @@ from temporalex_django.models.bulk import BulkItem, BulkJob
 from temporalex_django.models.chain import Chain
 from temporalex_django.models.history import HistoryEvent
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
+from temporalex_django.models.kept import KeptAnswer
 from temporalex_django.models.message import Message
 from temporalex_django.models.worker import Worker
 
@@ -19,6 +20,7 @@ __all__ = [
     "HistoryEvent",
     "Instance",
     "InstanceQuerySet",
+    "KeptAnswer",
     "Message",
     "OperatorAction",
     "Status",

@@ -67,6 +67,27 @@ class TimelineRow:
         return words["title"] if text is None else text(self, words)
 
 
+def begins(event: HistoryEvent) -> bool:
+    """Whether it is the first event of a row."""
+    return event.kind not in _ENDS and event.kind not in _UPDATE_ENDS and event.kind != "ActivationStarted"
+
+
+def about(event: HistoryEvent) -> tuple[str, Any]:
+    """What tells the thing that it is about from the others of a run."""
+    attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
+    if event.kind in _BEGINS or event.kind in _ENDS:
+        return "seq", attributes.get("seq")
+    if event.kind == "UpdateAccepted" or event.kind in _UPDATE_ENDS:
+        return "update", attributes.get("id")
+    return "event", event.number
+
+
+def awaited(open_rows: Iterable[TimelineRow]) -> set[str]:
+    """Kinds of the events that end things like these."""
+    kinds = {row.kind for row in open_rows}
+    return {kind for kind in (*_ENDS, *_UPDATE_ENDS) if _kind_of(kind) in kinds}
+
+
 def rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
     """The rows of these events, in order of their first one; a thing that began before them has none of it."""
     found: dict[tuple[str, Any], TimelineRow] = {}
@@ -96,7 +117,7 @@ def _begun(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
     kind = _BEGINS[event.kind]
     name = attributes.get("activity") or attributes.get("workflow") or attributes.get("name") or ""
     if kind == "timer":
-        name = attributes.get("then") or attributes.get("step") or ""
+        name = next((said for said in (attributes.get("then"), attributes.get("step")) if isinstance(said, str)), "")
     due = attributes.get("due")
     return _row(
         event, kind, str(name), attributes, seq=attributes.get("seq"), key=str(attributes.get("id") or ""),

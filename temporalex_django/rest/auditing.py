@@ -12,20 +12,22 @@ from temporalex_django.access import view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import Actor
 from temporalex_django.models import Instance
+from temporalex_django.rest.contract import Contract
 
 if TYPE_CHECKING:
     Base = APIView
 else:
     Base = object
 
-#: What the audit calls what is posted to an address, where the address is called otherwise.
-_CALLED = {"instances": "start", "bulk": "start_bulk"}
-
 
 class Audited(Base):
     """Stands before DRF's class. Of reads those of one run count, by people who see payloads."""
 
     judged: Instance | None = None
+
+    @property
+    def contract(self) -> Contract | None:
+        raise NotImplementedError
 
     def _actor(self) -> Actor:
         raise NotImplementedError
@@ -35,11 +37,8 @@ class Audited(Base):
         super().check_object_permissions(request, obj)
 
     def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
-        match = self.request.resolver_match
-        name = "" if match is None else match.url_name or ""
-        action = "view" if request.method == "GET" else _CALLED.get(name, name)
-        if request.user is not None:
-            audit.denied(self._actor(), action, str(message or ""), run=self.judged)
+        if request.user is not None and self.contract is not None:
+            audit.denied(self._actor(), self.contract.operation, str(message or ""), run=self.judged)
         super().permission_denied(request, message, code)
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:

@@ -86,6 +86,8 @@ class ContractViewSet(Audited, GenericViewSet):
     versioning_class = None
     filter_backends = ()
     queryset = Instance.objects.none()
+    #: Says where a route is, when it is not among ours.
+    addresses: Callable[..., str] | None = None
     if ContractSchema is not None:
         schema = ContractSchema()
 
@@ -185,6 +187,8 @@ class ContractViewSet(Audited, GenericViewSet):
     # -- what he is told -----------------------------------------------------------------------------------------------
 
     def _address(self, view: str, **arguments: str) -> str:
+        if self.addresses is not None:
+            return self.addresses(view, **arguments)
         match = self.request.resolver_match
         namespace = match.namespace if match is not None else APP_NAME
         return reverse(f"{namespace}:{view}" if namespace else view, kwargs=arguments, request=self.request)

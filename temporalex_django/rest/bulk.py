@@ -25,11 +25,11 @@ from temporalex_django.core.names import shown
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, Form, Parameter, says
 from temporalex_django.rest.contracts import BY_SEQ, PAGES
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.rest.narrowing import narrowed
+from temporalex_django.rest.once import Repeatable, once
 
 _ACTIONS = (SendSignal.name, *(name for name, action in STEERING.items() if action.of == "run"))
 _OUTCOMES = {"open": "", "done": "done", "failed": "failed"}
@@ -60,7 +60,7 @@ def _on_jobs(
     )
 
 
-class BulkViewSet(ContractViewSet):
+class BulkViewSet(Repeatable):
     """Jobs of whoever asks; superusers see all of them."""
 
     #: What ``filter`` of a start takes: a subclass of ``RunFilter`` may have more.
@@ -75,12 +75,22 @@ class BulkViewSet(ContractViewSet):
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._paged([*serializers.JobOut(page, many=True).data])
 
-    @says(_on_jobs(StartBulk.name, "Do one thing to many runs", {201: serializers.JobOut}, body=BulkBody, scope="act"))
+    @says(
+        _on_jobs(
+            StartBulk.name,
+            "Do one thing to many runs",
+            {201: serializers.JobOut},
+            body=BulkBody,
+            scope="act",
+            keyed=True,
+        )
+    )
+    @once
     def create(self, request: Request) -> Response:
         """Start a job: 201. Workers go through it; nothing is done to the runs in the request."""
         body = self._body()
-        job = self._started(body, runs=body["runs"] if "runs" in body else self._runs(body["filter"])).execute()
-        return self._one(job, status=201, headers={"Location": self._address("bulk-job", job=str(job.pk))})
+        start = self._started(body, runs=body["runs"] if "runs" in body else self._runs(body["filter"]))
+        return self._new(self._done(start, start.execute, lambda job: (job.pk, True)))
 
     @says(_on_jobs("view", "A bulk job as it stands", {200: serializers.JobOut}))
     def retrieve(self, request: Request, job: str) -> Response:
@@ -134,6 +144,12 @@ class BulkViewSet(ContractViewSet):
         alias = storage().alias
         there = runs_for(self._user, alias=alias)
         return narrowed(self.filterset_class, given, Instance.objects.using(alias) if there is None else there)
+
+    def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
+        return self._new(self._job(str(made)))
+
+    def _new(self, job: BulkJob) -> Response:
+        return self._one(job, status=201, headers={"Location": self._address("bulk-job", job=str(job.pk))})
 
     def _job(self, ref: str) -> BulkJob:
         try:

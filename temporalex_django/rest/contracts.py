@@ -71,5 +71,6 @@ def steering_contract(action: type[Steering[Any]]) -> Contract:
         query=(WORKFLOW,),
         body=body_of(action),
         answers={200: run, 201: run, 204: None},
+        keyed=True,
         matched=True,
     )

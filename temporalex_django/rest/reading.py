@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from django.db.models import F, QuerySet
 from django.db.models.functions import Length
+from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import errors
 from temporalex_django.access import view_of
+from temporalex_django.actions import timeline
 from temporalex_django.actions.accepting import accepted
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import Result, describe
@@ -63,6 +66,22 @@ class ReadingViewSet(RunViewSet):
         target = self._target(id)
         events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.shown)
         return self._by_seq("events", target, events, Length("attributes"), serializers.EventOut)
+
+    @says(
+        view("The history as people read it: a row a thing", serializers.TimelineOut, WORKFLOW, *BY_SEQ, several=True)
+    )
+    def timeline(self, request: Request, id: str) -> Response:
+        """What began behind the event ``after``, with its end wherever that stands in the history."""
+        target = self._target(id)
+        after, limit = self._after()
+        view = view_of(self._user, target.row)
+        rows, last = timeline.page(target.shown, after=after, limit=limit, view=view, storage=storage())
+        following = None
+        if last is not None:
+            following = self._following("timeline", {"after": last, "limit": limit}, id=str(target.shown))
+        now = timezone.now()
+        shown = [{**asdict(row), "text": row.text(now=now, titles=timeline.titles_of(row))} for row in rows]
+        return Response({"next": following, "results": serializers.TimelineOut(shown, many=True).data})
 
     @says(view("What it takes now", serializers.AcceptedOut, WORKFLOW, several=True))
     def messages(self, request: Request, id: str) -> Response:

@@ -22,7 +22,7 @@ from temporalex_django.authoring.binding import Description
 from temporalex_django.models import Instance
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import ContractViewSet
+from temporalex_django.rest.once import Repeatable
 from temporalex_django.rest.tags import seen_in, tag_of
 
 _UNREAD = ("args", "carried_messages", "published", "closing", "snapshot", "metadata", "search_attributes")
@@ -39,7 +39,7 @@ class Shown:
     summary: dict[str, Any]
 
 
-class RunViewSet(ContractViewSet):
+class RunViewSet(Repeatable):
     """``<id>`` is a run id or a business id (its newest run; ``?workflow=`` narrows it)."""
 
     def get_queryset(self) -> QuerySet[Instance]:

@@ -245,6 +245,30 @@ class ItemOut(Base):
         return item.outcome or "open"
 
 
+class TimelineOut(Base):
+    """A thing that happened, or is happening: ``text`` is the row in words for people.
+
+    ``first`` and ``last`` are the seqs of its events; ``seq`` is the number of its command, by which operations name an
+    activity or a timer. ``due`` is a timer's; ``who`` sent a message; ``key`` is the id of a child, the version of a
+    run or the step of a decision.
+    """
+
+    kind = serializers.CharField()
+    name = serializers.CharField(allow_blank=True)
+    state = serializers.CharField()
+    text = serializers.CharField()
+    first = serializers.IntegerField(source="number")
+    last = serializers.IntegerField()
+    seq = serializers.IntegerField(allow_null=True)
+    began = _time()
+    ended = _time(allow_null=True)
+    due = _time(allow_null=True)
+    attempts = serializers.IntegerField()
+    who = serializers.CharField(allow_blank=True)
+    error = serializers.CharField(allow_blank=True)
+    key = serializers.CharField(allow_blank=True)
+
+
 class WorkerOut(Base):
     """A process that advances runs and does activities. ``alive``: its lease has not run out."""
 

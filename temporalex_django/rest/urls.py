@@ -25,6 +25,7 @@ _ROUTES: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("instances/", "instances", {"get": "list", "post": "create"}),
     (_ONE, "instance", {"get": "retrieve"}),
     (f"{_ONE}events/", "events", {"get": "events"}),
+    (f"{_ONE}timeline/", "timeline", {"get": "timeline"}),
     (f"{_ONE}result/", "result", {"get": "result"}),
     (f"{_ONE}children/", "children", {"get": "children"}),
     (f"{_ONE}activities/", "activities", {"get": "activities"}),

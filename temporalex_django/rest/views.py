@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
@@ -25,12 +26,12 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import Contract, says
 from temporalex_django.rest.contracts import UPDATE_ID, WAIT, WORKFLOW, does, steering_contract, view
+from temporalex_django.rest.once import KEY, once
 from temporalex_django.rest.problems import RETRY_AFTER
 from temporalex_django.rest.reading import ReadingViewSet
 from temporalex_django.rest.seats import seat
 
 DEFAULT_WAIT = 5.0
-KEY = "Idempotency-Key"
 _RUN = {200: serializers.InstanceDetail}
 _UPDATE = {200: serializers.UpdateOut, 202: serializers.NoOutcomeOut}
 
@@ -46,14 +47,23 @@ class InstanceViewSet(ReadingViewSet):
     #: What an address does that is made of ``actions.registry.STEERING``.
     steering: type[Steering[Any]] | None = None
 
-    @says(does("start", "Start a run", serializers.StartBody, {201: serializers.InstanceDetail}, scope="start"))
+    @says(
+        does(
+            "start",
+            "Start a run",
+            serializers.StartBody,
+            {201: serializers.InstanceDetail},
+            scope="start",
+            keyed=True,
+        )
+    )
+    @once
     def create(self, request: Request) -> Response:
         """Start a run: 201."""
         body = self._body()
         cls = workflows.find(body["workflow"]).choose(body["version"], {})
-        target = Start(cls, args=body["args"], id=body["id"], value=body["value"], by=self._actor()).execute()
-        headers = {"Location": self._address("instance", id=target.workflow_id)}
-        return self._one(target, status=201, headers=headers)
+        start = Start(cls, args=body["args"], id=body["id"], value=body["value"], by=self._actor())
+        return self._started(self._done(start, start.execute, lambda target: (target.run_id, True)))
 
     @says(does("signal", "Send a signal", serializers.SignalBody, {202: serializers.SignalOut}, WORKFLOW, keyed=True))
     def signal(self, request: Request, id: str, name: str) -> Response:
@@ -134,16 +144,37 @@ class InstanceViewSet(ReadingViewSet):
         Resume(target, event=body["event"], step=body["step"], data=body["data"], by=self._actor()).execute()
         return self._one(find_chain(target.chain_id, storage=storage()))
 
+    @once
     def steer(self, request: Request, id: str, seq: int | None = None) -> Response:
         """200 and the run as it stands then, 201 and the new one where that is what it makes, 204 where it is gone."""
         assert self.steering is not None
         target = self._target(id)
         of: dict[str, Any] = {} if seq is None else {"seq": seq}
         action = self.steering(target, by=self._actor(), **of, **self._body())
-        with while_unchanged(target, self._matched(request)):
-            made = action.execute()
-        if isinstance(made, RunTarget):
-            return self._one(made, status=201, headers={"Location": self._address("instance", id=str(made.shown))})
+
+        def act() -> RunTarget | None:
+            with while_unchanged(target, self._matched(request)):
+                made = action.execute()
+            return made if isinstance(made, RunTarget) else None
+
+        made = self._done(action, act, lambda made: ((made or target).shown, made is not None))
+        return self._steered(made or target, new=made is not None)
+
+    def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
+        try:
+            target = self._target(str(made))
+        except errors.WorkflowNotFound:
+            if new:
+                raise
+            return Response(status=204)
+        return self._steered(target, new=new) if "id" in names else self._started(target)
+
+    def _started(self, target: RunTarget) -> Response:
+        return self._one(target, status=201, headers={"Location": self._address("instance", id=target.workflow_id)})
+
+    def _steered(self, target: RunTarget, *, new: bool) -> Response:
+        if new:
+            return self._one(target, status=201, headers={"Location": self._address("instance", id=str(target.shown))})
         try:
             return self._one(target)
         except errors.WorkflowNotFound:

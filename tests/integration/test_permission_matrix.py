@@ -260,6 +260,7 @@ REST = {
     ),
     "GET instance": Row(LOOK, lambda send: send()),
     "GET events": Row(LOOK, lambda send: send()),
+    "GET timeline": Row(LOOK, lambda send: send()),
     "GET result": Row(LOOK, lambda send: send(), "ended"),
     "GET children": Row(LOOK, lambda send: send()),
     "GET activities": Row(LOOK, lambda send: send()),

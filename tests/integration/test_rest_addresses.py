@@ -257,7 +257,7 @@ def test_a_header_that_is_not_taken_is_refused(client: APIClient) -> None:
     )
     assert (
         "Idempotency-Key"
-        in assert_problem(client.post(f"{URL}b-1/terminate/", format="json", HTTP_IDEMPOTENCY_KEY="k"), 400, "invalid")[
+        in assert_problem(client.post(f"{URL}b-1/resume/", format="json", HTTP_IDEMPOTENCY_KEY="k"), 400, "invalid")[
             "errors"
         ]
     )

@@ -1,0 +1,102 @@
+"""Requests that come again with the key of an earlier one: they are done once, and the answer is the same."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from temporalex_django.actions.base import Actor, storage
+from temporalex_django.authoring import people
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.errors import IdempotencyKeyReused
+from temporalex_django.models import KeptAnswer
+
+#: How long an answer is kept.
+KEPT = timedelta(hours=24)
+#: How often a worker looks for those that were kept long enough, in seconds, and how many it deletes at once.
+_EVERY = 60.0
+_AT_ONCE = 500
+_looked: dict[str, float] = {}
+
+
+class AskedBefore(Exception):
+    """That request was done before: ``made`` is the run or job that its answer showed, ``new`` if it made it."""
+
+    def __init__(self, made: UUID, *, new: bool) -> None:
+        super().__init__(str(made))
+        self.made = made
+        self.new = new
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request of somebody with a key of his: ``request`` is all that it says, as bytes."""
+
+    by: Actor
+    key: str
+    request: bytes
+
+    def look(self) -> None:
+        """Raises ``AskedBefore``, and ``IdempotencyKeyReused`` for a key of another request. One read."""
+        found = KeptAnswer.objects.using(storage().alias).filter(key=self._key).first()
+        if found is not None:
+            self._refuse(found)
+
+    @contextmanager
+    def doing(self) -> Iterator[KeptAnswer]:
+        """What is done inside commits with the answer, of which the block sets ``made`` and ``new``.
+
+        Raises as ``look`` does. Who comes with the same key at the same time waits, and finds it; what raises leaves
+        no key.
+        """
+        store = storage()
+        answers = KeptAnswer.objects.using(store.alias)
+        answer = KeptAnswer(id=uuid7(), key=self._key, request=self._request, at=timezone.now())
+        with store.transaction():
+            answers.bulk_create([answer], ignore_conflicts=True)
+            found = answers.get(key=self._key)
+            if found.pk != answer.pk:
+                self._refuse(found)
+            yield answer
+            answer.save(using=store.alias, update_fields=["made", "new"], force_update=True)
+
+    def _refuse(self, found: KeptAnswer) -> None:
+        if found.request != self._request or found.made is None:
+            raise IdempotencyKeyReused(f"the key {self.key} came with another request before")
+        raise AskedBefore(found.made, new=found.new)
+
+    @property
+    def _key(self) -> str:
+        return hashlib.sha256(f"{people.key_of(self.by.user)}\0{self.key}".encode()).hexdigest()
+
+    @property
+    def _request(self) -> str:
+        return hashlib.sha256(self.request).hexdigest()
+
+
+def waiting(alias: str) -> bool:
+    """Whether there are answers that were kept long enough; a read, once a minute."""
+    if time.monotonic() - _looked.get(alias, -_EVERY) < _EVERY:
+        return False
+    _looked[alias] = time.monotonic()
+    return _old(alias).exists()
+
+
+def forget(alias: str) -> bool:
+    """Delete some of those. Whether there may be more."""
+    found = [*_old(alias).order_by("at").values_list("pk", flat=True)[:_AT_ONCE]]
+    if found:
+        KeptAnswer.objects.using(alias).filter(pk__in=found).delete()
+    return len(found) == _AT_ONCE
+
+
+def _old(alias: str) -> QuerySet[KeptAnswer]:
+    return KeptAnswer.objects.using(alias).filter(at__lt=timezone.now() - KEPT)

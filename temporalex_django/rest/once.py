@@ -1,0 +1,67 @@
+"""``Idempotency-Key`` of what starts runs and steers them: the same request again is done once, and answered alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+from uuid import UUID
+
+from rest_framework.exceptions import ParseError
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from temporalex_django.actions.base import Action
+from temporalex_django.actions.once import Asked, AskedBefore
+from temporalex_django.core.names import check_message_id
+from temporalex_django.rest.base import ContractViewSet
+
+KEY = "Idempotency-Key"
+T = TypeVar("T")
+Method = Callable[..., Response]
+
+
+class Repeatable(ContractViewSet):
+    """Has methods that are ``once``."""
+
+    asked: Asked | None = None
+
+    def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
+        """The answer to a request that was done before; ``names`` are those of its address."""
+        raise NotImplementedError
+
+    def _done(self, action: Action[Any], do: Callable[[], T], made: Callable[[T], tuple[UUID, bool]]) -> T:
+        """What ``do`` gives, which executes the action; ``made`` says of it what is noted (see ``KeptAnswer``)."""
+        if self.asked is None:
+            return do()
+        with action.noting_denials(), self.asked.doing() as answer:  # which is rolled back when it is denied
+            result = do()
+            answer.made, answer.new = made(result)
+        return result
+
+
+def once(method: Method) -> Method:
+    """Give a method of a view set the header. A request that was refused leaves no key."""
+
+    @wraps(method)
+    def keyed(self: Repeatable, request: Request, **names: Any) -> Response:
+        key = request.headers.get(KEY)
+        if key is None:
+            return method(self, request, **names)
+        self.asked = Asked(by=self._actor(), key=check_message_id(key, what=KEY), request=_said(request))
+        try:
+            self.asked.look()
+            return method(self, request, **names)
+        except AskedBefore as before:
+            return self.again(before.made, new=before.new, **names)
+
+    return keyed
+
+
+def _said(request: Request) -> bytes:
+    """All that it says, however it is written."""
+    try:
+        return json.dumps([request.method, request.get_full_path(), request.data], sort_keys=True).encode()
+    except RecursionError:
+        raise ParseError("Malformed JSON: it is nested too deep.") from None

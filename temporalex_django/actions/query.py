@@ -15,7 +15,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.viewing import EVERYTHING
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.errors import QueryFailed, UnknownQuery
+from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
 from temporalex_django.liveness.verdicts import MOST_CRASHES
 
 BUILT_IN = ("__accepts", "__describe")
@@ -47,9 +47,18 @@ class Query(ActionOnRun[Any]):
         return str(self.query)
 
     def perform(self) -> Any:
-        answer = self._answer()
         user = self.by.user
-        return answer if user is None else access.view_of(user, self.row).answer(answer, under=self.said)
+        if user is None:
+            return self._answer()
+        view = access.view_of(user, self.row)
+        try:
+            return view.answer(self._answer(), under=self.said)
+        except QueryFailed as exc:
+            why = exc.__cause__
+            if view.open or why is None or isinstance(why, TemporalexError):
+                raise
+            what = f"query {self.said!r} of {self.target.workflow} raised {type(why).__name__}"
+            raise QueryFailed(f"{what} ({view.text('')})") from None
 
     def _answer(self) -> Any:
         inline.refuse_own_run(self.target, "query()", storage=self.storage)

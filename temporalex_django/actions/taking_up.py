@@ -122,7 +122,7 @@ class TakingUp(Steering[T]):
         """Histories of the runs as which one that is not the present one has gone on."""
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=of)
         try:
-            later = gone_on(list(runs.order_by("pk").values_list("pk", "status")))
+            later = gone_on(list(runs.order_by("pk").values_list("pk", "status")), forked=self.any_point)
         except ActionNotPossible as exc:
             self.refuse(exc.message, closed=False)
             raise

@@ -37,24 +37,24 @@ def is_again(messages: object) -> bool:
     return messages == AGAIN
 
 
-def gone_on(runs: Sequence[tuple[UUID, str]]) -> list[UUID]:
+def gone_on(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
     """Of a run and those after it in its chain, with their status: as which it has gone on, whose messages are later.
 
-    Raises ``ActionNotPossible`` where it cannot be told which of their messages came later, and which were delivered
-    again: one of them was reset.
+    Raises ``ActionNotPossible`` where one of them was reset: its messages cannot be told from those that were delivered
+    again. A fork (``forked``) is of the run as it went on before that.
     """
-    taken_up = [run for run, status in runs[:-1] if status != "continued_as_new"]
-    if taken_up:
+    last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
+    if not forked and last < len(runs) - 1:
         raise ActionNotPossible(
-            f"the run {taken_up[0]} was reset since, and it cannot be told which messages came later: reset the newest "
+            f"the run {runs[last][0]} was reset since, and it cannot be told which messages came later: reset the newest "
             f"run of the chain, or drop them (messages={DROP!r})"
         )
-    if len(runs) > _MOST_LATER:
+    if last > _MOST_LATER:
         raise ActionNotPossible(
             f"more than {_MOST_LATER} runs of the chain came later: drop their messages (messages={DROP!r}), or take up a "
             "later one"
         )
-    return [run for run, _ in runs[1:]]
+    return [run for run, _ in runs[1 : last + 1]]
 
 
 def fork_id(of: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:

@@ -211,7 +211,7 @@ class Environment(EnvironmentActivities):
         code = self.class_of(handle.chain_id, facts.workflow, facts.version)
         again, runs = is_again(messages), self.run_ids(handle.chain_id)
         known = [(one, self.row(one).status) for one in runs[runs.index(facts.run_id) :]]
-        later = gone_on(known) if again and len(known) > 1 else []
+        later = gone_on(known, forked=in_trouble) if again and len(known) > 1 else []
         plan = planned(
             storage.histories({facts.run_id: 0})[facts.run_id],
             facts,

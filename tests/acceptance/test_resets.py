@@ -463,6 +463,9 @@ def test_what_later_runs_of_the_chain_have_read_comes_again(env):
     with pytest.raises(errors.ActionNotPossible, match="was reset since"):
         first.reset(1)
     assert len(h.run_ids) == 6
+    forked = first.fork(1, id="fork of the first")  # as it went on before it was reset
+    seen = [[e["payload"] for e in events(env.handle(run), "SignalReceived")] for run in forked.run_ids]
+    assert (seen, forked.result()) == (again, [4, 5])
     first.reset(1, messages="drop")
     assert (len(h.run_ids), h.status) == (7, "waiting")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -366,7 +367,13 @@ class Quoting(Workflow):
     name = "test.Quoting"
     code = "right"
 
+    @query("fails")
+    @staticmethod
+    def fails(state: Any) -> Any:
+        raise IndexError(f"no account for {state}")
+
     async def run(self, args: Any) -> Any:
+        api.publish_state(args)
         with suppress(errors.ActivityFailure):
             await quotes_and_fails(args)
         with suppress(errors.ChildWorkflowFailure):
@@ -384,7 +391,7 @@ class Quoting(Workflow):
 
 def test_without_the_permission_nobody_is_told_the_words_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its type alone, wherever it stands: words and tracebacks quote payloads."""
-    ann = person("reset_instance", staff=True)
+    ann = person("reset_instance", "query_instance", staff=True)
     handle = Quoting.start(PLAIN, id="q-1")
     drain()
     with pytest.raises(errors.UpdateFailed):
@@ -400,6 +407,11 @@ def test_without_the_permission_nobody_is_told_the_words_of_a_failure(monkeypatc
         assert all(kind in found["events/"] + found["activities/"] + found[""] for kind in kinds)
 
     told({"BufferError", "ArithmeticError", "EOFError", "LookupError"})
+    asked = rest(ann).post(f"{URL}q-1/queries/fails/", {}, format="json").content.decode()
+    with pytest.raises(errors.QueryFailed, match="IndexError") as failed:
+        handle.query("fails", by=ann)
+    assert "IndexError" in asked
+    assert PLAIN not in asked + str(failed.value) + "".join(format_exception(failed.value))
     with monkeypatch.context() as patched:
         patched.setattr(Quoting, "code", "wrong")
         with pytest.raises(errors.ActionNotPossible, match="RecursionError at ") as refused:

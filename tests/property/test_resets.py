@@ -25,7 +25,7 @@ def taken_up(program: Any, schedule: Any, where: int, messages: str, *, evict: b
     return played
 
 
-@examples(0.5)
+@examples(0.3)
 @given(grammar.program, grammar.schedule, st.integers(0, 50), st.sampled_from(["again", "drop"]))
 def test_a_run_goes_on_from_each_of_its_activations(program: Any, schedule: Any, where: int, messages: str) -> None:
     """TX-030: never blocked, replaying at each activation; cached and rebuilt executors do the same."""

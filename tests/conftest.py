@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
-MARKERS_OF_FOLDERS = {"unit": "unit", "property": "unit", "browser": "browser"}
+#: Of tests there that touch no database.
+UNIT = frozenset({"unit", "property", "structure", "typing", "histories"})
 #: For a browser without a window system, as root, on a machine whose network is closed.
 CHROMIUM_ARGUMENTS = [
     "--no-sandbox",
@@ -42,13 +43,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip = pytest.mark.skip(reason="needs PostgreSQL (TEST_DB=postgres)")
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
-        marker = MARKERS_OF_FOLDERS.get(folder)
-        if marker and not (marker == "unit" and item.get_closest_marker("django_db")):
-            item.add_marker(marker)
-        if marker == "browser":
+        if folder in UNIT and not (item.get_closest_marker("django_db") or "transactional_db" in item.fixturenames):
+            item.add_marker("unit")
+        if folder == "browser":
+            item.add_marker("browser")
             item.add_marker(pytest.mark.xdist_group("browser"))  # they share a demo
         if item.get_closest_marker("postgres") and os.environ.get("TEST_DB") != "postgres":
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """The databases; what tests commit is taken out of them in a quicker way than Django's."""
+    from django.test import TransactionTestCase
+
+    from tests.support import emptying
+
+    with django_db_blocker.unblock():
+        emptying.remember()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", emptying.empty)
+        yield
 
 
 @pytest.fixture

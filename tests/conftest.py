@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
-#: Of tests there that touch no database.
-UNIT = frozenset({"unit", "property", "structure", "typing", "histories"})
+#: Folders whose tests are pure where they touch no database.
+PURE = frozenset({"unit", "property", "structure", "typing", "histories"})
 #: For a browser without a window system, as root, on a machine whose network is closed.
 CHROMIUM_ARGUMENTS = [
     "--no-sandbox",
@@ -43,11 +43,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip = pytest.mark.skip(reason="needs PostgreSQL (TEST_DB=postgres)")
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
-        if folder in UNIT and not (item.get_closest_marker("django_db") or "transactional_db" in item.fixturenames):
+        if folder in PURE and not (item.get_closest_marker("django_db") or "transactional_db" in item.fixturenames):
             item.add_marker("unit")
         if folder == "browser":
             item.add_marker("browser")
+            item.add_marker("once")
             item.add_marker(pytest.mark.xdist_group("browser"))  # they share a demo
+        if item.get_closest_marker("unit"):
+            item.add_marker("once")
         if item.get_closest_marker("postgres") and os.environ.get("TEST_DB") != "postgres":
             item.add_marker(skip)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
@@ -19,14 +19,14 @@ from temporalex_django.actions.targets import find, find_chain
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.starts import NewStart, insert_message, insert_start, message_outcome, reopen, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import endings
-from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome
+from temporalex_django.engine.storage import Outcome, RunFacts
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, Instance
@@ -55,6 +55,35 @@ def _in_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+class StoredRun:
+    """``RunRow`` of the database: the row as it was, what is beside it when it is asked for."""
+
+    def __init__(self, run: Instance, storage: DjangoStorage) -> None:
+        self._run = run
+        self._storage = storage
+        self.status = run.status
+        self.waiting_for: list[str] = run.waiting_for or []
+        self.accepts: dict[str, list[str]] = run.accepts or {"signals": [], "updates": []}
+        self.blocked, self.paused = run.blocked, run.paused
+        self.started_at, self.closed_at = run.started_at, run.closed_at
+
+    @property
+    def published(self) -> Any:
+        return self._run.published_state
+
+    @property
+    def closing(self) -> Any:
+        return self._run.closing_value
+
+    @cached_property
+    def facts(self) -> RunFacts:
+        return self._storage.facts([self._run.pk])[self._run.pk]
+
+    @cached_property
+    def events(self) -> list[HistoryEvent]:
+        return self._storage.histories({self._run.pk: 0}).get(self._run.pk, [])
 
 
 class DjangoEnvironment(Environment):
@@ -95,21 +124,8 @@ class DjangoEnvironment(Environment):
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=chain_id).order_by("id")
         return list(runs.values_list("pk", flat=True))
 
-    def row(self, run_id: UUID) -> MemoryRun:
-        run = Instance.objects.using(self.storage.alias).get(pk=run_id)
-        return MemoryRun(
-            facts=self.storage.facts([run_id])[run_id],
-            status=run.status,
-            published=run.published_state,
-            accepts=run.accepts or {"signals": [], "updates": []},
-            waiting_for=run.waiting_for or [],
-            blocked=run.blocked,
-            paused=run.paused,
-            started_at=run.started_at,
-            closed_at=run.closed_at,
-            closing=run.closing_value,
-            events=self.storage.histories({run_id: 0}).get(run_id, []),
-        )
+    def row(self, run_id: UUID) -> StoredRun:
+        return StoredRun(Instance.objects.using(self.storage.alias).get(pk=run_id), self.storage)
 
     def _send(
         self, chain_id: UUID, kind: str, name: str, body: Any, request_id: str | None, sender: Sender | None

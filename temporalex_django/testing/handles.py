@@ -28,8 +28,8 @@ from temporalex_django.graph.durable.run import deciding, requested
 from temporalex_django.graph.steps import StepRef
 
 if TYPE_CHECKING:
-    from temporalex_django.engine.memory.tables import MemoryRun
     from temporalex_django.testing.environment import Environment
+    from temporalex_django.testing.host import RunRow
 
 
 class EnvironmentUpdate:
@@ -73,11 +73,11 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         self.pinned = pinned
 
     @property
-    def _row(self) -> MemoryRun:
+    def _row(self) -> RunRow:
         return self.env.row(self.env.run_ids(self.chain_id)[-1])
 
     @property
-    def shown(self) -> MemoryRun:
+    def shown(self) -> RunRow:
         """The run whose state and history are meant."""
         return self._row if self.pinned is None else self.env.row(self.pinned)
 
@@ -320,9 +320,10 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     def _view(self, by: Person | None) -> View:
         """What he sees. Raises ``ActionNotPermitted`` for who may not look at runs."""
-        user, facts = require(by, "view", what="look at"), self._row.facts
+        user = require(by, "view", what="look at")
         if user is None:
             return EVERYTHING
+        facts = self._row.facts
         code = self.env.class_of(self.chain_id, facts.workflow, facts.version)
         return View(payloads=permits(user, VIEW_PAYLOAD), redact=code.redacted)
 

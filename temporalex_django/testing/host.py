@@ -8,16 +8,16 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from temporalex_django.authoring.people import Person, sender
 from temporalex_django.authoring.workflow import Workflow, code_of, newest
 from temporalex_django.core.history.commands import Command
+from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Sender
-from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome, Refused, TaskState
+from temporalex_django.engine.storage import Outcome, Refused, RunFacts, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.graph.durable.projection import Projections
 from temporalex_django.testing import environment_made
@@ -30,6 +30,27 @@ CRASH_POINTS = ("before_turn", "after_turn", "before_activity", "after_activity"
 
 class Crash(BaseException):
     """A worker dies in the middle of a transaction."""
+
+
+class RunRow(Protocol):
+    """A run as it is stored, with its history."""
+
+    status: str
+    waiting_for: list[str]
+    accepts: dict[str, list[str]]
+    blocked: Any
+    paused: Any
+    started_at: datetime | None
+    closed_at: datetime | None
+
+    @property
+    def published(self) -> Any: ...
+    @property
+    def closing(self) -> Any: ...
+    @property
+    def facts(self) -> RunFacts: ...
+    @property
+    def events(self) -> list[HistoryEvent]: ...
 
 
 class EnvironmentHost(ABC):
@@ -74,7 +95,7 @@ class EnvironmentHost(ABC):
         """The runs of a chain, oldest first."""
 
     @abstractmethod
-    def row(self, run_id: UUID) -> MemoryRun:
+    def row(self, run_id: UUID) -> RunRow:
         """A run as it is stored."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 60.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ten minutes")]  # they share a wheel
+pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.xdist_group("ten minutes")]  # they share a wheel
 
 
 def block(name: str) -> str:

@@ -62,6 +62,7 @@ from tests.support.matrix import ASKING, POLICY, Row, api, browser, command, obj
 
 pytestmark = [
     pytest.mark.django_db,
+    pytest.mark.once,
     pytest.mark.usefixtures("_tenants"),
 ]
 

@@ -20,7 +20,7 @@ from tests.support.client_flows import Basket, drain
 
 BASIC = "Basic " + base64.b64encode(b"ann:secret").decode()
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 
 @pytest.fixture

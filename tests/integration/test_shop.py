@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.once
 def test_the_shop_with_its_own_settings(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -11,6 +11,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import override_settings
 
 from temporalex_django import WorkflowHandle
+from temporalex_django.actions import update
 from temporalex_django.db import inbox
 from temporalex_django.db.paging import in_pages
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
@@ -21,7 +22,6 @@ from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop
 from tests.app.turns import spins
-from tests.support.runs import replay_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,6 +47,12 @@ def instance(started: Started) -> Instance:
 
 def left(started: Started) -> int:
     return Message.objects.filter(chain_id=started.chain_id).count()
+
+
+def replays(started: Started) -> None:
+    """The history as a whole: going through each of its prefixes would take all of its milliseconds each time."""
+    env = DjangoEnvironment()
+    env.replay(env.handle(str(started.run_id)))
 
 
 @pytest.fixture
@@ -113,7 +119,7 @@ def test_signals_that_came_before_their_phase_take_several_activations_too(loop:
     polls_until(loop, lambda: not instance(busy).is_open, most=2_000)
     assert instance(busy).closing_value == {"result": [600, 600]}
     assert HistoryEvent.objects.filter(run_id=busy.run_id, kind="ActivationStarted").count() > before + 3
-    replay_all(DjangoEnvironment(), [busy.chain_id])
+    replays(busy)
 
 
 @pytest.mark.usefixtures("collector_at_rest")
@@ -138,7 +144,7 @@ def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
     polls_until(loop, lambda: not instance(busy).is_open, most=2_000)
     assert instance(busy).closing_value == {"result": list(range(300))}
     assert instance(busy).blocked is None
-    replay_all(DjangoEnvironment(), [busy.chain_id])
+    replays(busy)
 
 
 def test_an_update_in_a_request_is_answered_behind_signals_that_came_before_their_phase(loop: WorkerLoop) -> None:
@@ -148,7 +154,10 @@ def test_an_update_in_a_request_is_answered_behind_signals_that_came_before_thei
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_an_update_in_a_request_is_answered_behind_messages_that_fill_several_activations(inside: bool) -> None:
+def test_an_update_in_a_request_is_answered_behind_messages_that_fill_several_activations(
+    inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update, "_READ_WITHIN", 60.0)  # however slow this machine is
     busy = start("Ticking", {"spins": spins(5)})
     handle = WorkflowHandle("Ticking-1")
     assert handle.update("so_far") == 0

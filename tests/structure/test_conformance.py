@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from scripts import conformance
@@ -9,7 +11,7 @@ from scripts import conformance
 pytestmark = pytest.mark.xdist_group("conformance")  # they share what was collected
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def named() -> conformance.Named:
     return conformance.collected()
 
@@ -24,6 +26,11 @@ def test_no_test_names_a_behaviour_that_does_not_exist(named: conformance.Named)
 
 def test_the_page_is_up_to_date(named: conformance.Named) -> None:
     assert conformance.PAGE.read_text(encoding="utf-8") == conformance.page(named), "run: make conformance"
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process has all tests")
+def test_tests_that_share_something_are_in_one_process(request: pytest.FixtureRequest) -> None:
+    assert request.node.nodeid.endswith("@conformance"), "pytest-xdist cannot read the groups of this version of pytest"
 
 
 def test_what_is_missing_or_unknown_is_found() -> None:

@@ -1,7 +1,7 @@
 """Tables as they were before a test that commits.
 
-Django's ``flush`` ends with ``post_migrate``, and that makes the content types and permissions which it has just removed
-anew: most of what such a test takes. They stay here, as nobody's data.
+Django's ``flush`` ends with ``post_migrate``, which makes the content types and permissions that are gone anew: most of
+what such a test takes. Here they stay.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@
 
 ``one``, ``graph`` and ``update`` need PostgreSQL: the server of DATABASE_URL, or an embedded one that ends with this
 command. Ours and the peers run in turn in the same call, on the same server. A peer that cannot start is reported as
-absent, never as zero. All others run in this process, without a database and without Django.
+absent, never as zero. So do ``pages`` (a million runs are made first) and ``served`` (servers and a generator of load
+are started), which take minutes and run when they are named. All others run in this process, without a database and
+without Django.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: What each benchmark is compared by.
 FIGURES = {"one": "workflows_per_s"}
 ON_DATABASE: Final = ("one", "graph", "update")
+OVER_HTTP: Final = ("pages", "served")
 IN_PROCESS: Final = ("replay", "steps", "fan", "long", "memory", "guard")
 #: Thresholds of the garbage collector that ``manage.py temporalex worker`` sets.
 WORKER_GC: Final = (50_000, 20, 100)
@@ -44,14 +47,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts, without a database")
     parser.add_argument("--gc", choices=["default", "worker"], default="default", help="thresholds, without a database")
     parser.add_argument("--updates", type=int, default=500)
+    parser.add_argument("--runs", type=int, default=1_000_000, help="runs that `pages` makes")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of load for each figure of `served`")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     options = parser.parse_args()
     wanted = [name for name in options.only.split(",") if name]
-    if unknown := [name for name in wanted if name not in ON_DATABASE + IN_PROCESS]:
-        parser.error(f"no such benchmark: {', '.join(unknown)} (there are {', '.join(ON_DATABASE + IN_PROCESS)})")
+    if unknown := [name for name in wanted if name not in ON_DATABASE + OVER_HTTP + IN_PROCESS]:
+        known = ", ".join(ON_DATABASE + OVER_HTTP + IN_PROCESS)
+        parser.error(f"no such benchmark: {', '.join(unknown)} (there are {known})")
     figures: dict[str, Any] = {"machine": {"cpus": os.cpu_count(), "python": platform.python_version()}}
     figures |= _in_process(wanted, options)
-    if set(wanted) & set(ON_DATABASE):
+    if set(wanted) & {*ON_DATABASE, *OVER_HTTP}:
         _with_server(wanted, options, figures)
     text = json.dumps(figures, indent=2)
     print(text)
@@ -89,6 +95,8 @@ def _with_server(wanted: list[str], options: argparse.Namespace, figures: dict[s
     with tempfile.TemporaryDirectory(prefix="tx-bench-") as folder:
         Path(folder).chmod(0o755)
         server = _server(folder)
+        web = bool(set(wanted) & set(OVER_HTTP))
+        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings_web" if web else "benchmarks.settings"
         try:
             _measure(wanted, peers, options, figures)
         finally:
@@ -114,7 +122,6 @@ def _server(folder: str) -> Any:
     parts = urlsplit(url)
     os.environ["BENCH_DATABASE_URL"] = parts._replace(path="/bench").geturl()
     os.environ["BENCH_PEER_URL"] = _for_sqlalchemy(parts._replace(path="/bench_peer"))
-    os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
     return server
 
 
@@ -152,6 +159,16 @@ def _measure(wanted: list[str], peers: list[str], options: argparse.Namespace, f
 
         say("update …")
         figures["update"] = {"ours": update.run(options.updates)}
+    if "served" in wanted:
+        from benchmarks import serving
+
+        say("served …")
+        figures["served"] = {"ours": serving.run(options.seconds)}
+    if "pages" in wanted:
+        from benchmarks import pages
+
+        say("pages …")
+        figures["pages"] = {"ours": pages.run(options.runs)}
 
 
 def _peers(name: str, peers: list[str], options: argparse.Namespace) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from temporalex_django import Done, Event, GraphWorkflow, Ok, Reply, Step, Stop, Unique, Workflow, activity, api
+from temporalex_django import Done, Event, GraphWorkflow, NoReply, Ok, Reply, Step, Stop, Unique, Workflow, activity, api
 from temporalex_django.authoring.activity import Activity
 
 
@@ -28,7 +28,8 @@ class Parked(Workflow):
     """Waits in a phase for updates."""
 
     async def run(self, args: Any) -> Any:
-        return Ok(await api.phase(0, update={"count": _count}, signal={"stop": lambda _, state: Stop(state)}))
+        signals = {"stop": lambda _, state: Stop(state), "seen": lambda _, state: NoReply(state)}
+        return Ok(await api.phase(0, update={"count": _count}, signal=signals))
 
 
 def _step(name: str, *, reads: bool = False) -> type[Step]:

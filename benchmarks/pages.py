@@ -1,0 +1,125 @@
+"""``pages``: each page of the admin and each list of the REST face over many runs, with its statements."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+from benchmarks.measures import percentile
+
+GOAL_MS: Final = 150
+_ROUNDS: Final = 5
+#: A page that is slower than that is broken off, and said to be.
+_STATEMENT_MS: Final = 4_000
+_LONG_ENOUGH_MS: Final = 1_000
+
+
+def run(runs: int) -> dict[str, Any]:
+    """Milliseconds (the middle one and the best of five, and those of the database), statements about our tables.
+
+    Where the database takes a third of the goal or more, how its slowest statement is planned.
+    """
+    from django.contrib.auth import get_user_model
+    from django.db import connection
+    from django.test import Client
+
+    from benchmarks.million import build
+
+    began = time.perf_counter()
+    built = build(runs)
+    seconds = time.perf_counter() - began
+    users = get_user_model().objects
+    with connection.cursor() as cursor:
+        cursor.execute(f"set statement_timeout = {_STATEMENT_MS}")
+    found: dict[str, Any] = {"runs": runs, "built_in_s": round(seconds, 1), "megabytes": built["megabytes"], "goal_ms": GOAL_MS}
+    everybody = users.create_superuser("operator")
+    tenant = users.create_user("t07", is_staff=True)
+    _permit(tenant)
+    for who, user in (("all", everybody), ("tenant", tenant)):
+        client = Client()
+        client.force_login(user)
+        found[who] = {}
+        for name, address in _addresses(built["long_one"], who):
+            page = found[who][name] = _measured(client, address)
+            sys.stderr.write(f"{who} {name}: {page.get('ms', '–')} ms, {page.get('statements', '–')} statements\n")
+    found["missed"] = [f"{who} {name}" for who in ("all", "tenant") for name, page in found[who].items() if page.get("ms", GOAL_MS) >= GOAL_MS]
+    return found
+
+
+def _permit(user: Any) -> None:
+    from django.contrib.auth.models import Permission
+
+    user.user_permissions.set(Permission.objects.filter(codename__in=("view_instance", "view_payload", "view_operatoraction", "view_worker")))
+
+
+def _addresses(long_one: str, who: str) -> Iterator[tuple[str, str]]:
+    lists, one, api = "/admin/temporalex_django/instance/", f"/admin/temporalex_django/instance/{long_one}/change/", "/api/instances/"
+    yield "admin list", lists
+    for query in (
+        *(f"standing={name}" for name in ("stuck", "blocked", "open", "closed")),
+        *(f"status__exact={name}" for name in ("pending", "running", "waiting", "completed", "failed", "cancelled", "terminated", "timed_out", "continued_as_new")),
+        *(f"waits={name}" for name in ("message", "activity", "timer", "child")),
+        *(f"workflow={name}" for name in ("One", "Long")),
+        "version=1", "version=2", "started=24h", "started=30d", "queue=mail",
+        "q=t07-order-9", "q=t07-order-94", "q=t42", "q=nothing-begins-so", "o=1", "o=2", "p=5",
+        "workflow=Long&status__exact=failed", "queue=mail&status__exact=waiting",
+    ):  # fmt: skip
+        yield f"admin list ?{query}", f"{lists}?{query}"
+    if who == "all":
+        for name in ("", "?p=1", "?p=50", "?p=100"):
+            yield f"admin run{' ' + name if name else ''}", one + name
+        yield "admin workers", "/admin/temporalex_django/worker/"
+        yield "admin audit", "/admin/temporalex_django/operatoraction/"
+    yield "rest list", api
+    for query in (
+        *(f"status={name}" for name in ("pending", "running", "waiting", "completed", "failed", "timed_out", "failed,cancelled,terminated")),
+        "blocked=true", "blocked=false", "workflow=One", "workflow=Long", "version=2", "queue=mail",
+        "id_prefix=t07-order-94", "id_prefix=t42", "id_prefix=nothing", "subject=auth.user:4242", "subject=auth.user:nobody",
+        *(f"{what}_{when}={quote(at)}" for what in ("created", "closed") for when in ("after", "before") for at in ("2020-01-01T00:00:00Z", "2026-06-01T00:00:00Z", "2099-01-01T00:00:00Z")),
+        "workflow=Long&status=failed", "limit=200",
+    ):  # fmt: skip
+        yield f"rest list ?{query}", f"{api}?{query}"
+    if who == "all":
+        for name in ("", "events/", "events/?after=9000", "events/?limit=1000", "children/", "activities/", "messages/", "operations/", "result/"):
+            yield f"rest run {name}".strip(), f"{api}{long_one}/{name}"
+
+
+def _measured(client: Any, address: str) -> dict[str, Any]:
+    from django.db import DatabaseError, connection
+    from django.test.utils import CaptureQueriesContext
+
+    try:
+        client.get(address)  # what is only done once in a process
+        times: list[float] = []
+        while len(times) < _ROUNDS and sum(times) < _LONG_ENOUGH_MS:
+            began = time.perf_counter()
+            answer = client.get(address)
+            times.append((time.perf_counter() - began) * 1000)
+        with CaptureQueriesContext(connection) as asked:
+            client.get(address)
+    except DatabaseError as exc:
+        return {"plan": f"broken off: {exc}"}
+    if answer.status_code not in (200, 202):
+        return {"plan": f"answered {answer.status_code}: {answer.content[:200]!r}"}
+    own = [query for query in asked.captured_queries if "temporalex_" in query["sql"] and "django_session" not in query["sql"]]
+    page: dict[str, Any] = {
+        "ms": round(percentile(times, 0.5), 1),
+        "best_ms": round(min(times), 1),
+        "database_ms": round(1000 * sum(float(query["time"]) for query in asked.captured_queries)),
+        "statements": len(own),
+    }
+    if page["database_ms"] > GOAL_MS / 3:
+        worst = max(own, key=lambda query: float(query["time"]))
+        page["plan"] = [worst["sql"], *_plan(worst["sql"])]
+    return page
+
+
+def _plan(sql: str) -> list[str]:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(f"explain (analyze, buffers) {sql}")
+        return [row[0] for row in cursor.fetchall()]

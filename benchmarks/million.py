@@ -29,14 +29,14 @@ _TIMER, _ACTIVITY = "n % 1000 between 930 and 944", "n % 1000 between 945 and 96
 
 def build(runs: int) -> dict[str, Any]:
     """Fill the tables. Gives the ids of a run with a long history and of an ordinary open one."""
-    from django.contrib.contenttypes.models import ContentType
     from django.contrib.auth import get_user_model
+    from django.contrib.contenttypes.models import ContentType
     from django.db import connection
 
     from temporalex_django.conf import codec
 
     encode = codec().encode
-    values = {
+    values: dict[str, Any] = {
         "runs": runs,
         "now": datetime.now(UTC),  # the same in all statements: ids are made of it
         "kind": ContentType.objects.get_for_model(get_user_model()).pk,
@@ -51,7 +51,7 @@ def build(runs: int) -> dict[str, Any]:
     }
     numbers = _NUMBERS.format(step=STEP)
     run, chain = _ID.format(offset=0), _ID.format(offset=1)
-    workflow = f"(%(classes)s::text[])[case when n % 997 = 0 then 5 else 1 + n % 4 end]"
+    workflow = "(%(classes)s::text[])[case when n % 997 = 0 then 5 else 1 + n % 4 end]"
     name = f"'t' || lpad((n % {TENANTS})::text, 2, '0') || '-order-' || n"
     with connection.cursor() as cursor:
         for statement in (
@@ -67,7 +67,7 @@ def build(runs: int) -> dict[str, Any]:
                   case when {_BLOCKED} then '{{"code": "nondeterminism", "error": "x", "attempt": 3}}'::jsonb end,
                   case when {_PAUSED} then '{{"since": "2026-01-01T00:00:00+00:00", "reason": "", "by": null}}'::jsonb end,
                   case when {_CLOSED} then null when {_CHILD} then '["child t00-order-1"]'::jsonb
-                    when {_TIMER} then '["timer #3"]' when {_ACTIVITY} then '["activity send_mail #2"]'
+                    when {_TIMER} then '["timer three"]' when {_ACTIVITY} then '["activity send_mail two"]'
                     else '["phase: update count, signal stop"]' end,
                   case when {_CLOSED} then null when {_CHILD} then '[{{"kind": "child", "name": "One", "seq": 3}}]'::jsonb
                     when {_TIMER} then '[{{"kind": "timer", "seq": 3}}]' when {_ACTIVITY} then '[]' else '[{{"kind": "phase"}}]' end,
@@ -93,7 +93,9 @@ def build(runs: int) -> dict[str, Any]:
                 from ({numbers}) r, generate_series(7, %(long)s) s where n = {_long(runs)}""",
             f"""update temporalex_chain set length = %(long)s, activations = %(long)s / 2 where open_key = 'k{_long(runs)}'""",
         ):
-            cursor.execute(statement.replace("%", "%%").replace("%%(", "%("), values)  # what is no parameter is a modulo
+            cursor.execute(
+                statement.replace("%", "%%").replace("%%(", "%("), values
+            )  # what is no parameter is a modulo
         cursor.execute("vacuum analyze")
         cursor.execute("select run_id from temporalex_chain where open_key = %s", [f"k{_long(runs)}"])
         (long_one,) = cursor.fetchone()

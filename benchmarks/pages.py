@@ -34,7 +34,12 @@ def run(runs: int) -> dict[str, Any]:
     users = get_user_model().objects
     with connection.cursor() as cursor:
         cursor.execute(f"set statement_timeout = {_STATEMENT_MS}")
-    found: dict[str, Any] = {"runs": runs, "built_in_s": round(seconds, 1), "megabytes": built["megabytes"], "goal_ms": GOAL_MS}
+    found: dict[str, Any] = {
+        "runs": runs,
+        "built_in_s": round(seconds, 1),
+        "megabytes": built["megabytes"],
+        "goal_ms": GOAL_MS,
+    }
     everybody = users.create_superuser("operator")
     tenant = users.create_user("t07", is_staff=True)
     _permit(tenant)
@@ -45,27 +50,38 @@ def run(runs: int) -> dict[str, Any]:
         for name, address in _addresses(built["long_one"], who):
             page = found[who][name] = _measured(client, address)
             sys.stderr.write(f"{who} {name}: {page.get('ms', '–')} ms, {page.get('statements', '–')} statements\n")
-    found["missed"] = [f"{who} {name}" for who in ("all", "tenant") for name, page in found[who].items() if page.get("ms", GOAL_MS) >= GOAL_MS]
+    found["missed"] = [
+        f"{who} {name}"
+        for who in ("all", "tenant")
+        for name, page in found[who].items()
+        if page.get("ms", GOAL_MS) >= GOAL_MS
+    ]
     return found
 
 
 def _permit(user: Any) -> None:
     from django.contrib.auth.models import Permission
 
-    user.user_permissions.set(Permission.objects.filter(codename__in=("view_instance", "view_payload", "view_operatoraction", "view_worker")))
+    user.user_permissions.set(
+        Permission.objects.filter(codename__in=("view_instance", "view_payload", "view_operatoraction", "view_worker"))
+    )
 
 
 def _addresses(long_one: str, who: str) -> Iterator[tuple[str, str]]:
-    lists, one, api = "/admin/temporalex_django/instance/", f"/admin/temporalex_django/instance/{long_one}/change/", "/api/instances/"
+    lists, one, api = (
+        "/admin/temporalex_django/instance/",
+        f"/admin/temporalex_django/instance/{long_one}/change/",
+        "/api/instances/",
+    )
     yield "admin list", lists
     for query in (
         *(f"standing={name}" for name in ("stuck", "blocked", "open", "closed")),
-        *(f"status__exact={name}" for name in ("pending", "running", "waiting", "completed", "failed", "cancelled", "terminated", "timed_out", "continued_as_new")),
+        *(f"status={name}" for name in ("pending", "running", "waiting", "completed", "failed", "cancelled", "terminated", "timed_out", "continued_as_new")),
         *(f"waits={name}" for name in ("message", "activity", "timer", "child")),
         *(f"workflow={name}" for name in ("One", "Long")),
         "version=1", "version=2", "started=24h", "started=30d", "queue=mail",
-        "q=t07-order-9", "q=t07-order-94", "q=t42", "q=nothing-begins-so", "o=1", "o=2", "p=5",
-        "workflow=Long&status__exact=failed", "queue=mail&status__exact=waiting",
+        "q=t07-order-9", "q=t07-order-94", "q=t42", "q=nothing-begins-so", "p=5",
+        "workflow=Long&status=failed", "queue=mail&status=waiting",
     ):  # fmt: skip
         yield f"admin list ?{query}", f"{lists}?{query}"
     if who == "all":
@@ -83,7 +99,17 @@ def _addresses(long_one: str, who: str) -> Iterator[tuple[str, str]]:
     ):  # fmt: skip
         yield f"rest list ?{query}", f"{api}?{query}"
     if who == "all":
-        for name in ("", "events/", "events/?after=9000", "events/?limit=1000", "children/", "activities/", "messages/", "operations/", "result/"):
+        for name in (
+            "",
+            "events/",
+            "events/?after=9000",
+            "events/?limit=1000",
+            "children/",
+            "activities/",
+            "messages/",
+            "operations/",
+            "result/",
+        ):
             yield f"rest run {name}".strip(), f"{api}{long_one}/{name}"
 
 
@@ -92,7 +118,7 @@ def _measured(client: Any, address: str) -> dict[str, Any]:
     from django.test.utils import CaptureQueriesContext
 
     try:
-        client.get(address)  # what is only done once in a process
+        answer = client.get(address)  # what is only done once in a process
         times: list[float] = []
         while len(times) < _ROUNDS and sum(times) < _LONG_ENOUGH_MS:
             began = time.perf_counter()
@@ -104,7 +130,11 @@ def _measured(client: Any, address: str) -> dict[str, Any]:
         return {"plan": f"broken off: {exc}"}
     if answer.status_code not in (200, 202):
         return {"plan": f"answered {answer.status_code}: {answer.content[:200]!r}"}
-    own = [query for query in asked.captured_queries if "temporalex_" in query["sql"] and "django_session" not in query["sql"]]
+    own = [
+        query
+        for query in asked.captured_queries
+        if "temporalex_" in query["sql"] and "django_session" not in query["sql"]
+    ]
     page: dict[str, Any] = {
         "ms": round(percentile(times, 0.5), 1),
         "best_ms": round(min(times), 1),

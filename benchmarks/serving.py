@@ -1,4 +1,4 @@
-"""``served``: starts, signals and updates over REST, through gunicorn and uvicorn, beside the same calls in a process."""
+"""``served``: starts, signals and updates over REST, through gunicorn and uvicorn; beside them the calls themselves."""
 
 from __future__ import annotations
 

@@ -48,4 +48,4 @@ REST_FRAMEWORK = {
         "benchmarks.tenants.Somebody",
     ],
 }
-TEMPORALEX: dict[str, object] = {"ACCESS_POLICY": "benchmarks.tenants.Tenants"}
+TEMPORALEX["ACCESS_POLICY"] = "benchmarks.tenants.Tenants"  # noqa: F405

@@ -334,12 +334,16 @@ class DatabaseBackend:
     async def aget(self, workflow: type[Startable], id: str, *, version: int | None = None) -> DatabaseHandle:
         return await sync_to_async(self.get)(workflow, id, version=version)
 
-    def list(self, workflow: type[Startable], filters: dict[str, Any]) -> Iterator[DatabaseHandle]:
-        for workflow_id, chain_id in found_by(workflow.name, filters, storage=storage()):
-            yield DatabaseHandle(workflow_id, workflow=workflow, chain_id=chain_id)
+    def list(
+        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
+    ) -> Iterator[DatabaseHandle]:
+        found = found_by(workflow.name, filters, storage=storage(), by=person(by))
+        return (DatabaseHandle(workflow_id, workflow=workflow, chain_id=chain_id) for workflow_id, chain_id in found)
 
-    async def alist(self, workflow: type[Startable], filters: dict[str, Any]) -> Sequence[DatabaseHandle]:
-        return await sync_to_async(lambda: [*self.list(workflow, filters)])()
+    async def alist(
+        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
+    ) -> Sequence[DatabaseHandle]:
+        return await sync_to_async(lambda: [*self.list(workflow, filters, by=by)])()
 
 
 _database = DatabaseBackend()

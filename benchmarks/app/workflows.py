@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from temporalex_django import Done, Event, GraphWorkflow, NoReply, Ok, Reply, Step, Stop, Unique, Workflow, activity, api
+from temporalex_django import (
+    Done,
+    Event,
+    GraphWorkflow,
+    NoReply,
+    Ok,
+    Reply,
+    Step,
+    Stop,
+    Unique,
+    Workflow,
+    activity,
+    api,
+)
 from temporalex_django.authoring.activity import Activity
 
 

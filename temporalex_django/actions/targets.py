@@ -12,8 +12,10 @@ from django.db.models import F, QuerySet
 
 from temporalex_django import access
 from temporalex_django.access import is_every
+from temporalex_django.actions import narrowing
 from temporalex_django.actions.base import Action, Subject, storage
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.names import shown
 from temporalex_django.db.paging import in_pages
@@ -210,14 +212,19 @@ def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | 
     return find(ref, storage=storage, workflow=workflow, version=version)
 
 
-def found_by(workflow: str, filters: dict[str, Any], *, storage: DjangoStorage) -> Iterator[tuple[str, UUID]]:
-    """Id and chain of the runs of a class, newest first; filters: ``id``, ``version``, ``status`` (a list)."""
-    runs = Instance.objects.using(storage.alias).filter(workflow=workflow, chain__run_id=F("id"))
-    for column, name in (("workflow_id", "id"), ("version", "version"), ("status__in", "status")):
-        if name in filters:
-            runs = runs.filter(**{column: filters[name]})
-    for row in in_pages(runs.only("workflow_id", "chain_id"), by="-id"):
-        yield row.workflow_id, row.chain_id
+def found_by(
+    workflow: str, filters: dict[str, Any], *, storage: DjangoStorage, by: Person | None = None
+) -> Iterator[tuple[str, UUID]]:
+    """Id and chain of the present runs of a class that ``filters`` (of ``authoring.listing``) leave, newest first.
+
+    Among those that there are for ``by``. Raises ``ActionNotPermitted``.
+    """
+    access.admit(by, access.VIEW, alias=storage.alias)
+    there = access.runs_for(by, alias=storage.alias)
+    runs = Instance.objects.using(storage.alias) if there is None else there
+    runs = narrowing.narrowed(runs.filter(workflow=workflow, chain__run_id=F("id")), filters)
+    rows = in_pages(runs.only("workflow_id", "chain_id"), by="-id")
+    return ((row.workflow_id, row.chain_id) for row in rows)
 
 
 def _ids(runs: Runs, *, alias: str) -> Ids:

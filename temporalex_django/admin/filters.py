@@ -9,28 +9,20 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.actions import narrowing
 from temporalex_django.actions.audit import READ
 from temporalex_django.actions.registry import ACTIONS
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.listing import WAITS
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.models import ActivityTask, Chain, Instance
+from temporalex_django.models import Status
 
-#: A run is due, and nobody has taken it for so long.
-_LATE = timedelta(seconds=60)
-_MANY_ATTEMPTS = 5
 _MOST_DIGITS = 9
-#: How the words begin in which a run says what it waits for.
-_WAITS = {
-    "message": ("phase: ", "signal ", "step "),
-    "activity": ("activity ", "step "),
-    "timer": ("timer", "sleep"),
-    "child": ("child ", "workflow "),
-}
 
 
 class ChoicesFilter(ABC, admin.SimpleListFilter):
@@ -82,34 +74,27 @@ class StandingFilter(admin.SimpleListFilter):
     parameter_name = "standing"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("stuck", _("Stuck")), ("blocked", _("Blocked")), ("open", _("Open")), ("closed", _("Closed"))]
+        return [
+            ("stuck", _("Stuck")),
+            ("blocked", _("Blocked")),
+            ("paused", _("Paused")),
+            ("open", _("Open")),
+            ("closed", _("Closed")),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         match self.value():
             case "stuck":
-                return queryset.filter(pk__in=_stuck(queryset.db))
+                return narrowing.stuck(queryset)
             case "blocked":
                 return queryset.filter(blocked__isnull=False)
+            case "paused":
+                return queryset.filter(paused__isnull=False)
             case "open":
                 return queryset.exclude(status__in=CLOSED_STATUSES)
             case "closed":
                 return queryset.filter(status__in=CLOSED_STATUSES)
         return queryset
-
-
-def _stuck(alias: str) -> QuerySet[Any]:
-    """Ids of the runs that somebody should look at: each of the three is found by an index of its own."""
-    late = timezone.now() - _LATE
-    return (
-        Instance.objects.using(alias)
-        .filter(blocked__isnull=False)
-        .order_by()
-        .values("pk")
-        .union(
-            ActivityTask.objects.using(alias).filter(attempt__gt=_MANY_ATTEMPTS).order_by().values("run_id"),
-            Chain.objects.using(alias).filter(due_at__lt=late, closed=False, paused=False).order_by().values("run_id"),
-        )
-    )
 
 
 class VersionFilter(ChoicesFilter):
@@ -164,13 +149,36 @@ class WaitsFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        words = _WAITS.get(self.value() or "")
-        if words is None:
-            return queryset
-        wanted = Q()
-        for word in words:
-            wanted |= Q(waiting_for__icontains=f'"{word}')
-        return queryset.exclude(status__in=CLOSED_STATUSES).filter(wanted)
+        kind = self.value()
+        return narrowing.waiting_for(queryset, kind) if kind in WAITS else queryset
+
+
+class RunStatusFilter(admin.SimpleListFilter):
+    """By status."""
+
+    title = _("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [*Status.choices]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        status = self.value()
+        return queryset if status is None else narrowing.with_status(queryset, [status])
+
+
+class TagFilter(ChoicesFilter):
+    """By a tag of its class."""
+
+    title = _("tag")
+    parameter_name = "tag"
+
+    def choices_from_code(self) -> Iterable[tuple[str, Any]]:
+        return [(tag, tag) for tag in sorted({tag for cls in workflows.concrete() for tag in cls.tags})]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        tag = self.value()
+        return queryset if tag is None else narrowing.tagged(queryset, tag)
 
 
 class ActionFilter(ChoicesFilter):

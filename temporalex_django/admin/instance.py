@@ -11,6 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -28,8 +29,10 @@ from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose
 from temporalex_django.admin.filters import (
     QueueFilter,
+    RunStatusFilter,
     StandingFilter,
     StartedFilter,
+    TagFilter,
     VersionFilter,
     WaitsFilter,
     WorkflowFilter,
@@ -56,11 +59,24 @@ class InstanceChangeList(ChangeList):
         return super().get_queryset(request, *args, **kwargs).defer(*_UNREAD).select_related("chain")
 
     def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
+        first = [*self.queryset[: self.list_per_page + 1]] if self.page_num == 1 else None
+        if first is not None and len(first) <= self.list_per_page:  # it is all there is: nothing is to be counted
+            self._all_of(first)
+        else:
+            super().get_results(request)
+            if first is not None:
+                self.result_list = first[: self.list_per_page]
         open_ones = [run for run in self.result_list if run.is_open]
         reading = Reading(open_ones)
         for run in open_ones:
             setattr(run, _SAID, reading.summary(run, view_of(user_of(request), run)))
+
+    def _all_of(self, runs: list[Instance]) -> None:
+        self.result_list = runs
+        self.paginator = Paginator(runs, self.list_per_page)
+        self.result_count, self.full_result_count = len(runs), None
+        self.show_full_result_count, self.show_admin_actions = False, bool(runs)
+        self.can_show_all, self.multi_page = True, False
 
 
 @admin.register(Instance)
@@ -68,7 +84,16 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     """The page of a run holds its history, messages and activities, and what can be done to it."""
 
     list_display = ("run", "standing", "stands", "created", "took")
-    list_filter = (StandingFilter, "status", WaitsFilter, WorkflowFilter, VersionFilter, StartedFilter, QueueFilter)
+    list_filter = (
+        StandingFilter,
+        RunStatusFilter,
+        WaitsFilter,
+        WorkflowFilter,
+        VersionFilter,
+        StartedFilter,
+        QueueFilter,
+        TagFilter,
+    )
     list_select_related = False
     search_fields = ("workflow_id__startswith",)
     search_help_text = _("Id, from its beginning, or a run id")
@@ -107,11 +132,11 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             wanted |= Q(pk=UUID(term))
         return queryset.filter(wanted), False
 
-    @admin.display(description=_("run"), ordering="workflow_id")
+    @admin.display(description=_("run"))
     def run(self, run: Instance) -> SafeString:
         return format_html('{}<span class="tx-under">{}</span>', shortened(run.workflow_id), run.workflow)
 
-    @admin.display(description=_("status"), ordering="status")
+    @admin.display(description=_("status"))
     def standing(self, run: Instance) -> SafeString:
         return status_badge(run.status, blocked=bool(run.blocked))
 

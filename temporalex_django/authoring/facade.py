@@ -1,8 +1,8 @@
 """How code outside starts and reaches the runs of a class: by id, or by the business value of its ``unique``.
 
 A class with ``unique`` has the facade ``start(value, args)``, ``resume``, ``get``, ``list`` and ``cancel``, each with
-an async twin. With scope ``none`` several runs share a value, so only ``start`` and ``list`` exist; without ``unique``
-only ``start``. What does not exist is really absent: the attribute is missing.
+an async twin. With scope ``none`` several runs share a value, and without ``unique`` there is none, so only ``start``
+and ``list`` exist. What does not exist is really absent: the attribute is missing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from temporalex_django.authoring import binding
+from temporalex_django.authoring import binding, listing
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ _UNSET: Any = object()
 class _Facade:
     """A class method that only fitting classes have; versions of a dispatcher have none of them.
 
-    ``needs`` says what: nothing, ``unique``, or a scope in which a value means ``one`` run.
+    ``needs`` says what: nothing, or a scope in which a value means ``one`` run.
     """
 
-    def __init__(self, fn: Callable[..., Any], *, needs: Literal["nothing", "unique", "one"] = "one") -> None:
+    def __init__(self, fn: Callable[..., Any], *, needs: Literal["nothing", "one"] = "one") -> None:
         self._fn = fn
         self._needs = needs
         self.__doc__ = fn.__doc__
@@ -38,7 +38,7 @@ class _Facade:
 
     def __get__(self, instance: object, owner: type[Startable]) -> Callable[..., Any]:
         unique = owner.unique
-        lacks = self._needs != "nothing" and (unique is None or (unique.scope == "none" and self._needs == "one"))
+        lacks = self._needs == "one" and (unique is None or unique.scope == "none")
         if lacks or owner.dispatched_by is not None:
             raise AttributeError(_absent(owner, self._name))
         return MethodType(self._fn, owner)
@@ -171,17 +171,22 @@ class Startable:
         """``get`` for async code."""
         return await binding.backend(cls).aget(cls, _id(cls, value), version=version)
 
-    def _list(cls: Any, **filters: Any) -> Iterator[Any]:  # noqa: N805
-        """Handles of the runs of this class, of all versions, newest first.
+    def _list(cls: Any, *, by: Person | None = None, **filters: Any) -> Iterator[Any]:  # noqa: N805
+        """Handles of the newest runs of this class, of all versions, those that were started last first.
 
-        Filters, all of which must hold: ``status`` (one or a list), ``version``, ``value``, ``id``. Raises
-        ``TypeError`` for others.
+        They are read in pages as they are asked for. Filters, all of which must hold: ``id``, ``id_prefix`` (what it
+        begins with), ``value`` (of a class with ``unique``), ``status`` (one or a list), ``version``, ``queue``,
+        ``blocked``, ``paused`` and ``stuck`` (True or False), ``waits`` (``"message"``, ``"activity"``, ``"timer"``,
+        ``"child"``), ``subject`` (a saved object), ``tag``, and with a time zone ``created_after``, ``created_before``,
+        ``closed_after``, ``closed_before`` (then or later; earlier). ``by`` is the user in whose name it is looked:
+        only runs that there are for him. Raises ``TypeError`` for other filters, ``ValueError`` for what one cannot be,
+        ``InvalidId``, ``ActionNotPermitted``.
         """
-        return binding.backend(cls).list(cls, _filters(cls, filters))
+        return binding.backend(cls).list(cls, listing.checked(cls, filters), by=by)
 
-    async def _alist(cls: Any, **filters: Any) -> Sequence[Any]:  # noqa: N805
+    async def _alist(cls: Any, *, by: Person | None = None, **filters: Any) -> Sequence[Any]:  # noqa: N805
         """``list`` for async code; a list."""
-        return await binding.backend(cls).alist(cls, _filters(cls, filters))
+        return await binding.backend(cls).alist(cls, listing.checked(cls, filters), by=by)
 
     def _cancel(
         cls: Any,  # noqa: N805
@@ -221,8 +226,8 @@ class Startable:
     aget: ClassVar[Any] = _Facade(_aget)
     cancel: ClassVar[Any] = _Facade(_cancel)
     acancel: ClassVar[Any] = _Facade(_acancel)
-    list: ClassVar[Any] = _Facade(_list, needs="unique")
-    alist: ClassVar[Any] = _Facade(_alist, needs="unique")
+    list: ClassVar[Any] = _Facade(_list, needs="nothing")
+    alist: ClassVar[Any] = _Facade(_alist, needs="nothing")
 
 
 #: Names of the facade: an attribute of a workflow class would hide it.
@@ -250,16 +255,3 @@ def business(
 def _id(cls: type[Startable], value: str) -> str:
     assert cls.unique is not None
     return cls.unique.id_for(value)
-
-
-def _filters(cls: type[Startable], filters: dict[str, Any]) -> dict[str, Any]:
-    if unknown := sorted(filters.keys() - {"status", "version", "value", "id"}):
-        raise TypeError(
-            f"{cls.__name__}.list: no such filter: {', '.join(unknown)} (known: id, status, value, version)"
-        )
-    found = dict(filters)
-    if "value" in found:
-        found["id"] = _id(cls, found.pop("value"))
-    if isinstance(found.get("status"), str):
-        found["status"] = [found["status"]]
-    return found

@@ -60,7 +60,8 @@ class SqlTable:
     def __init__(self, model: type[models.Model]) -> None:
         options = model._meta  # noqa: SLF001 - Django documents it
         self.name = options.db_table
-        self.kinds = {field.column: _kind(field) for field in options.local_concrete_fields if field.column}
+        stored = [field for field in options.local_concrete_fields if field.column and not field.generated]
+        self.kinds = {field.column: _kind(field) for field in stored}
 
     def pick(self, *columns: str, **beside: str) -> Pick:
         """Some of its columns; ``beside`` are values with their types that stand beside them in what is written."""

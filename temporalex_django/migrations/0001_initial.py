@@ -261,6 +261,20 @@ class Migration(migrations.Migration):
                 ("started_at", models.DateTimeField(null=True)),
                 ("closed_at", models.DateTimeField(null=True)),
                 (
+                    "ended",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.Case(
+                            models.When(
+                                status__in=["cancelled", "continued_as_new", "failed", "terminated", "timed_out"],
+                                then=models.F("status"),
+                            )
+                        ),
+                        help_text="Its status, once it has ended without a result: what an index may hold, since turns leave it.",
+                        output_field=models.CharField(max_length=20, null=True),
+                    ),
+                ),
+                (
                     "chain",
                     models.ForeignKey(
                         db_constraint=False,
@@ -602,7 +616,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="instance",
-            index=models.Index(fields=["workflow_id", "workflow", "id"], name="temporalex_instance_business"),
+            index=models.Index(
+                fields=["workflow_id", "workflow", "id"],
+                name="temporalex_instance_business",
+                opclasses=["varchar_pattern_ops", "text_ops", "uuid_ops"],
+            ),
         ),
         migrations.AddIndex(
             model_name="instance",
@@ -620,6 +638,26 @@ class Migration(migrations.Migration):
             model_name="instance",
             index=models.Index(
                 condition=models.Q(("blocked__isnull", False)), fields=["workflow"], name="temporalex_instance_blocked"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(
+                condition=models.Q(("paused__isnull", False)), fields=["workflow"], name="temporalex_instance_paused"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(
+                condition=models.Q(("ended__isnull", False)), fields=["ended", "id"], name="temporalex_instance_ended"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(
+                condition=models.Q(("queue", "default"), _negated=True),
+                fields=["queue", "id"],
+                name="temporalex_instance_queue",
             ),
         ),
         migrations.AddIndex(

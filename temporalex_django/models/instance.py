@@ -7,7 +7,7 @@ from typing import Any, Self
 from django.contrib.contenttypes.fields import GenericForeignKey
 from django.contrib.contenttypes.models import ContentType
 from django.db import models
-from django.db.models import Q
+from django.db.models import Case, F, Q, When
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.core.history.events import CLOSED_STATUSES
@@ -26,6 +26,10 @@ class Status(models.TextChoices):
     TERMINATED = "terminated", _("Terminated")
     TIMED_OUT = "timed_out", _("Timed out")
     CONTINUED_AS_NEW = "continued_as_new", _("Continued as new")
+
+
+#: Statuses of runs that ended without a result of their own.
+ENDED = frozenset(CLOSED_STATUSES) - {Status.COMPLETED.value}
 
 
 class InstanceQuerySet(models.QuerySet["Instance"]):
@@ -97,6 +101,12 @@ class Instance(models.Model):
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     closed_at = models.DateTimeField(null=True)
+    ended = models.GeneratedField(
+        expression=Case(When(status__in=sorted(ENDED), then=F("status"))),
+        output_field=models.CharField(max_length=20, null=True),
+        db_persist=True,
+        help_text=_("Its status, once it has ended without a result: what an index may hold, since turns leave it."),
+    )
 
     objects = InstanceQuerySet.as_manager()
 
@@ -120,7 +130,11 @@ class Instance(models.Model):
             ("retry_activity", _("Can retry activities, end them by hand, and skip timers")),
         ]
         indexes = [
-            models.Index(fields=["workflow_id", "workflow", "id"], name="temporalex_instance_business"),
+            models.Index(  # of the beginning of an id, too, whatever language the database sorts by
+                fields=["workflow_id", "workflow", "id"],
+                name="temporalex_instance_business",
+                opclasses=["varchar_pattern_ops", "text_ops", "uuid_ops"],
+            ),
             models.Index(fields=["workflow", "id"], name="temporalex_instance_workflow"),
             models.Index(
                 fields=["subject_type", "subject_id"],
@@ -128,6 +142,9 @@ class Instance(models.Model):
                 condition=Q(subject_id__isnull=False),
             ),
             models.Index(fields=["workflow"], name="temporalex_instance_blocked", condition=Q(blocked__isnull=False)),
+            models.Index(fields=["workflow"], name="temporalex_instance_paused", condition=Q(paused__isnull=False)),
+            models.Index(fields=["ended", "id"], name="temporalex_instance_ended", condition=Q(ended__isnull=False)),
+            models.Index(fields=["queue", "id"], name="temporalex_instance_queue", condition=~Q(queue="default")),
             models.Index(
                 fields=["parent_run", "parent_seq"],
                 name="temporalex_instance_parent",

@@ -11,6 +11,8 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.actions import narrowing
+from temporalex_django.authoring.listing import WAITS
 from temporalex_django.models import Instance, Status
 
 _MOST = 2**31 - 1
@@ -45,6 +47,9 @@ class SubjectFilter(django_filters.Filter):  # type: ignore[misc] # it ships no 
 class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
     """Several, with commas."""
 
+    def filter(self, runs: QuerySet[Instance], value: list[str] | None) -> QuerySet[Instance]:
+        return narrowing.with_status(runs, value) if value else runs
+
 
 class WholeNumberFilter(django_filters.Filter):  # type: ignore[misc] # as above
     """No fractions."""
@@ -63,13 +68,25 @@ class YesOrNo(forms.Field):
         return bool(value == "true")
 
 
-class BlockedFilter(django_filters.Filter):  # type: ignore[misc] # as above
-    """Whether there is a reason why it cannot go on."""
+class OwnFilter(django_filters.Filter):  # type: ignore[misc] # as above
+    """By a function of ``actions.narrowing``."""
+
+    def filter(self, runs: QuerySet[Instance], value: Any) -> QuerySet[Instance]:
+        return runs if value in (None, "") else narrowing.FILTERS[self.field_name](runs, value)
+
+
+class MarkFilter(OwnFilter):
+    """Whether it has a mark."""
 
     field_class = YesOrNo
 
-    def filter(self, runs: QuerySet[Instance], value: bool | None) -> QuerySet[Instance]:  # noqa: FBT001 - called by the library
-        return runs if value is None else runs.filter(blocked__isnull=not value)
+
+class MomentFilter(OwnFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
+    """A time."""
+
+
+class KindFilter(OwnFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
+    """What open runs wait for."""
 
 
 class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
@@ -84,9 +101,13 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     id_prefix = django_filters.CharFilter(
         field_name="workflow_id", lookup_expr="startswith", help_text=_("What the business id begins with.")
     )
-    blocked = BlockedFilter(help_text=_("Whether it cannot go on until somebody puts something right."))
+    blocked = MarkFilter(help_text=_("Whether it cannot go on until somebody puts something right."))
+    paused = MarkFilter(help_text=_("Whether somebody stopped it until further notice."))
+    stuck = MarkFilter(help_text=_("Whether it is blocked, fails again and again, or is due and taken by nobody."))
+    waits = KindFilter(choices=[(kind, kind) for kind in WAITS], help_text=_("What an open run waits for."))
+    tag = OwnFilter(help_text=_("One that its class has."))
     subject = SubjectFilter(help_text=_("What it was started for: app.model:key."))
-    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
-    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
-    closed_after = django_filters.IsoDateTimeFilter(field_name="closed_at", lookup_expr="gte")
-    closed_before = django_filters.IsoDateTimeFilter(field_name="closed_at", lookup_expr="lt")
+    created_after = MomentFilter()
+    created_before = MomentFilter()
+    closed_after = MomentFilter()
+    closed_before = MomentFilter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -96,9 +97,10 @@ def test_what_narrows_a_list(client: APIClient) -> None:
     Basket.start(id="b-1", subject=owner)
     Basket.start(id="b-2").terminate()
     Sleepy.start(id="s-1")
-    Instance.objects.filter(workflow_id="s-1").update(
-        blocked={"code": "x"}, version=3, created_at=timezone.now() - timedelta(days=9)
-    )
+    long_ago = timezone.now() - timedelta(days=9)
+    old = UUID(int=int(long_ago.timestamp() * 1000) << 80)
+    Chain.objects.filter(run__workflow_id="s-1").update(run=old)
+    Instance.objects.filter(workflow_id="s-1").update(id=old, blocked={"code": "x"}, version=3, created_at=long_ago)
     day_ago = (timezone.now() - timedelta(days=1)).isoformat()
 
     for query, wanted in [
@@ -110,7 +112,10 @@ def test_what_narrows_a_list(client: APIClient) -> None:
         ({"blocked": "false", "workflow": "test.Sleepy"}, []),
         ({"version": "3"}, ["s-1"]),
         ({"queue": "other"}, []),
-        ({"status": "pending,terminated"}, ["s-1", "b-2", "b-1"]),
+        ({"status": "pending,terminated"}, ["b-2", "b-1", "s-1"]),
+        ({"status": "terminated"}, ["b-2"]),
+        ({"status": "terminated,failed"}, ["b-2"]),
+        ({"status": "completed,terminated"}, ["b-2"]),
         ({"created_after": day_ago}, ["b-2", "b-1"]),
         ({"created_before": day_ago}, ["s-1"]),
         ({"closed_after": day_ago}, ["b-2"]),

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from temporalex_django.authoring.listing import FILTERS
+
 #: Modules of the public names, and what else users get into their hands.
 _PACKAGES = ("temporalex_django", "temporalex_django.graph", "temporalex_django.testing")
 #: Objects for reading: what they are made with is the library's business.
@@ -19,7 +21,7 @@ _ATTRIBUTES = {
     "VersionedWorkflow": "name versions current",
     "Step": "events key retry timeout heartbeat queue atomic",
 }
-_OF_LIST = ("status", "version", "value", "id")
+_OF_LIST = ("by", "value", *FILTERS)
 
 
 def arguments() -> dict[str, list[str]]:

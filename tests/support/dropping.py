@@ -87,12 +87,7 @@ def drop(owner: str, name: str) -> None:
         from temporalex_django.authoring.activity import Activity
 
         Activity.options = without(Activity.options, name)  # type: ignore[method-assign]
-    elif owner == "Workflow.list":
-        from temporalex_django.authoring import facade
-
-        filters = facade._filters
-        facade._filters = lambda cls, given: filters(cls, {k: v for k, v in given.items() if k != name})
-    elif head == "Workflow" and member in {"start", "resume", "get", "cancel"}:
+    elif head == "Workflow" and member in {"start", "resume", "get", "list", "cancel"}:
         from temporalex_django.authoring.facade import Startable
 
         for half in (member, f"a{member}"):

@@ -29,6 +29,7 @@ from temporalex_django.graph.values import thawed
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.facade import Startable
+    from temporalex_django.authoring.people import Person
     from temporalex_django.graph.standalone.engine import Engine
 
 
@@ -195,11 +196,17 @@ class EngineBackend:
         """``get`` for async code."""
         return await asyncio.to_thread(self.get, workflow, id, version=version)
 
-    def list(self, workflow: type[Startable], filters: dict[str, Any]) -> Iterator[EngineHandle]:
+    def list(
+        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
+    ) -> Iterator[EngineHandle]:
         """What ``OrderFlow.list(...)`` comes to."""
-        for instance in self.engine.storage.query(workflow=workflow, **filters):
-            yield EngineHandle(self.engine, instance)
+        if by is not None:
+            raise TypeError(f"{workflow.__name__}.list: an engine that stands alone has no users, so it takes no by")
+        found = self.engine.storage.query(workflow=workflow, **filters)
+        return (EngineHandle(self.engine, instance) for instance in found)
 
-    async def alist(self, workflow: type[Startable], filters: dict[str, Any]) -> Sequence[EngineHandle]:
+    async def alist(
+        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
+    ) -> Sequence[EngineHandle]:
         """``list`` for async code."""
-        return await asyncio.to_thread(lambda: [*self.list(workflow, filters)])
+        return await asyncio.to_thread(lambda: [*self.list(workflow, filters, by=by)])

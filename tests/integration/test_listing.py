@@ -1,0 +1,188 @@
+"""``Workflow.list``: the runs of a class that filters leave, the same filters over REST."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from temporalex_django import ContinueAsNew, Ok, RetryPolicy, Stop, Workflow, activity, api, errors
+from temporalex_django.actions import narrowing
+from temporalex_django.authoring.listing import FILTERS, STATUSES, WAITS
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.models import Chain, Instance, Status
+from temporalex_django.models.instance import ENDED
+from temporalex_django.rest.filters import RunFilter
+from temporalex_django.testing import drain
+from tests.support import tenants
+from tests.support.client_flows import Basket
+
+pytestmark = pytest.mark.django_db
+
+
+@activity(retry=RetryPolicy(initial_interval=36_000, max_interval=36_000))
+def in_vain() -> None:
+    raise ConnectionError("not today")
+
+
+class Listed(Workflow):
+    """Does one of several things, as it is told."""
+
+    name = "test.Listed"
+    tags = ["mail order", 'a "b" \\', "größe"]
+
+    async def run(self, args: str) -> Any:
+        match args:
+            case "sleep":
+                await api.sleep(3600)
+            case "activity":
+                await in_vain()
+            case "child":
+                await api.child(Basket, id="of-listed")
+            case "again":
+                return ContinueAsNew("phase")
+            case "phase":
+                await api.phase(None, signal={"stop": lambda _, state: Stop(state)})
+        return Ok(args)
+
+
+def ids(**filters: Any) -> list[str]:
+    return [handle.id for handle in Listed.list(**filters)]
+
+
+def test_each_filter_leaves_the_runs_that_it_means():
+    owner = get_user_model().objects.create_user("owner")
+    Basket.start(id="l-of another class")
+    for name in ("sleep", "activity", "child", "again", "done"):
+        Listed.start(name, id=f"l-{name}", subject=owner if name == "sleep" else None)
+    drain()
+    Listed.start("phase", id="k-new").terminate()
+    every = ["k-new", "l-done", "l-again", "l-child", "l-activity", "l-sleep"]
+    Instance.objects.filter(workflow_id="l-child").update(queue="slow")
+    Instance.objects.filter(workflow_id="l-done").update(paused={"since": None, "by": None})
+    Instance.objects.filter(workflow_id="l-again", status="waiting").update(blocked={"code": "x"})
+    Chain.objects.filter(run__workflow_id="l-sleep").update(due_at=timezone.now() - timedelta(minutes=5))
+    hour = timedelta(hours=1)
+    before, after = datetime.now(UTC) - hour, datetime.now(UTC) + hour
+
+    assert sorted(ids()) == sorted(every)
+    for filters, wanted in [
+        ({"id": "l-done"}, ["l-done"]),
+        ({"id": "l-"}, []),
+        ({"id_prefix": "k"}, ["k-new"]),
+        ({"id_prefix": "_"}, []),
+        ({"status": "completed"}, ["l-done"]),
+        ({"status": ["completed", "terminated"]}, ["k-new", "l-done"]),
+        ({"status": ["failed", "terminated"]}, ["k-new"]),
+        ({"status": "terminated"}, ["k-new"]),
+        ({"status": "waiting"}, ["l-again", "l-child", "l-activity", "l-sleep"]),
+        ({"status": "continued_as_new"}, []),  # the run that followed it is the present one
+        ({"version": 2}, []),
+        ({"queue": "slow"}, ["l-child"]),
+        ({"blocked": True}, ["l-again"]),
+        ({"blocked": False, "status": "completed"}, ["l-done"]),
+        ({"paused": True}, ["l-done"]),
+        ({"paused": False, "status": "terminated"}, ["k-new"]),
+        ({"stuck": True}, ["l-again", "l-sleep"]),
+        ({"stuck": False, "waits": "timer"}, []),
+        ({"stuck": False, "waits": "child"}, ["l-child"]),
+        ({"waits": "message"}, ["l-again"]),
+        ({"waits": "timer"}, ["l-sleep"]),
+        ({"waits": "activity"}, ["l-activity"]),
+        ({"subject": owner}, ["l-sleep"]),
+        ({"tag": "größe", "status": "completed"}, ["l-done"]),
+        ({"tag": 'a "b" \\', "status": "completed"}, ["l-done"]),
+        ({"tag": "mail"}, []),
+        ({"created_after": before, "status": "completed"}, ["l-done"]),
+        ({"created_after": after}, []),
+        ({"created_before": after, "status": "completed"}, ["l-done"]),
+        ({"created_before": before}, []),
+        ({"closed_after": before}, ["k-new", "l-done"]),
+        ({"closed_after": after}, []),
+        ({"closed_before": after}, ["k-new", "l-done"]),
+        ({"closed_before": before}, []),
+    ]:
+        assert sorted(ids(**filters)) == sorted(wanted), filters
+    # those that were started last come first, also across the pages in which they are read
+    runs = [run.workflow_id for run in Instance.objects.filter(workflow=Listed.name, chain__run_id__isnull=False)]
+    assert ids() == [one for one in dict.fromkeys(runs) if one in every]
+
+
+@pytest.mark.parametrize(
+    ("filters", "error", "says"),
+    [
+        ({"colour": "red", "blockd": True}, TypeError, "no such filter: blockd, colour .known: blocked, .*did you mean blocked"),
+        ({"value": "7"}, TypeError, "no such filter: value"),  # the class has no `unique`
+        ({"status": "runing"}, ValueError, "status is one of cancelled, .*not 'runing'"),
+        ({"status": []}, ValueError, "status is one of"),
+        ({"status": 7}, ValueError, "status is one of"),
+        ({"blocked": "yes"}, ValueError, "blocked is True or False, not 'yes'"),
+        ({"version": True}, ValueError, "version is a whole number"),
+        ({"version": 2**40}, ValueError, "version is a whole number"),
+        ({"waits": "rain"}, ValueError, "waits is one of message, activity, timer, child"),
+        ({"subject": 7}, ValueError, "subject is an object of a model that has been saved"),
+        ({"subject": Instance}, ValueError, "subject is an object of a model"),
+        ({"tag": "\0"}, ValueError, "tag is 1 to 200 printable characters"),
+        ({"id": ""}, ValueError, "id is 1 to 200"),
+        ({"created_after": "2026-01-01"}, ValueError, "created_after is a datetime with a time zone"),
+        ({"closed_before": datetime(2026, 1, 1)}, ValueError, "closed_before is a datetime with a time zone"),  # noqa: DTZ001
+    ],
+)  # fmt: skip
+def test_what_is_no_filter_is_refused_at_once_with_those_that_there_are(filters, error, says):
+    with CaptureQueriesContext(connection) as asked, pytest.raises(error, match=f"Listed.list: {says}"):
+        Listed.list(**filters)
+    assert not asked.captured_queries
+
+
+def test_somebody_sees_the_runs_that_there_are_for_him():
+    for name in ("red-1", "blue-1"):
+        Listed.start("done", id=name)
+    user = get_user_model().objects.create_user("red-ann")
+    with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
+        with pytest.raises(errors.ActionNotPermitted):  # before anything is read
+            Listed.list(by=user)
+        user.user_permissions.add(Permission.objects.get(codename="view_instance"))
+        assert ids(by=get_user_model().objects.get(pk=user.pk)) == ["red-1"]
+        assert ids() == ["blue-1", "red-1"]
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_the_async_twin_gives_a_list():
+    await Listed.astart("done", id="a-1")
+
+    assert [handle.id for handle in await Listed.alist(id_prefix="a-")] == ["a-1"]
+    with pytest.raises(TypeError, match="no such filter"):
+        await Listed.alist(colour="red")
+
+
+def test_filters_are_the_same_everywhere():
+    assert set(narrowing.FILTERS) == set(FILTERS)
+    assert set(RunFilter.base_filters) == {*FILTERS, "workflow"} - {"id"}
+    assert set(Status.values) == STATUSES
+    assert CLOSED_STATUSES - {"completed"} == ENDED
+    assert set(narrowing._WORDS) == set(WAITS)
+
+
+@pytest.mark.postgres
+def test_what_seldom_happens_is_found_by_an_index():
+    """And turns do not rewrite what these hold, so their updates stay on the page of the row."""
+    runs = Instance.objects.all()
+    with connection.cursor() as cursor:
+        cursor.execute("set local enable_seqscan = off")
+        cursor.execute("set local enable_bitmapscan = off")
+    for name, wanted in [
+        ("ended", narrowing.with_status(runs, ["failed"])),
+        ("ended", narrowing.with_status(runs, ["terminated", "failed"])),
+        ("blocked", runs.filter(blocked__isnull=False).order_by("workflow")),
+        ("paused", runs.filter(paused__isnull=False).order_by("workflow")),
+        ("queue", runs.filter(queue="mail")),
+        ("business", runs.filter(workflow_id__startswith="order-1").order_by()),
+    ]:
+        assert f"temporalex_instance_{name}" in wanted.explain(), name

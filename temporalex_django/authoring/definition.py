@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 DURATIONS = ("execution_timeout", "run_timeout", "retention")
 #: What the outside calls on a class: a method of that name would hide it.
 _OPERATIONS = frozenset(
-    {"start", "astart", "signal_with_start", "asignal_with_start", "handle", "answer", "definition", "defined_as"}
+    {"start", "astart", "list", "alist", "signal_with_start", "asignal_with_start", "handle", "answer"}
+    | {"definition", "defined_as"}
     | {"dispatched_by", "resolve_version", "is_versioned", "choose"}
 )
 _INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_once"})

@@ -58,7 +58,7 @@ def _moment(value: Any) -> datetime:
 
 
 def _subject(value: Any) -> Any:
-    if getattr(value, "_meta", None) is None or getattr(value, "pk", None) is None:
+    if isinstance(value, type) or getattr(value, "_meta", None) is None or value.pk is None:
         raise ValueError(f"is an object of a model that has been saved, not {shown(value)}")
     return value
 

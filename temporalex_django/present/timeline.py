@@ -36,7 +36,8 @@ class TimelineRow:
 
     ``kind``: run, activity, timer, child, external, update, signal, decision, cancel, patch. ``state``: open, done,
     failed, timed_out, cancelled, fired, taken. ``number`` is that of its first event, ``last`` that of its last one;
-    ``seq`` the number of its command. ``due`` is a timer's, ``who`` sent a message, ``error`` says why it failed.
+    ``seq`` the number of its command. ``due`` is a timer's, ``who`` sent a message, or ended it by hand; ``error`` says
+    why it failed.
     """
 
     kind: str
@@ -141,6 +142,7 @@ def _end(
         state=state,
         last=event.number,
         ended=event.at,
+        who=_name(attributes.get("by")) or before.who,
         attempts=attempts if isinstance(attempts, int) else before.attempts,
         error=_error(attributes) if state in ("failed", "timed_out") else "",
     )
@@ -176,10 +178,13 @@ def _single(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
 
 
 def _who(attributes: Mapping[str, Any]) -> str:
-    sender = attributes.get("sender")
-    if isinstance(sender, Mapping):
-        return str(sender.get("name") or sender.get("key") or "")
-    return str(sender or "")
+    return _name(attributes.get("sender"))
+
+
+def _name(person: object) -> str:
+    if isinstance(person, Mapping):
+        return str(person.get("name") or person.get("key") or "")
+    return str(person or "")
 
 
 def _error(attributes: Mapping[str, Any]) -> str:
@@ -198,6 +203,10 @@ def _activity(row: TimelineRow, words: dict[str, Any]) -> str:
         return _("%(title)s: since %(began)s") % words
     if row.state == "cancelled":
         return _("%(title)s: %(began)s, cancelled %(ended)s") % words
+    if row.who and row.state == "failed":
+        return _("%(title)s: failed by %(who)s, %(began)s to %(ended)s: %(error)s") % words
+    if row.who:
+        return _("%(title)s: completed by %(who)s, %(began)s to %(ended)s") % words
     if row.state in ("failed", "timed_out"):
         return (
             ngettext(
@@ -213,6 +222,8 @@ def _activity(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _timer(row: TimelineRow, words: dict[str, Any]) -> str:
+    if row.state == "fired" and row.who:
+        return _("Timer: due %(due)s, fired by %(who)s %(ended)s") % words
     if row.state == "fired":
         return _("Timer: due %(due)s, fired %(ended)s") % words
     if row.state == "cancelled":

@@ -497,6 +497,24 @@ def test_the_rows_of_a_history(env):
     ]
 
 
+def test_the_rows_of_what_was_ended_by_hand(env):
+    ann = get_user_model().objects.create_superuser("ann")
+    done, failed, fired = (
+        env.start(SaysLittle, kind, id=f"h-{n}") for n, kind in enumerate(["charge", "charge", "timer"])
+    )
+    env.steer(done, "complete_activity", ann, {"seq": 1, "result": "by cash"})
+    env.steer(failed, "fail_activity", ann, {"seq": 1, "message": "no money"})
+    env.steer(fired, "skip_timer", ann, {"seq": 1})
+
+    told = [rows(handle.history())[1].text(now=env.clock) for handle in (done, failed, fired)]
+    name = charge_card.name.rpartition(".")[2].replace("_", " ").capitalize()
+    assert told == [
+        f"{name}: completed by ann, 00:00 to 00:00",
+        f"{name}: failed by ann, 00:00 to 00:00: FailedByHand: no money",
+        "Timer: due 31 Jan 00:00, fired by ann 00:00",
+    ]
+
+
 def test_what_is_read_for_it(env, django_assert_max_num_queries):
     """Five statements for one run, three for a page, however many there are."""
     every = ["phase", "charge", "several", "child", "raises", "again", "cancel", "timer"]

@@ -21,7 +21,7 @@ def played_on_the_database(program: Any, schedule: Any, *, evict: bool) -> tuple
 
 
 @pytest.mark.django_db
-@examples(0.2)
+@examples(0.15)
 @given(grammar.program, grammar.schedule)
 def test_the_database_gives_what_memory_gives(program: Any, schedule: Any) -> None:
     """TX-187 TX-191 ST-096: the same commands, histories, outcomes and waits, kept or rebuilt.

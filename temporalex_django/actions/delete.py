@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.steering import Steering
 from temporalex_django.db.retention import delete_chain
-from temporalex_django.models import Chain, Instance
+from temporalex_django.models import Instance
 
 
 class Delete(Steering[None]):
@@ -32,8 +32,7 @@ class Delete(Steering[None]):
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         del seq
-        chains = Chain.objects.using(run._state.db)  # noqa: SLF001 - Django documents it
-        if run.is_open or not chains.filter(pk=run.chain_id, closed=True).exists():
+        if run.is_open or not run.chain.closed:
             return str(_("the run is open: cancel or terminate it first"))
         return None
 

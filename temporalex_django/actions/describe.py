@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -61,6 +62,12 @@ class LiveWorkers:
     def has(self, activity: str, *, queue: str) -> bool:
         """Whether one of them takes that activity from that queue."""
         return any(queue in queues and activity in names for queues, names in self.activities)
+
+
+def able(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
+    """Those among rows that were read whose lease has not run out and that nobody found dead."""
+    alive = [worker for worker in workers if worker.expires_at > now and worker.buried_at is None]
+    return LiveWorkers.of((worker.queues, worker.workflows, worker.activity_names) for worker in alive)
 
 
 def live_workers(*, alias: str) -> LiveWorkers:

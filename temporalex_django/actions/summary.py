@@ -13,12 +13,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, OuterRef, Subquery, Window, prefetch_related_objects
+from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Window, prefetch_related_objects
 from django.db.models.functions import RowNumber
 from django.utils import timezone
 
 from temporalex_django.actions import titles
-from temporalex_django.actions.describe import LiveWorkers
+from temporalex_django.actions.describe import able
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.authoring.viewing import View
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, Worker
@@ -42,18 +42,41 @@ _MOST_OTHERS = 1000
 _TELL = ("failed", "cancelled", "terminated", "timed_out")
 
 
-def summary_of(run: Instance, *, view: View, now: datetime | None = None, may_decide: bool = False) -> Summary:
-    """Where one run stands, as ``view`` may know it. At most five statements.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What whoever shows a run has read of it already, so that it is not read again.
+
+    ``tasks`` as ``tasks_of`` gives them, those of the child that it waits for among them. ``others`` are blocked like
+    it, ``unread`` the messages that wait, ``ended`` says who ended it and why.
+    """
+
+    tasks: Mapping[UUID, Sequence[ActivityTask]]
+    workers: Sequence[Worker]
+    children: Sequence[Instance] = ()
+    others: int = 0
+    unread: int = 0
+    ended: tuple[str, str] = ("", "")
+
+
+def summary_of(
+    run: Instance,
+    *,
+    view: View,
+    now: datetime | None = None,
+    may_decide: bool = False,
+    known: Known | None = None,
+) -> Summary:
+    """Where one run stands, as ``view`` may know it. At most five statements; hardly any with ``known``.
 
     ``may_decide``: whoever looks at it can decide what it waits for, and is told so.
     """
     at = timezone.now() if now is None else now
-    return summary(replace(state_of(run, view=view, now=at), may_decide=may_decide), now=at)
+    return summary(replace(state_of(run, view=view, now=at, known=known), may_decide=may_decide), now=at)
 
 
-def state_of(run: Instance, *, view: View, now: datetime) -> RunNow:
+def state_of(run: Instance, *, view: View, now: datetime, known: Known | None = None) -> RunNow:
     """What the sentence about one run is made of."""
-    return Reading([run], now=now, whole=True).state(run, view)
+    return Reading([run], now=now, whole=True, known=known).state(run, view)
 
 
 def summaries(
@@ -75,39 +98,56 @@ class _Ended:
     reason: str
 
 
+def tasks_of(runs: Sequence[UUID], *, alias: str, most: int) -> QuerySet[ActivityTask]:
+    """The first activities of each, those that failed first; ``count`` of each is how many its run has."""
+    order = [F("failed_at").asc(nulls_last=True), F("seq").asc()]
+    rows = ActivityTask.objects.using(alias).filter(run_id__in=runs)
+    rows = rows.annotate(
+        place=Window(RowNumber(), partition_by=F("run_id"), order_by=order),
+        count=Window(Count("*"), partition_by=F("run_id")),
+    )
+    return rows.filter(place__lte=most).order_by("run_id", "place")
+
+
 class Reading:
     """What was read for some runs. ``whole``: of one run, with all that its page says."""
 
-    def __init__(self, runs: Sequence[Instance], *, now: datetime | None = None, whole: bool = False) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Instance],
+        *,
+        now: datetime | None = None,
+        whole: bool = False,
+        known: Known | None = None,
+    ) -> None:
         self.now = now = timezone.now() if now is None else now
         self.whole = whole
+        self.known = known
         self.alias = runs[0]._state.db if runs else None  # noqa: SLF001 - Django documents it
         if runs:
             prefetch_related_objects(list(runs), "chain")
         open_ones = [run for run in runs if run.is_open]
         self.tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
-        if open_ones:
-            for task in self._tasks([run.pk for run in open_ones]):
-                self.tasks[task.run_id].append(task)
         self.workers: list[Worker] = []
-        if any(run.started_at is None or self.tasks.get(run.pk) for run in open_ones):
+        if known is not None:
+            self.tasks |= {run.pk: [*known.tasks.get(run.pk, ())[:_NAMED]] for run in open_ones}
+            self.workers = [*known.workers]
+        elif open_ones:
+            tasks = tasks_of([run.pk for run in open_ones], alias=str(self.alias), most=_NAMED)
+            for task in tasks.defer("call", "options", "heartbeat"):
+                self.tasks[task.run_id].append(task)
+        if known is None and any(run.started_at is None or self.tasks.get(run.pk) for run in open_ones):
             self.workers = list(Worker.objects.using(self.alias))
-        alive = [worker for worker in self.workers if worker.expires_at > now and worker.buried_at is None]
         self.names = {worker.epoch: str(worker) for worker in self.workers}
-        self.alive = len(alive)
-        self.live = LiveWorkers.of((w.queues, w.workflows, w.activity_names) for w in alive)
+        self.live = able(self.workers, now=now)
+        self.alive = len(self.live.able)
         telling = [run.pk for run in runs if run.status in _TELL or (run.status == "completed" and _fields(run))]
-        self.ends = self._ends(telling) if telling else {}
-
-    def _tasks(self, runs: Sequence[UUID]) -> Any:
-        """The first few activities of each, those that failed first, with how many there are."""
-        order = [F("failed_at").asc(nulls_last=True), F("seq").asc()]
-        rows = ActivityTask.objects.using(self.alias).filter(run_id__in=runs)
-        rows = rows.annotate(
-            place=Window(RowNumber(), partition_by=F("run_id"), order_by=order),
-            count=Window(Count("*"), partition_by=F("run_id")),
-        )
-        return rows.filter(place__lte=_NAMED).defer("call", "options", "heartbeat").order_by("run_id", "place")
+        self.ends: dict[UUID, _Ended] = {}
+        if telling and known is not None:
+            (run,), (who, why) = runs, known.ended
+            self.ends = {run.pk: _Ended(closing=run.closing_value, who=who, reason=why)}
+        elif telling:
+            self.ends = self._ends(telling)
 
     def _ends(self, runs: Sequence[UUID]) -> dict[UUID, _Ended]:
         acted = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"))
@@ -160,17 +200,20 @@ class Reading:
         found = [_wait(about, run, code) for about in run.waits or ()]
         if not self.whole or len(found) != 1 or found[0].kind != "child" or self.tasks.get(run.pk):
             return found
-        child = (
-            Instance.objects.using(self.alias)
-            .filter(parent_run_id=run.pk, parent_seq=(run.waits or [{}])[0].get("seq"))
-            .defer("args", "published", "closing", "carried_messages", "snapshot")
-            .order_by("-id")
-            .first()
-        )
+        child = self._child(run, (run.waits or [{}])[0].get("seq"))
         if child is None:
             return found
-        place = Reading([child], now=self.now).summary(child, View(payloads=False))
+        known = None if self.known is None else Known(tasks=self.known.tasks, workers=self.known.workers)
+        place = Reading([child], now=self.now, known=known).summary(child, View(payloads=False))
         return [replace(found[0], place=place.short)]
+
+    def _child(self, run: Instance, seq: Any) -> Instance | None:
+        """The newest run that the command of that number started."""
+        if self.known is not None:
+            return next((child for child in self.known.children if child.parent_seq == seq), None)
+        unread = ("args", "published", "closing", "carried_messages", "snapshot")
+        children = Instance.objects.using(self.alias).filter(parent_run_id=run.pk, parent_seq=seq)
+        return children.defer(*unread).order_by("-id").first()
 
     def _activity(self, task: ActivityTask, view: View) -> ActivityNow:
         taken = self.live.has(task.activity, queue=task.queue) if task.owner is None and not task.atomic else None
@@ -194,7 +237,9 @@ class Reading:
         # what an exception says may quote a payload; of a crash we have made the words ourselves
         ours = code == "crash"
         others = 0
-        if self.whole:
+        if self.known is not None:
+            others = self.known.others
+        elif self.whole:
             same = Instance.objects.using(self.alias).filter(workflow=run.workflow, blocked__isnull=False)
             others = same.filter(blocked__code=code).exclude(pk=run.pk)[:_MOST_OTHERS].count()
         return BlockedNow(
@@ -217,7 +262,9 @@ class Reading:
             return None
         by = mark.get("by")
         waiting = 0
-        if self.whole:
+        if self.known is not None:
+            waiting = self.known.unread
+        elif self.whole:
             waiting = Message.objects.using(self.alias).filter(chain_id=run.chain_id, settled=False).count()
         return PausedNow(
             who=str(by.get("name") or by.get("key") or "") if isinstance(by, Mapping) else str(by or ""),

@@ -24,7 +24,7 @@ from temporalex_django.access import VIEW, policy, runs_for, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.summary import Reading, summary_of
+from temporalex_django.actions.summary import Reading
 from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose
 from temporalex_django.admin.filters import (
@@ -44,7 +44,7 @@ from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
-from temporalex_django.admin.steering import SteeringPage, activity_tools, tools
+from temporalex_django.admin.steering import SteeringPage, part_tools, tools
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
 
@@ -243,11 +243,12 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 alias=storage().alias,
                 view=view,
                 there=self.get_queryset(request),
-                tools=lambda task: activity_tools(run, task.seq, user=user, address=doing),
+                tools=partial(part_tools, run, user=user, address=doing),
+                may_decide=any(panel.decides for panel in taken),
             ),
             "panels": taken,
-            "said": summary_of(run, view=view, may_decide=any(panel.decides for panel in taken)),
             "tools": tools(run, user, address=doing),
+            "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",
             "subject_address": self._subject_address(request, run),
             "parent_address": self._parent_address(run),
             "queries": query_links(run, user, address=self.address_of(run, "query")),
@@ -284,4 +285,4 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             run_id = UUID(ref)
         except ValueError:
             return None
-        return self.get_queryset(request).select_related("chain").filter(pk=run_id).first()
+        return self.get_queryset(request).select_related("chain", "subject_type").filter(pk=run_id).first()

@@ -2,75 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+from uuid import UUID
 
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Count, Q, QuerySet, Subquery
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
-from temporalex_django.actions.describe import live_workers
+from temporalex_django.actions.describe import able
+from temporalex_django.actions.summary import Known, summary_of, tasks_of
+from temporalex_django.admin import history as histories
+from temporalex_django.admin.graph_picture import graph_of, graph_picture
 from temporalex_django.admin.shown import Value, duration, status_badge, value
 from temporalex_django.admin.steering import Tool
 from temporalex_django.authoring.viewing import View
-from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import Payload
 
-EVENTS_A_PAGE = 100
 MOST = 50
-_FAMILY = ("id", "chain_id", "workflow_id", "workflow", "status", "created_at", "closed_at")
-
-#: What kind of thing an event is, for its colour; the kind itself is always written out.
-_FAMILIES = (
-    ("fail", ("Failed", "TimedOut", "Terminated")),
-    ("done", ("Completed",)),
-    ("message", ("Signal", "Update", "Cancel", "External")),
-    ("time", ("Timer",)),
-    ("work", ("Activity", "Child")),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """An event."""
-
-    seq: int
-    kind: str
-    family: str
-    summary: str
-    data: Value
-
-
-@dataclass(slots=True, kw_only=True)
-class ShownActivation:
-    """Events that were stored together. ``since`` is the time from the activation before it on the page."""
-
-    number: int
-    at: datetime
-    since: str = ""
-    seq: int | None = None  # of its ActivationStarted, which is its heading
-    rows: list[Row] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pages:
-    """Where in the history the page is. Without a number the last page is shown: what happened last."""
-
-    number: int
-    count: int
-
-    @property
-    def previous(self) -> int | None:
-        return self.number - 1 if self.number > 1 else None
-
-    @property
-    def next(self) -> int | None:
-        return self.number + 1 if self.number < self.count else None
+_OTHERS = 1000
+_UNREAD = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
 
 
 def page_of(
@@ -80,38 +37,43 @@ def page_of(
     alias: str,
     view: View,
     there: QuerySet[Instance],
-    tools: Callable[[ActivityTask], list[Tool]],
+    tools: Callable[[Literal["activity", "timer"], int], list[Tool]],
+    may_decide: bool,
 ) -> dict[str, Any]:
     """The context of the template: what ``view`` shows of the run, and those of its family that are in ``there``.
 
-    ``tools`` gives the buttons of an activity.
+    ``tools`` gives the buttons of an activity or a timer. At most six statements, one more for an earlier run of a
+    chain.
     """
     chain = run.chain
     current = chain.run_id == run.pk
     now = timezone.now()
-    activations, pages = _history(run, page=page, alias=alias, view=view)
-    activities = [*ActivityTask.objects.using(alias).filter(run_id=run.pk).order_by("seq")[: MOST + 1]]
+    graph = graph_of(run)
+    history = histories.read(run, page=page, alias=alias, view=view, now=now, whole=graph is not None)
     messages = _inbox(chain, alias=alias)
-    family = there.filter(Q(chain_id=chain.pk) | Q(parent_run_id=run.pk)).only(*_FAMILY).order_by("-id")[: 4 * MOST]
+    family = [*_family(run, there)]
     runs = [one for one in family if one.chain_id == chain.pk]
     children = [one for one in family if one.chain_id != chain.pk]
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
     acted = [*audit.order_by("automatic", "-id")[: 2 * MOST]]  # what people did comes first
+    known = _known(run, family, children, messages, acted, alias=alias)
+    tasks = known.tasks.get(run.pk, ())
     due = (
         current
         and not chain.closed
         and (
             (chain.due_at is not None and chain.due_at <= now)
             or any(message.fresh for message in messages)
-            or any(task.owner is None for task in activities)
+            or any(task.owner is None for task in tasks)
         )
     )
     missing = None
-    shown = [{**_activity(task, view, now=now), "tools": tools(task)} for task in activities[:MOST]]
+    shown = [{**_activity(task, view, now=now), "tools": tools("activity", task.seq)} for task in tasks[:MOST]]
     if due and not run.blocked:
-        missing = live_workers(alias=alias).missing(workflow=run.workflow, version=run.version, queue=run.queue)
+        missing = able(known.workers, now=now).missing(workflow=run.workflow, version=run.version, queue=run.queue)
     return {
         "badge": status_badge(run.status, blocked=bool(run.blocked)),
+        "said": summary_of(run, view=view, may_decide=may_decide, known=known),
         "current": current,
         "chain": chain,
         "blocked": _blocked(view.blocked(run.blocked), due_at=chain.due_at if current else None),
@@ -121,24 +83,66 @@ def page_of(
         "took": duration((run.closed_at or now) - run.created_at),
         "payloads": _payloads(run, view),
         "open": view.open,
-        "activations": activations,
-        "pages": pages,
+        "history": history,
+        "events_open": bool(page),
+        "graph": None if graph is None else graph_picture(graph, history.whole),
+        "timers": [{"row": row, "tools": tools("timer", row.seq or 0)} for row in history.timers[:MOST]],
+        "more_timers": len(history.timers) > MOST,
         "activities": shown,
         "failing": [row for row in shown if row["failure"] is not None],
         "failed": _failed(run, view),
         "children": [{"run": child, "badge": status_badge(child.status)} for child in children[:MOST]],
         "more_children": len(children) > MOST,
-        "more_activities": len(activities) > MOST,
+        "more_activities": len(tasks) > MOST,
         "inbox": [_message(message, view) for message in messages[:MOST]],
         "more_messages": len(messages) > MOST,
-        "runs": [
-            {"run": other, "badge": status_badge(other.status), "shown": other.pk == run.pk} for other in runs[:MOST]
-        ],
+        "runs": [{"run": other, "badge": status_badge(other.status), "this": other.pk == run.pk} for other in runs],
         "more_runs": len(runs) > MOST,
         "acted": [row for row in acted if not row.automatic],
         "automatic": [row for row in acted if row.automatic],
         "limit": MOST,
     }
+
+
+def _family(run: Instance, there: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Runs of its chain and its children. Of a blocked one each says how many others are blocked like it."""
+    found = there.filter(Q(chain_id=run.chain_id) | Q(parent_run_id=run.pk)).defer(*_UNREAD).select_related("chain")
+    if run.blocked and run.is_open:
+        same = Instance.objects.using(found.db).filter(workflow=run.workflow, blocked__isnull=False)
+        first = same.filter(blocked__code=run.blocked.get("code")).exclude(pk=run.pk).order_by().values("pk")[:_OTHERS]
+        counted = Instance.objects.using(found.db).filter(pk__in=first).order_by().values("workflow")
+        found = found.annotate(others=Subquery(counted.annotate(count=Count("pk")).values("count")))
+    return found.order_by("-id")[: 4 * MOST]
+
+
+def _known(
+    run: Instance,
+    family: Sequence[Instance],
+    children: Sequence[Instance],
+    messages: Sequence[Message],
+    acted: Sequence[OperatorAction],
+    *,
+    alias: str,
+) -> Known:
+    """What the sentence about it is made of: read here are the activities and the workers."""
+    waits = run.waits or []
+    seq = waits[0].get("seq") if len(waits) == 1 and waits[0].get("kind") == "child" else None
+    waited = next((child.pk for child in children if seq is not None and child.parent_seq == seq), None)
+    tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
+    workers: list[Worker] = []
+    if run.is_open:
+        for task in tasks_of([run.pk] if waited is None else [run.pk, waited], alias=alias, most=MOST + 1):
+            tasks[task.run_id].append(task)
+        workers = [*Worker.objects.using(alias)]
+    ended = next((row for row in acted if row.action in ("cancel", "terminate") and not row.denied), None)
+    return Known(
+        tasks=tasks,
+        workers=workers,
+        children=children,
+        others=next((getattr(one, "others", None) or 0 for one in family), 0),
+        unread=sum(not message.settled for message in messages),
+        ended=("", "") if ended is None else (ended.actor_name, ended.reason),
+    )
 
 
 def _failed(run: Instance, view: View) -> dict[str, str] | None:
@@ -161,53 +165,16 @@ def _inbox(chain: Chain, *, alias: str) -> list[Message]:
     messages = Message.objects.using(alias).filter(chain_id=chain.pk)
     if chain.closed:
         return [*messages.order_by("settled", "-id")[: MOST + 1]]
-    open_ones = [*messages.filter(settled=False).order_by("-id")[: MOST + 1]]
-    answered = messages.filter(settled=True, request_id__isnull=False).order_by("-id")
-    return [*open_ones, *answered[: MOST + 1 - len(open_ones)]]
-
-
-def _history(run: Instance, *, page: str, alias: str, view: View) -> tuple[list[ShownActivation], Pages]:
-    events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
-    chain = run.chain
-    length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
-    count = max(1, -(-length // EVENTS_A_PAGE))
-    number = min(max(int(page), 1), count) if page.isascii() and page.isdigit() and len(page) < 10 else count
-    first = (number - 1) * EVENTS_A_PAGE
-    found: list[ShownActivation] = []
-    for event in events.filter(seq__gt=first, seq__lte=first + EVENTS_A_PAGE).order_by("seq"):
-        if not found or found[-1].number != event.activation:
-            since = "+" + duration(event.at - found[-1].at) if found else ""
-            found.append(ShownActivation(number=event.activation, at=event.at, since=since))
-        if event.kind == "ActivationStarted":
-            found[-1].seq = event.seq
-        else:
-            found[-1].rows.append(_row(event, view))
-    return found, Pages(number=number, count=count)
-
-
-def _row(event: HistoryEvent, view: View) -> Row:
-    family = next((name for name, marks in _FAMILIES if any(mark in event.kind for mark in marks)), "plain")
-    data = _shown(event.data, partial(view.attributes, kind=event.kind), view)
-    return Row(seq=event.seq, kind=event.kind, family=family, summary=_summary(data), data=value(data))
+    unread = messages.filter(settled=False).order_by("-id").values("pk")
+    answered = messages.filter(settled=True, request_id__isnull=False).order_by("-id").values("pk")
+    rows = Message.objects.using(alias)
+    first, then = (rows.filter(pk__in=one[: MOST + 1]).order_by().values("pk") for one in (unread, answered))
+    return [*rows.filter(pk__in=first.union(then)).order_by("settled", "-id")[: MOST + 1]]
 
 
 def _shown(payload: Any, show: Callable[[Any], Any], view: View) -> Any:
     """What cannot be read says so, to whoever may read it."""
     return payload if isinstance(payload, Payload) and view.open else show(payload)
-
-
-def _summary(data: Any) -> str:
-    """The few words of an event's attributes that tell it from others of its kind."""
-    if not isinstance(data, dict):
-        return ""
-    parts = []
-    if "seq" in data:
-        parts.append(f"#{data['seq']}")
-    for name in ("activity", "workflow", "name", "message", "reason", "id"):
-        found = data.get(name)
-        if isinstance(found, (str, int)) and found != "":
-            parts.append(str(found)[:80])
-    return " · ".join(parts[:3])
 
 
 def _blocked(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import cast
 from uuid import uuid4
 
-from django.core.cache import cache
 from django.http import HttpRequest
 
 from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor
+from temporalex_django.actions.once import Asked, AskedBefore
 from temporalex_django.authoring.people import Person
-
-_REMEMBERED = 86_400
+from temporalex_django.errors import IdempotencyKeyReused
 
 
 def user_of(request: HttpRequest) -> Person:
@@ -33,16 +31,18 @@ def new_token() -> str:
     return str(uuid4())
 
 
-def first_use(request: HttpRequest, token: str) -> bool:
-    """Whether nothing was done on that page with that token yet. What the default cache forgets counts as new."""
-    return bool(cache.add(_key(request, token), 1, _REMEMBERED))
+def asked(request: HttpRequest, token: str) -> Asked:
+    """What is posted to that page with that token: done once, by whatever process."""
+    page = request.get_full_path().encode("utf-8", "replace")
+    return Asked(by=actor_of(request), key=f"admin:{token}", request=page)
 
 
-def give_back(request: HttpRequest, token: str) -> None:
-    """Nothing was done with it after all."""
-    cache.delete(_key(request, token))
-
-
-def _key(request: HttpRequest, token: str) -> str:
-    named = f"{request.user.pk} {request.get_full_path()} {token}"
-    return f"temporalex:token:{sha256(named.encode('utf-8', 'replace')).hexdigest()}"
+def sent_before(request: HttpRequest, token: str) -> bool:
+    """Whether something was done on that page with that token."""
+    try:
+        asked(request, token).look()
+    except AskedBefore:
+        return True
+    except IdempotencyKeyReused:
+        return False
+    return False

@@ -14,9 +14,10 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from temporalex_django.actions.base import storage
+from temporalex_django.actions.once import AskedBefore
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.admin.payload_forms import TokenForm
-from temporalex_django.admin.requests import first_use, give_back
+from temporalex_django.admin.requests import asked, sent_before
 from temporalex_django.admin.shown import status_badge
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.models import Instance
@@ -76,18 +77,19 @@ class RunPage(ABC):
 
     def posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: Any) -> HttpResponse:
         """Act, and go to the page of the run; the form again where that was not possible."""
+        once = self.once and said.not_yours is None  # who may not do it is told so, and that is noted
+        if once and sent_before(request, str(form.data.get("token"))):
+            return self._sent_before(request, run)
         if said.not_yours is None and said.why_not is not None:  # it became so since he looked
             return self.page(request, run, said, form, status=409)
         if not form.is_valid():
             if said.not_yours is not None:
                 raise PermissionDenied(said.not_yours)
             return self.page(request, run, said, form)
-        token = form.cleaned_data["token"]
-        if self.once and said.not_yours is None and not first_use(request, token):
-            messages.info(request, _("This form was sent before: nothing more was done."))
-            return HttpResponseRedirect(self.afterwards(request, run))
         try:
-            done = self._acted(request, run, form, token)
+            done = self._once(request, run, form) if once else self.act(request, run, form)
+        except AskedBefore:  # another process was quicker
+            return self._sent_before(request, run)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except WorkflowNotFound:
@@ -99,13 +101,16 @@ class RunPage(ABC):
         messages.success(request, done)
         return HttpResponseRedirect(self.afterwards(request, run))
 
-    def _acted(self, request: HttpRequest, run: Instance, form: TokenForm, token: str) -> Any:
-        try:
-            return self.act(request, run, form)
-        except BaseException:
-            if self.once:
-                give_back(request, token)
-            raise
+    def _once(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
+        """What is done commits with the token. Raises ``AskedBefore``."""
+        with asked(request, form.cleaned_data["token"]).doing() as answer:
+            done = self.act(request, run, form)
+            answer.made = run.pk
+        return done
+
+    def _sent_before(self, request: HttpRequest, run: Instance) -> HttpResponse:
+        messages.info(request, _("This form was sent before: nothing more was done."))
+        return HttpResponseRedirect(self.afterwards(request, run))
 
     def page(
         self,

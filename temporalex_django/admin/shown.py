@@ -41,14 +41,18 @@ _SHAPES = {
 
 def badge(kind: str, label: str) -> SafeString:
     """Shape, text and colour."""
-    shape = mark_safe(_SHAPES.get(kind, ""))  # noqa: S308 - constants of this module
     return format_html(
         '<span class="tx-badge tx-{}"><svg class="tx-shape" viewBox="0 0 16 16" width="12" height="12" aria-hidden="true"'
         ' focusable="false">{}</svg> {}</span>',
         kind if kind in _SHAPES else "pending",
-        shape,
+        shape(kind),
         label,
     )
+
+
+def shape(kind: str) -> SafeString:
+    """The drawing alone, for a picture of 16 × 16."""
+    return mark_safe(_SHAPES.get(kind, ""))  # noqa: S308 - constants of this module
 
 
 def status_badge(status: str, *, blocked: bool = False) -> SafeString:

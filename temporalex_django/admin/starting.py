@@ -16,10 +16,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import Operation, policy, view_of
+from temporalex_django.actions.once import AskedBefore
 from temporalex_django.actions.start import Start
 from temporalex_django.admin.fields import NOTHING
 from temporalex_django.admin.payload_forms import PayloadForm
-from temporalex_django.admin.requests import actor_of, first_use, give_back, user_of
+from temporalex_django.admin.requests import actor_of, asked, sent_before, user_of
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.authoring.workflow import Workflow
@@ -107,24 +108,27 @@ class StartPage:
 
     def _posted(self, request: HttpRequest, cls: type[Workflow], form: StartForm) -> HttpResponse:
         token = form.cleaned_data["token"]
-        if not first_use(request, token):
-            messages.info(request, _("This form was sent before: nothing more was started."))
-            return HttpResponseRedirect(self._list())
+        if sent_before(request, token):
+            return self._sent_before(request)
         try:
             run_id, value = form.named
-            target = Start(cls, args=form.payload, id=run_id, value=value, by=actor_of(request)).execute()
+            with asked(request, token).doing() as answer:
+                target = Start(cls, args=form.payload, id=run_id, value=value, by=actor_of(request)).execute()
+                answer.made = target.run_id
+        except AskedBefore:  # another process was quicker
+            return self._sent_before(request)
         except ActionNotPermitted as exc:
-            give_back(request, token)
             raise PermissionDenied(str(exc)) from exc
         except TemporalexError as exc:
             form.add_error("identity" if isinstance(exc, InvalidId) else None, exc.message)
             form.renew()
             return self.page(request, workflow=cls, form=form, status=409)
-        except BaseException:
-            give_back(request, token)
-            raise
         messages.success(request, _("Started %(id)s.") % {"id": target.workflow_id})
         return HttpResponseRedirect(self.admin.address_of(target.row))
+
+    def _sent_before(self, request: HttpRequest) -> HttpResponse:
+        messages.info(request, _("This form was sent before: nothing more was started."))
+        return HttpResponseRedirect(self._list())
 
     def page(self, request: HttpRequest, *, status: int = 200, **more: Any) -> HttpResponse:
         site, workflow = self.admin.admin_site, more.get("workflow")

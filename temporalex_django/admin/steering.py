@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from django import forms
 from django.http import Http404, HttpRequest
@@ -87,12 +87,14 @@ def tools(run: Instance, user: Person, *, address: Callable[[str], str]) -> list
     return found
 
 
-def activity_tools(run: Instance, seq: int, *, user: Person, address: Callable[[str], str]) -> list[Tool]:
-    """The buttons of an activity; whether one is of use just now, its own page says."""
+def part_tools(
+    run: Instance, of: Literal["activity", "timer"], seq: int, *, user: Person, address: Callable[[str], str]
+) -> list[Tool]:
+    """The buttons of an activity or a timer; whether one is of use just now, its own page says."""
     return [
         tool(action, address=address, why_not=None, seq=seq)
         for action in STEERING.values()
-        if action.of == "activity" and not_the_present(run) is None and not_yours(action, user, run) is None
+        if action.of == of and not_the_present(run) is None and not_yours(action, user, run) is None
     ]
 
 

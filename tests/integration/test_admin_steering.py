@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.db import connection
 from django.test import Client
 
 from temporalex_django.actions import base, registry
@@ -41,9 +44,11 @@ class Knock(Steering[None]):
     error: ClassVar[Exception | None] = None
 
     def perform(self) -> None:
+        with self.storage.transaction():
+            self.tell(self.target.subject, reason=self.reason)
+            if self.error is not None:
+                raise self.error
         self.calls.append((self.target.workflow_id, self.reason, self.given, self.by))
-        if self.error is not None:
-            raise self.error
 
 
 class Poke(Knock):
@@ -175,6 +180,46 @@ def test_a_form_that_is_posted_twice_acts_once(admin, run):
     assert len(Knock.calls) == 1
     assert "Knocked." in texts[0]
     assert "nothing more was done" in texts[1]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_form_from_two_processes_acts_once_and_two_operators_are_told_of_each_other(admin, run):
+    """What is true across processes is the database: nothing else is asked."""
+    other = Client()
+    other.force_login(get_user_model().objects.create_superuser("bob"))
+    address = do(run, "knock")
+    once = token(admin, address)
+    twin = Client()
+    twin.cookies = admin.cookies
+    answers = at_once(lambda: admin.post(address, {"token": once, "input_times": "1"}),
+                      lambda: twin.post(address, {"token": once, "input_times": "1"}))  # fmt: skip
+    assert [answer.status_code for answer in answers] == [302, 302]
+    assert len(Knock.calls) == 1
+    assert OperatorAction.objects.filter(action="knock").count() == 1
+
+    address = do(run, "terminate")
+    first, second = token(admin, address), token(other, address)
+    answers = at_once(lambda: admin.post(address, {"token": first, "reason": "one"}),
+                      lambda: other.post(address, {"token": second, "reason": "two"}))  # fmt: skip
+    assert sorted(answer.status_code for answer in answers) == [302, 409]
+    (refused,) = (answer for answer in answers if answer.status_code == 409)
+    assert "closed already" in refused.content.decode()
+    assert OperatorAction.objects.filter(action="terminate").count() == 1
+
+
+def at_once(*calls: Any) -> list[Any]:
+    """Each in a thread of its own, with a connection of its own."""
+    barrier = threading.Barrier(len(calls))
+
+    def called(call: Any) -> Any:
+        try:
+            barrier.wait(10)
+            return call()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [*pool.map(called, calls)]
 
 
 def test_what_the_action_refuses_is_a_form_error_and_may_be_tried_again(admin, run, monkeypatch):

@@ -1,0 +1,112 @@
+"""The graph of a run, with the present state of its steps: as a drawing, and as a list that says the same."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from temporalex_django.actions import titles
+from temporalex_django.admin.shown import shape
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.history.events import HistoryEvent as Event
+from temporalex_django.errors import TemporalexError
+from temporalex_django.graph.durable.projection import project
+from temporalex_django.graph.render import states
+from temporalex_django.graph.steps import StepRef, key_of
+from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.models import HistoryEvent, Instance
+from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, picture
+from temporalex_django.present.words import whole
+
+#: Of the drawings of ``shown.badge``, by the state of a step.
+_SHAPES = {
+    "completed": "completed", "active": "running", "waiting": "waiting", "requested": "pending", "failed": "failed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnStep:
+    """A step of the drawing, and of the list."""
+
+    box: Box
+    shape: SafeString
+    said: str
+    leads_to: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphPicture:
+    """``why_not`` says why the states are not there."""
+
+    drawn: Picture
+    steps: Sequence[DrawnStep]
+    why_not: str | None
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def graph_of(run: Instance) -> type[GraphWorkflow] | None:
+    """The class of a run that is a graph, if this process has it."""
+    code: type[Workflow] | None = titles.code_of(run.workflow, run.version)
+    return code if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version else None
+
+
+def graph_picture(code: type[GraphWorkflow], events: Sequence[HistoryEvent] | None) -> GraphPicture:
+    """With the states that these events come to; None: there are too many to go through them."""
+    refs = list(code.graph())
+    number = {step: n for n, step in enumerate(refs)}
+    standing, why_not = _standing(code, number, events)
+    arrows = [
+        Arrow(source=number[edge.source], target=number[target], label=edge.event, dynamic=edge.dynamic)
+        for edge in code.edges()
+        for target in edge.targets
+    ]
+    names = [whole(titles.of_step(code, key_of(step))) for step in refs]
+    drawn = picture(names, arrows, standing)
+    words = _words()
+    leads_to: dict[int, list[str]] = defaultdict(list)
+    for arrow in arrows:
+        leads_to[arrow.source].append(f"{arrow.label} → {names[arrow.target]}")
+    steps = [
+        DrawnStep(
+            box=box,
+            shape=shape(_SHAPES.get(box.state, "")),
+            said=words.get(box.state, ""),
+            leads_to=leads_to[box.number],
+        )
+        for box in drawn.boxes
+    ]
+    return GraphPicture(drawn=drawn, steps=steps, why_not=why_not)
+
+
+def _standing(
+    code: type[GraphWorkflow], number: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
+) -> tuple[dict[int, str], str | None]:
+    """States by number of the step."""
+    if events is None:
+        return {}, _("Its history is too long to be gone through here: how far its steps are is not shown.")
+    try:
+        instance = project(code, [_event(event) for event in events]) if events else None
+    except (TemporalexError, LookupError, TypeError, ValueError):  # another code wrote it, or it cannot be read
+        return {}, _("Its history does not fit the graph as it is now: how far its steps are is not shown.")
+    return {number[step]: state for step, state in states(instance).items()}, None
+
+
+def _event(event: HistoryEvent) -> Event:
+    data: Any = event.data
+    return Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=data)
+
+
+def _words() -> dict[str, str]:
+    return {
+        "completed": _("completed"),
+        "active": _("active"),
+        "waiting": _("waits"),
+        "requested": _("waits for others"),
+        "failed": _("failed"),
+    }

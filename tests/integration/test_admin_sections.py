@@ -1,0 +1,229 @@
+"""The sections of a run's page, and what all of them together cost."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.test import Client
+from django.utils import timezone
+
+from temporalex_django import (
+    Approval,
+    Done,
+    Event,
+    GraphWorkflow,
+    Ok,
+    RetryPolicy,
+    Step,
+    Unique,
+    Workflow,
+    activity,
+    api,
+)
+from temporalex_django.admin import history
+from temporalex_django.models import HistoryEvent, Instance, OperatorAction, Worker
+from temporalex_django.present import picture
+from tests.support.client_flows import Basket, Sleepy, drain
+
+pytestmark = pytest.mark.django_db
+
+RUNS = "/admin/temporalex_django/instance/"
+
+
+@activity(retry=RetryPolicy(initial_interval=100, max_attempts=20))
+def refuse_the_parcel() -> None:
+    raise ConnectionError("nobody is at home")
+
+
+class Everything(Workflow):
+    """Has something in each section of its page."""
+
+    name = "test.AdminEverything"
+
+    async def run(self, args: Any) -> Any:
+        api.publish_state({"parcels": 1})
+
+        child = api.child(Sleepy, id="every-child")
+        return Ok(
+            await api.parallel(
+                [refuse_the_parcel(), api.sleep(3600, then="the reminder"), api.wait_for_signal("note"), child]
+            )
+        )
+
+
+class Weigh(Step):
+    """Weigh <it>."""
+
+    events = ("light", "heavy")
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Event:
+        return Event("heavy")
+
+
+class Fold(Step):
+    events = ("folded",)
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Event:
+        return Event("folded")
+
+
+decision = Approval(key="crane", due=timedelta(hours=1))
+
+
+class Parcel(GraphWorkflow):
+    name = "test.AdminParcel"
+    unique = Unique(key="parcel")
+    initial = Weigh
+    transitions = {
+        (Weigh, "light"): Fold,
+        (Weigh, "heavy"): decision,
+        (decision, "approved"): Fold,
+        (decision, "rejected"): Done,
+        (decision, "overdue"): Done,
+        (Fold, "folded"): Done,
+    }
+
+
+@pytest.fixture
+def admin(client: Client) -> Client:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    return client
+
+
+def page(client: Client, run: Any, query: str = "") -> str:
+    response = client.get(f"{RUNS}{run}/change/{query}")
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_every_section_is_filled_and_costs_ten_statements(admin: Client, django_assert_max_num_queries: Any) -> None:
+    group = Group.objects.create(name="senders")
+    run = Everything.start({"from": "Bonn"}, id="every-1", subject=group)
+    drain()
+    run.signal("note", "not read yet")
+    now = timezone.now()
+    Worker.objects.create(
+        id=uuid.uuid4(), epoch=1, kind="worker", host="h", pid=1, queues=["default"], workflows={}, started_at=now,
+        beat_at=now, expires_at=now + timedelta(minutes=1),
+    )  # fmt: skip
+    OperatorAction.objects.create(
+        at=now, action="pause", actor_name="ann", run_id=run.run_id, source="admin", reason="asked by phone"
+    )
+    blocked = {"code": "nondeterminism", "error": "the code has parted", "since": now.isoformat(), "attempt": 1}
+    Basket.start(id="also")
+    Instance.objects.filter(workflow_id="every-1").update(
+        blocked=blocked, parent="some", parent_run=uuid.uuid4(), tags=["parcels"], metadata={"lorry": 7}
+    )
+    admin.get(RUNS)  # what a process reads once
+    run_id = run.run_id
+
+    with django_assert_max_num_queries(
+        10
+    ):  # session, user, run; who read it; events, messages, family, audit, activities, workers
+        text = page(admin, run_id)
+
+    for said in (
+        "the code has parted", "nobody is at home", "1 / 20", "the reminder", "every-child", "asked by phone",
+        "not read yet", "Published state", "Send note", f"group {group.pk}", "Terminate", "Fire now", "Retry now",
+    ):  # fmt: skip
+        assert said in text, said
+    Instance.objects.filter(workflow_id="every-1").update(blocked=None, paused={"since": now.isoformat(), "by": None})
+    with django_assert_max_num_queries(10):
+        assert "1 message" in page(admin, run_id)
+    run.terminate("enough")
+    with django_assert_max_num_queries(9):
+        assert "enough" in page(admin, run_id)
+
+
+def test_a_run_that_waits_for_its_child_says_where_that_stands_at_no_more_cost(
+    admin: Client, django_assert_max_num_queries: Any
+) -> None:
+    class Waiting(Workflow):
+        name = "test.AdminWaitsForChild"
+
+        async def run(self, args: Any) -> Any:
+            return Ok(await api.child(Sleepy, id="slow-child"))
+
+    run = Waiting.start(id="w-1")
+    drain()
+    run_id = run.run_id
+    with django_assert_max_num_queries(10):
+        text = page(admin, run_id)
+    said = re.search(r'class="tx-said[^>]*>([^<]+)<', text)
+    assert said is not None
+    assert "slow-child" in said[1]
+
+
+def test_timers_have_their_date_and_a_button(admin: Client) -> None:
+    run = Everything.start(id="every-1")
+    drain()
+    text = page(admin, run.run_id)
+    section = text[text.index('id="tx-timers"') : text.index('id="history"')]
+    assert "the reminder" in section
+    assert section.count("/do/skip_timer/?seq=") == 1
+    assert "timer 2" in section
+
+    address = re.search(r'href="([^"]+/do/skip_timer/\?seq=2)"', section)
+    assert address is not None
+    token = re.search(r'name="token" value="([^"]+)"', admin.get(address[1]).content.decode())
+    assert token is not None
+    admin.post(address[1], {"token": token[1], "reason": "it is here already"})
+    drain()
+
+    text = page(admin, run.run_id)
+    assert "/do/skip_timer/" not in text
+    assert "TimerFired" in text
+    assert 'id="tx-timers"' not in text
+
+
+def test_a_graph_is_drawn_with_its_state_and_said_in_a_list(
+    admin: Client, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
+) -> None:
+    run = Parcel.start("1")
+    drain()
+    run_id = run.run_id
+    with django_assert_max_num_queries(10):
+        text = page(admin, run_id)
+    drawing, listed = text[text.index('<svg class="tx-graph"') :].split("</details>", 1)[0].split("<details>", 1)
+    for state, count in (("completed", 1), ("waiting", 1), ("none", 2)):
+        assert drawing.count(f"tx-step-{state}") == count, state
+    assert "Weigh &lt;it&gt;" in drawing
+    assert "<script" not in drawing
+    assert "style=" not in drawing
+    for cells in (("completed", "heavy → Crane"), ("waits", "approved → Fold")):
+        assert all(cell in listed for cell in cells)
+    assert "/do/skip_timer/" in text  # its timeout
+
+    run.resume("approved", step=decision)
+    drain()
+    text = page(admin, run.run_id)
+    assert text.count("tx-step-completed") == 4
+    monkeypatch.setattr(history, "WHOLE", 1)
+    assert "too long" in page(admin, run.run_id)
+    monkeypatch.undo()
+    HistoryEvent.objects.filter(kind="ActivityScheduled").update(attributes=b"no json")
+    text = page(admin, run.run_id)
+    assert "does not fit the graph" in text
+    assert text.count("tx-step-none") == 4
+    monkeypatch.setattr(picture, "MOST", 3)
+    assert "1 more step is not drawn" in page(admin, run.run_id)
+
+
+def test_the_history_is_grouped_and_hides_what_it_must(admin: Client) -> None:
+    run = Parcel.start("1")
+    drain()
+    text = page(admin, run.run_id)
+    grouped = text[text.index('id="tx-happened"') : text.index('class="tx-more"')]
+    assert "Run started" in grouped
+    assert "Weigh &lt;it&gt;:" in grouped  # scheduled and completed: one row
+    assert grouped.count("Weigh") == 1
+    assert "ActivityScheduled" not in grouped
+    assert "ActivityScheduled" in text
+    assert '<details class="tx-more">' in text
+    assert '<details class="tx-more" open>' in page(admin, run.run_id, "?p=1")

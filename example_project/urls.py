@@ -8,11 +8,14 @@ from django.templatetags.static import static
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+from example_project.shop import api
+
 urlpatterns = [
     path("", include("example_project.shop.urls")),
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", auth_views.LogoutView.as_view(), name="logout"),
     path("favicon.ico", RedirectView.as_view(url=static("shop/icon.svg"))),  # browsers ask for it on every page
     path("admin/", admin.site.urls),
+    path("api/", include(api.router.urls)),
     path("api/", include("temporalex_django.rest.urls")),
 ]

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.db.models import Count, Min
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.actions.base import storage
 from temporalex_django.admin.base import ReadOnlyAdmin
-from temporalex_django.admin.shown import badge
-from temporalex_django.models import Worker
+from temporalex_django.admin.shown import badge, duration
+from temporalex_django.models import ActivityTask, Chain, Worker
+
+#: Due runs that are counted.
+_MOST = 10_000
+_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What waits in a queue for a worker: so many runs (at least, at ``_MOST``), the oldest for so long."""
+
+    queue: str
+    due: int
+    lag: str
+
+
+def _backlog() -> list[Backlog]:
+    """Of all queues in which runs are due. One statement."""
+    now, alias = timezone.now(), storage().alias
+    due = Chain.objects.using(alias).filter(due_at__lte=now, closed=False, paused=False)
+    counted = Chain.objects.using(alias).filter(pk__in=due.order_by("due_at").values("pk")[:_MOST])
+    rows = counted.order_by("queue").values_list("queue").annotate(count=Count("pk"), oldest=Min("due_at"))
+    return [Backlog(queue=queue, due=count, lag=duration(now - oldest)) for queue, count, oldest in rows]
 
 
 @admin.register(Worker)
@@ -23,8 +48,11 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     search_fields = ("host__startswith",)
     search_help_text = _("Host, from its beginning")
     ordering = ("-beat_at",)
+    change_list_template = "admin/temporalex_django/worker/change_list.html"
     fields = (
         ("name", "lease", "kind"),
+        "in_hand",
+        "lacks",
         ("host", "pid", "process_identity"),
         "queues",
         "workflows",
@@ -44,8 +72,29 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     @admin.display(description=_("lease"), ordering="expires_at")
     def lease(self, worker: Worker) -> SafeString:
+        if worker.buried_at is not None:
+            return badge("gone", str(_("Dead")))
         alive = worker.expires_at > timezone.now()
         return badge("alive", str(_("Alive"))) if alive else badge("gone", str(_("Late")))
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        backlog = _backlog() if self.has_view_permission(request) else []
+        return super().changelist_view(request, {"backlog": backlog, "most": _MOST, **(extra_context or {})})
+
+    @admin.display(description=_("in hand"))
+    def in_hand(self, worker: Worker) -> str:
+        """Activities that it is running, the oldest first."""
+        tasks = ActivityTask.objects.using(storage().alias).filter(owner=worker.epoch).order_by("started_at")
+        now = timezone.now()
+        found = [f"{task.activity} ({duration(now - (task.started_at or now))})" for task in tasks[:_SHOWN]]
+        return ", ".join(found) or "–"
+
+    @admin.display(description=_("lacks"))
+    def lacks(self, worker: Worker) -> str:
+        """Classes that other live workers of its queues have: was it deployed with all modules?"""
+        others = Worker.objects.using(storage().alias).filter(expires_at__gt=timezone.now(), buried_at=None)
+        near = [other for other in others.exclude(pk=worker.pk) if set(other.queues) & set(worker.queues)]
+        return ", ".join(sorted({name for other in near for name in other.workflows} - set(worker.workflows))) or "–"
 
     @admin.display(description=_("queues"))
     def takes(self, worker: Worker) -> str:

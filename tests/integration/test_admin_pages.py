@@ -13,7 +13,7 @@ from django.test import Client
 from django.utils import timezone
 
 from temporalex_django.actions.registry import ACTIONS as ACTIONS_THERE_ARE
-from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
+from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
 from tests.support.client_flows import Basket, Failing, Generations, Orders, Sleepy, drain
 
 pytestmark = pytest.mark.django_db
@@ -249,14 +249,26 @@ def test_who_may_not_look_sees_nothing(client):
 def test_workers(admin, django_assert_num_queries):
     first = worker(queues=("default", "orders"))
     worker(late=True)
+    Worker.objects.filter(pk=worker(late=True).pk).update(buried_at=timezone.now())
+    Basket.start(id="due-1")
+    Chain.objects.update(due_at=timezone.now() - timedelta(hours=2))
 
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         text = page(admin, WORKERS)
 
-    assert "Alive" in text
-    assert "Late" in text
-    assert "default, orders" in text
-    assert "test.Basket" in page(admin, f"{WORKERS}{first.pk}/change/")
+    for said in ("Alive", "Late", "Dead", "default, orders", "Runs that are due", "2 h"):
+        assert said in text, said
+    other = worker(workflows={"test.Sleepy": [1]})
+    ActivityTask.objects.all().delete()
+    run = Basket.start(id="slow-1")
+    with pytest.raises(Exception, match="accepted"):
+        run.update("slow", 4)
+    ActivityTask.objects.update(owner=first.epoch, started_at=timezone.now() - timedelta(minutes=3))
+    own = page(admin, f"{WORKERS}{first.pk}/change/")
+    assert "test.Basket" in own
+    assert "client_flows.double (3 min" in own
+    assert "test.Sleepy" in own[own.index("Lacks") :]
+    assert "client_flows.double" not in page(admin, f"{WORKERS}{other.pk}/change/")
 
 
 def test_operator_actions_link_to_their_run(admin, django_assert_num_queries):

@@ -211,6 +211,26 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 
 
 @register(TAG)
+def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Fields that are stored as plain text beside a codec that may have been chosen so that nothing is."""
+    del app_configs
+    from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
+
+    path = conf.read()[0].PAYLOAD_CODEC
+    if path == conf.Settings().PAYLOAD_CODEC:
+        return []
+    return [
+        Warning(
+            f"{cls.name} stores {', '.join(sorted(cls.stored))} of its published state as plain text, beside the codec {path}.",
+            hint="If the codec encrypts, take out of `stored` what nobody may read in the database; else silence this check.",
+            id="temporalex_django.W008",
+        )
+        for cls in workflow.concrete()
+        if cls.stored
+    ]
+
+
+@register(TAG)
 def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """Workflow modules that call what the determinism guard refuses: found by reading them, never an Error."""
     del app_configs

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
 
 from example_project.shop.models import Cart, CollectedEvent, Invoice, Notice, Product, Shipment, Stock, StockMovement
 
@@ -43,10 +45,24 @@ class StockMovementAdmin(ModelAdmin):
 
 @admin.register(Cart)
 class CartAdmin(ModelAdmin):
-    """Carts of the web shop."""
+    """Carts of the web shop, with what their workflows have published: one statement for all of a page."""
 
-    list_display = ("id", "user", "created_at", "closed_at")
+    list_display = ("id", "user", "created_at", "closed_at", "phase", "total")
     search_fields = ("id", "user__username")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Cart]:
+        """With the state of their workflows."""
+        return super().get_queryset(request).with_workflow_state("phase", "total")  # type: ignore[attr-defined,no-any-return] # of its manager
+
+    @admin.display(ordering="workflow_phase")
+    def phase(self, cart: Any) -> str:
+        """Where its workflow is."""
+        return cart.workflow_phase or "–"
+
+    @admin.display(ordering="workflow_total")
+    def total(self, cart: Any) -> str:
+        """What its lines cost, as its workflow has added them up."""
+        return "–" if cart.workflow_total is None else f"{cart.workflow_total:.2f}"
 
 
 @admin.register(Shipment)

@@ -99,7 +99,8 @@ def open_or_start_cart(user: User) -> Cart:
     try:
         with transaction.atomic():
             made = Cart.objects.create(id=f"web-{uuid.uuid4()}", user=user)
-            ShoppingCart.start(CartArgs(customer=user.get_username(), confirm_within=CONFIRM_WITHIN), id=made.pk)
+            args = CartArgs(customer=user.get_username(), confirm_within=CONFIRM_WITHIN)
+            ShoppingCart.start(args, id=made.pk, subject=made)
     except IntegrityError:
         # Another tab of the same customer was faster.
         return Cart.objects.get(user=user, closed_at=None)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.conf import settings
 from django.db import models
+
+from temporalex_django.models.states import WorkflowStateQuerySet
 
 
 class Product(models.Model):
@@ -75,6 +79,8 @@ class Cart(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="carts")
     created_at = models.DateTimeField(auto_now_add=True)
     closed_at = models.DateTimeField(null=True, blank=True)
+
+    objects: ClassVar[models.Manager[Cart]] = WorkflowStateQuerySet.as_manager()
 
     class Meta:
         ordering = ("-created_at",)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from datetime import timedelta
+from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from example_project.shop import activities
 from example_project.shop.money import amount, cents
@@ -111,6 +112,9 @@ class Counter(Workflow):
 
 class ShoppingCart(Workflow):
     """Phases: collect lines, charge, book the stock, let the customer confirm, send the receipt."""
+
+    #: What the list of carts in the admin shows, by SQL.
+    stored: ClassVar = {"phase": str, "item_count": int, "total": Decimal}
 
     @query("status")
     @staticmethod

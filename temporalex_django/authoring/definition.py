@@ -13,6 +13,7 @@ from temporalex_django.core import names
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.payloads import text
 from temporalex_django.core.phase import takes
+from temporalex_django.core.stored import KINDS
 from temporalex_django.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_
 #: has two.
 _LONG = 6
 #: Like one of ours, and words of their own.
-_WORDS = frozenset({"interval"})
+_WORDS = frozenset({"interval", "store", "stores", "started", "sorted", "scored"})
 
 
 def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
@@ -93,6 +94,16 @@ def _exposure(cls: type[Workflow]) -> Iterator[str]:
     if cls.start_permission is not None and not names.is_permission(cls.start_permission):
         yield f"start_permission must be of the form app.codename, not {cls.start_permission!r}"
     yield from _no_paths(cls.redacted)
+    if not isinstance(cls.stored, Mapping):
+        yield f"stored {cls.stored!r} must be a mapping of fields to types, such as {{'total': Decimal}}"
+        return
+    for name, kind in cls.stored.items():
+        if not isinstance(name, str) or not name.isidentifier() or "__" in name:
+            yield f"stored: {names.shown(name)} is no name of a field without '__'"
+        elif kind not in KINDS:
+            yield f"stored: {name} must be {', '.join(kind.__name__ for kind in KINDS)}, not {kind!r}"
+        elif isinstance(cls.redacted, (list, tuple)) and name in cls.redacted:
+            yield f"stored: {name} is redacted, too: nobody may see it, and SQL would"
 
 
 def _no_paths(redact: Any) -> Iterator[str]:

@@ -77,6 +77,9 @@ class Workflow(Startable):
     (``app.codename``) is what a person needs to start it, beside the permission to start runs. ``redacted`` names
     fields that no person is shown, wherever they are in payloads: ``("card", "customer.email")``.
 
+    ``stored`` names fields of its published state that SQL may read, with their types (``str``, ``int``, ``Decimal``):
+    they are kept as plain text, whatever the codec, for ``with_workflow_state``.
+
     ``title`` is what people call it, and ``summary`` names the fields of its result that they are told when it is done.
     """
 
@@ -90,6 +93,7 @@ class Workflow(Startable):
     internal: ClassVar[bool] = False
     start_permission: ClassVar[str | None] = None
     redacted: ClassVar[Sequence[str]] = ()
+    stored: ClassVar[Mapping[str, type]] = {}
     title: ClassVar[str | None] = None
     summary: ClassVar[Sequence[str]] = ()
 
@@ -120,6 +124,7 @@ class Workflow(Startable):
             args_type=_args_type(cls),
             tags=tuple(cls.tags) or None,
             metadata=dict(cls.metadata) or None,
+            stored=dict(cls.stored),
         )
         cls.dispatched_by = None
         register(cls)

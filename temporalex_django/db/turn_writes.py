@@ -46,7 +46,18 @@ _WAITING = MESSAGES.pick("id", "after")
 _WAITING_UPDATE = _WAITING.update("id", fresh="false")
 #: Columns of a run that a turn may change.
 _CHANGED = (
-    *("status", "published", "accepts", "waiting_for", "waits", "started_at", "closed_at", "closing", "blocked"),
+    *(
+        "status",
+        "published",
+        "stored",
+        "accepts",
+        "waiting_for",
+        "waits",
+        "started_at",
+        "closed_at",
+        "closing",
+        "blocked",
+    ),
     "paused",
 )
 _NEXT = RUNS.pick("id", "args", "seed", "carried_messages", "snapshot", "created_at", previous="uuid")
@@ -55,6 +66,7 @@ _INHERITED = (
     *("chain_id", "workflow_id", "workflow", "version", "queue", "parent", "parent_chain_id", "parent_run_id"),
     *("parent_seq", "parent_close", "expires_at", "run_timeout", "subject_type_id", "subject_id", "tags", "metadata"),
     "search_attributes",
+    "stored",
     "paused",
 )
 _NEXT_INSERT = RUNS.insert(

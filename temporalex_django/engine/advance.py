@@ -8,17 +8,19 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID, uuid5
 
+from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.activation import Activation, Completion
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSING, DELIVERED, Job
 from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.core.senders import Judge, recorded
+from temporalex_django.core.stored import stored_fields
 from temporalex_django.engine.blocked import mark_of, next_try
 from temporalex_django.engine.cache import Cached
 from temporalex_django.engine.endings import ending, started_attributes, terminated, timed_out
 from temporalex_django.engine.other_runs import NewChild, NewMessage
-from temporalex_django.engine.shapes import RowAtPresent
+from temporalex_django.engine.shapes import RowAtPresent, RowChanges
 from temporalex_django.engine.storage import (
     Inbox,
     InboxMessage,
@@ -373,7 +375,7 @@ class Advance:
         if run.activations == 1:
             write.instance["started_at"] = self.now
         if entry.shown is None or entry.shown.get("publications") != entry.executor.publications:
-            write.instance["published"] = entry.executor.published
+            _publish(write.instance, entry.executor)
         if completion.closed == "ContinueAsNew":
             write.next_run = NewRun(
                 run_id=self._new_run_id(),
@@ -415,13 +417,19 @@ class Advance:
         if before is None or before["accepts"] != shown["accepts"]:
             changes["accepts"] = shown["accepts"]
         if before is None or before["publications"] != shown["publications"]:
-            changes["published"] = executor.published
+            _publish(changes, executor)
         if self.run.activations == 1 and self.write.events:
             changes["started_at"] = self.now
 
     def _had_waits(self, shown: RowAtPresent | None) -> bool:
         """Whether the row may say what it waits for. That of a new run says nothing, and is not written to say so."""
         return bool(shown["waits"]) if shown is not None else self.run.activations != 1
+
+
+def _publish(changes: RowChanges, executor: Executor) -> None:
+    changes["published"] = executor.published
+    if declared := executor.definition.stored:
+        changes["stored"] = stored_fields(executor.published, declared)
 
 
 def _outcomes(completion: Completion) -> dict[str, Outcome]:

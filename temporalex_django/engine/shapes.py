@@ -42,6 +42,7 @@ class RowChanges(TypedDict, total=False):
     waits: list[Waits]
     accepts: Accepts
     published: Any
+    stored: dict[str, Any]
     blocked: Blocked | None
     paused: Paused | None
     closing: dict[str, Any]

@@ -234,8 +234,8 @@ class NewRun:
 class RunWrite:
     """All that a turn stores for one run. ``state`` keys present are columns to change, absent ones stay.
 
-    ``instance``: status, published (plain value), accepts, waiting_for, started_at, closed_at, closing (attributes of
-    the closing event), blocked.
+    ``instance``: status, published (plain value), stored, accepts, waiting_for, started_at, closed_at, closing
+    (attributes of the closing event), blocked.
     """
 
     run: RunState  # with head_token, length, activations, activated_at, due_at … already as they are after the turn

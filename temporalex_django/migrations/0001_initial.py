@@ -246,6 +246,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("published", models.BinaryField(null=True)),
+                (
+                    "stored",
+                    models.JSONField(
+                        help_text="Fields of the published state that its class has stored for SQL.", null=True
+                    ),
+                ),
                 ("closing", models.BinaryField(help_text="Attributes of the event that closed the run.", null=True)),
                 ("attempt", models.IntegerField(db_default=1)),
                 ("parent", models.CharField(max_length=200, null=True)),

@@ -80,6 +80,9 @@ class Instance(models.Model):
     )
     snapshot = models.BinaryField(null=True, help_text=_("Where a graph goes on that was moved from another version."))
     published = models.BinaryField(null=True)
+    stored = models.JSONField(
+        null=True, help_text=_("Fields of the published state that its class has stored for SQL.")
+    )
     closing = models.BinaryField(null=True, help_text=_("Attributes of the event that closed the run."))
 
     attempt = models.IntegerField(db_default=1)

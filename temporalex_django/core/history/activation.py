@@ -27,6 +27,7 @@ class Definition:
     args_type: Any = Any
     tags: tuple[str, ...] | None = None  # to find its activities by; None where the class has none
     metadata: Mapping[str, Any] | None = None
+    stored: Mapping[str, type] = field(default_factory=dict)  # fields of the published state that SQL may read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ class MemoryRun:
     facts: RunFacts
     status: str = "pending"
     published: Any = None
+    stored: dict[str, Any] | None = None
     accepts: dict[str, list[str]] = field(default_factory=lambda: {"signals": [], "updates": []})
     waiting_for: list[str] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)

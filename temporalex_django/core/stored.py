@@ -1,0 +1,35 @@
+"""Fields of a published state that are kept so that SQL can read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+#: Types that a field may be declared with.
+KINDS: Final = (str, int, Decimal)
+_LARGEST = 2**63
+
+
+def stored_fields(published: Any, declared: Mapping[str, type]) -> dict[str, Any]:
+    """Those of the state that are declared and are of their type, by name.
+
+    Anything else would make every query over the field fail, so it is left out, as a field that there is not.
+    """
+    state = published if isinstance(published, Mapping) else {}
+    fitting = {name: _fitting(state[name], kind) for name, kind in declared.items() if name in state}
+    return {name: value for name, value in fitting.items() if value is not None}
+
+
+def _fitting(value: Any, kind: type) -> str | int | None:
+    if kind is str:
+        return value if isinstance(value, str) else None
+    if isinstance(value, bool):
+        return None
+    if kind is int:
+        return value if isinstance(value, int) and -_LARGEST <= value < _LARGEST else None
+    try:
+        number = Decimal(value) if isinstance(value, str | int) else None
+    except InvalidOperation:
+        return None
+    return format(number, "f") if number is not None and number.is_finite() and abs(number.adjusted()) < 20 else None

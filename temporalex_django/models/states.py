@@ -40,6 +40,7 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
         ``TypeError`` for a name that is not declared, ``NotConfigured`` where the database cannot join the two.
         """
         alias = self.db
+        self._require_joinable(alias)
         runs = Instance.objects.using(alias).filter(
             subject_type=ContentType.objects.db_manager(alias).get_for_model(self.model),
             subject_id=Cast(OuterRef("pk"), _KEY),
@@ -47,7 +48,6 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
         if workflow is not None:
             runs = runs.filter(workflow=workflow.name)
         kinds = _declared(workflow)
-        self._require_joinable(alias)
         found = {}
         for name in names:
             if name not in kinds:

@@ -249,8 +249,8 @@ class TimelineOut(Base):
     """A thing that happened, or is happening: ``text`` is the row in words for people.
 
     ``first`` and ``last`` are the seqs of its events; ``seq`` is the number of its command, by which operations name an
-    activity or a timer. ``due`` is a timer's; ``who`` sent a message; ``key`` is the id of a child, the version of a
-    run or the step of a decision.
+    activity or a timer. ``due`` is a timer's; ``who`` sent a message, or ended it by hand; ``key`` is the id of a
+    child, the version of a run or the step of a decision.
     """
 
     kind = serializers.CharField()

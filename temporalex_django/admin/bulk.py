@@ -205,7 +205,9 @@ class BulkPage:
             "title": _("%(label)s: many runs") % {"label": action.label},
             "opts": self.admin.opts,
             "media": self.admin.media,
-            "action": action,
+            "label": action.label,  # a class would be called by the template
+            "about": action.effect,
+            "destructive": action.destructive,
             "form": form,
             "effect": effect,
             "why_not": refused or effect.why_not,

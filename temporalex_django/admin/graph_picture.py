@@ -61,10 +61,16 @@ def graph_picture(code: type[GraphWorkflow], events: Sequence[HistoryEvent] | No
     refs = list(code.graph())
     number = {step: n for n, step in enumerate(refs)}
     standing, why_not = _standing(code, number, events)
+    between: dict[tuple[int, int], list[str]] = defaultdict(list)
+    dynamic: set[tuple[int, int]] = set()
+    for edge in code.edges():
+        for target in edge.targets:
+            ends = number[edge.source], number[target]
+            between[ends].append(edge.event)
+            dynamic |= {ends} if edge.dynamic else set()
     arrows = [
-        Arrow(source=number[edge.source], target=number[target], label=edge.event, dynamic=edge.dynamic)
-        for edge in code.edges()
-        for target in edge.targets
+        Arrow(source=ends[0], target=ends[1], label=", ".join(events_there), dynamic=ends in dynamic)
+        for ends, events_there in between.items()
     ]
     names = [whole(titles.of_step(code, key_of(step))) for step in refs]
     drawn = picture(names, arrows, standing)

@@ -12,6 +12,7 @@ from django.contrib.auth.models import Permission
 from django.test import Client, override_settings
 
 from temporalex_django.actions.start_bulk import StartBulk
+from temporalex_django.actions.terminate import Terminate
 from temporalex_django.admin import bulk
 from temporalex_django.db import chores
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
@@ -83,6 +84,8 @@ def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
     assert answer.status_code == 302
     text = admin.get(answer["Location"]).content.decode()
     assert "It can be done to 2 of 3 chosen runs now." in text
+    assert ">Terminate</button>" in text
+    assert str(Terminate.effect) in text
     assert "1: the run is closed already (Terminated)" in text
     assert (BulkJob.objects.count(), OperatorAction.objects.count()) == (0, audited)  # looking does nothing
 

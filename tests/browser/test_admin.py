@@ -1,16 +1,35 @@
 """An operator steers a blocked, a failing and a waiting run from the admin alone, click by click, under a strict CSP.
 
-Each in the light on a wide screen, in the dark on a telephone, and with the keyboard alone.
+Each in the light on a wide screen, in the dark on a telephone, and with the keyboard alone; axe looks at each kind of
+page. With ``PICTURES=1`` the pages are saved as the pictures of the documentation.
 """
 
 from __future__ import annotations
 
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth import get_user_model
+from django.utils import timezone
 
-from temporalex_django import Ok, RetryPolicy, Workflow, activity
+from temporalex_django import (
+    Approval,
+    Done,
+    Event,
+    GraphWorkflow,
+    Ok,
+    RetryPolicy,
+    Step,
+    Unique,
+    Workflow,
+    activity,
+)
+from temporalex_django.db import chores
 from temporalex_django.models import Instance, OperatorAction
 from tests.support.client_flows import Basket, Sleepy, drain
 
@@ -21,6 +40,12 @@ CSP = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 RUNS = "/admin/temporalex_django/instance/"
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "images"
+#: Those that the documentation shows.
+SHOWN = {"admin-list-wide", "admin-run-wide", "admin-blocked-narrow", "admin-bulk-confirm-wide", "admin-bulk-wide"}
+_KEYS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[?#].*")
+#: What is Django's own is for Django to mend.
+_OURS = {"include": [[".tx-page"]]}
 
 
 @activity(retry=RetryPolicy(initial_interval=100, max_attempts=20))
@@ -35,11 +60,52 @@ class AtTheCounter(Workflow):
         return Ok(await refused_at_the_counter())
 
 
+class Price(Step):
+    events = ("small", "large")
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Event:
+        return Event("large")
+
+
+class Pay(Step):
+    events = ("paid",)
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Event:
+        return Event("paid")
+
+
+class Thank(Step):
+    events = ("thanked",)
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Event:
+        return Event("thanked")
+
+
+clerk = Approval(key="clerk", due=timedelta(days=2))
+
+
+class Refund(GraphWorkflow):
+    name = "test.RefundInTheBrowser"
+    unique = Unique(key="refund")
+    initial = Price
+    transitions = {
+        (Price, "small"): Pay,
+        (Price, "large"): clerk,
+        (clerk, "approved"): Pay,
+        (clerk, "rejected"): Thank,
+        (clerk, "overdue"): Thank,
+        (Pay, "paid"): Thank,
+        (Thank, "thanked"): Done,
+    }
+
+
 class Operator:
     """Somebody at a browser."""
 
-    def __init__(self, page: Any, url: str) -> None:
+    def __init__(self, page: Any, url: str, look: str) -> None:
         self.page = page
+        self.look = look
+        self.examined: set[str] = set()
         self.url = url
         self.complaints: list[str] = []
         page.on(
@@ -90,6 +156,31 @@ class Operator:
         )
         assert wide == [], self.page.url
         assert self.complaints == [], self.page.url
+        kind = _KEYS.sub("", self.page.url)
+        if kind not in self.examined and self.page.locator(".tx-page").count():
+            self.examined.add(kind)
+            self.examine()
+
+    def examine(self) -> None:
+        """What axe finds wrong with what is ours of the page."""
+        found = Axe().run(self.page, context=_OURS)
+        assert found.violations_count == 0, f"{self.page.url}\n{found.generate_report()}"
+
+    def tabs_to(self, role: str, name: str) -> None:
+        """With the tabulator alone, to something that shows where the focus is."""
+        wanted = self.page.get_by_role(role, name=name, exact=True).first
+        for _ in range(200):
+            self.page.keyboard.press("Tab")
+            if wanted.evaluate("e => e === document.activeElement"):
+                shown = "e => e.matches(':focus-visible') && e.getBoundingClientRect().width > 0"
+                assert wanted.evaluate(shown)
+                return
+        raise AssertionError(f"no way to {role} {name!r}")
+
+    def pictured(self, name: str) -> None:
+        """Saved for the documentation."""
+        if os.environ.get("PICTURES") and f"{name}-{self.look}" in SHOWN:
+            self.page.screenshot(path=str(PICTURES / f"{name}-{self.look}.png"))
 
     @property
     def reads(self) -> str:
@@ -99,8 +190,9 @@ class Operator:
 @pytest.fixture(params=[("light", 1280), ("dark", 390)], ids=["light-wide", "dark-390"])
 def operator(request: pytest.FixtureRequest, browser: Any, live_server: Any) -> Any:
     scheme, width = request.param
+    look = "wide" if scheme == "light" else "narrow"
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    somebody = Operator(context.new_page(), live_server.url)
+    somebody = Operator(context.new_page(), live_server.url, look)
     somebody.signs_in()
     yield somebody
     context.close()
@@ -109,16 +201,29 @@ def operator(request: pytest.FixtureRequest, browser: Any, live_server: Any) -> 
 def test_a_blocked_run_is_found_read_and_terminated(operator: Operator) -> None:
     Sleepy.start(id="blocked-1")
     drain()
-    Instance.objects.update(blocked={"code": "nondeterminism", "error": "the code has parted"})
+    since = timezone.now().isoformat()
+    Instance.objects.update(
+        blocked={"code": "nondeterminism", "error": "the code has parted", "since": since, "attempt": 1}
+    )
 
     operator.opens("blocked-1", query="&standing=stuck")
     assert "the code has parted" in operator.reads
     assert "NEXT STEP" in operator.reads.upper()
-    operator.presses("link", "Terminate")
-    operator.page.get_by_role("button", name="Terminate").click()  # without a reason: the browser does not send it
+    operator.pictured("admin-blocked")
+    operator.tabs_to("link", "Terminate")
+    with operator.page.expect_navigation():
+        operator.page.keyboard.press("Enter")
+    operator.looks()
+    operator.tabs_to("button", "Terminate")
+    operator.page.keyboard.press("Enter")  # without a reason: the browser does not send it
     assert Instance.objects.get().status == "waiting"
-    operator.page.get_by_label("Reason").fill("the code is gone for good")
-    operator.presses("button", "Terminate")
+    assert operator.page.get_by_label("Reason").evaluate("e => e === document.activeElement")
+    operator.page.keyboard.type("the code is gone for good")
+    operator.pictured("admin-confirm")
+    operator.tabs_to("button", "Terminate")
+    with operator.page.expect_navigation():
+        operator.page.keyboard.press("Enter")
+    operator.looks()
 
     assert "Terminated" in operator.reads
     assert "the code is gone for good" in operator.reads
@@ -132,6 +237,13 @@ def test_a_failing_run_says_why_and_is_cancelled(operator: Operator) -> None:
     operator.opens("failing-1")
     assert "refused at the counter" in operator.reads
     assert "1 / 20" in operator.reads
+    operator.pictured("admin-run")
+    operator.presses("link", "Retry now: tests.browser.test_admin.refused_at_the_counter")
+    operator.page.get_by_label("Reason").fill("the counter is open again")
+    operator.presses("button", "Retry now")
+    drain()
+    operator.page.reload()
+    assert "2 / 20" in operator.reads
     operator.presses("link", "Cancel")
     operator.page.get_by_label("Reason").fill("the counter is closed")
     operator.presses("button", "Cancel")
@@ -161,3 +273,71 @@ def test_a_waiting_run_gets_its_messages_and_ends(operator: Operator) -> None:
     operator.page.wait_for_selector("text=Completed")
 
     assert Instance.objects.get().status == "completed"
+
+
+def test_a_timer_is_skipped_and_a_graph_is_drawn_and_decided(operator: Operator) -> None:
+    Sleepy.start(id="asleep-1")
+    drain()
+    operator.opens("asleep-1")
+    operator.presses("link", "Fire now: timer 1")
+    operator.page.get_by_label("Reason").fill("nobody waits so long")
+    operator.presses("button", "Fire now")
+    drain()
+    operator.page.reload()
+    assert "Completed" in operator.reads
+
+    Refund.start("42")
+    drain()
+    operator.opens("refund::42")
+    assert "SVG" in operator.page.locator(".tx-graph").evaluate("e => e.tagName.toUpperCase()")
+    operator.page.locator("#tx-graph").scroll_into_view_if_needed()
+    if os.environ.get("PICTURES") and operator.look == "wide":
+        operator.page.locator("section[aria-labelledby=tx-graph]").screenshot(
+            path=str(PICTURES / f"admin-graph-{operator.look}.png")
+        )
+    operator.page.locator("summary", has_text="approved").first.focus()
+    operator.page.keyboard.press("Enter")
+    operator.presses("button", "Send approved (clerk)")
+    drain()
+    operator.page.reload()
+    assert operator.page.locator(".tx-step-completed").count() == 5
+    assert operator.page.locator(".tx-step-none").count() == 0
+
+
+def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Operator) -> None:
+    for number in range(4):
+        Basket.start(id=f"many-{number}")
+    Refund.start("7")
+    drain()
+    Basket.handle("many-3").terminate()
+    operator.page.goto(f"{operator.url}{RUNS}")
+    operator.looks()
+    operator.pictured("admin-list")
+    for box in operator.page.locator("#result_list tbody tr:has-text('many-') input.action-select").all():
+        box.check()
+    operator.page.locator("select[name=action]").first.select_option(label="Terminate…")
+    operator.presses("button", "Run" if operator.page.get_by_role("button", name="Run", exact=True).count() else "Go")
+    assert "It can be done to 3 of 4 chosen runs now." in operator.reads
+    operator.page.get_by_label("Reason").fill("spring cleaning")
+    operator.pictured("admin-bulk-confirm")
+    operator.presses("button", "Terminate")
+    assert "0 of 4 runs are behind it" in operator.reads
+    operator.presses("button", "Stop")
+    assert "The job is stopped" in operator.reads
+    operator.presses("button", "Resume")
+    while chores.done("default"):
+        pass
+    operator.presses("link", "Look again")
+    operator.pictured("admin-bulk")
+    assert "4 of 4 runs are behind it" in operator.reads
+    assert "closed already" in operator.reads
+
+
+def test_a_run_is_started_with_a_form(operator: Operator) -> None:
+    operator.page.goto(f"{operator.url}{RUNS}start/?workflow=test.Typed")
+    operator.looks()
+    operator.page.get_by_label("Owner").fill("ann")
+    operator.pictured("admin-start")
+    operator.presses("button", "Start")
+    assert "Started" in operator.reads
+    assert Instance.objects.get().workflow == "test.Typed"

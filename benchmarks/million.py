@@ -55,12 +55,15 @@ def build(runs: int) -> dict[str, Any]:
     name = f"'t' || lpad((n % {TENANTS})::text, 2, '0') || '-order-' || n"
     with connection.cursor() as cursor:
         for statement in (
+            f"""insert into auth_user (id, password, is_superuser, username, first_name, last_name, email, is_staff, is_active,
+                  date_joined) select n, '', false, 'customer-' || n, '', '', '', false, true, now()
+                from generate_series(1000, {SUBJECTS} - 1) n""",
             f"""insert into temporalex_chain (id, run_id, queue, due_at, closed, paused, length, activations, open_key)
                 select {chain}, {run}, case when n % 100 = 7 then 'mail' else 'default' end,
                   case when {_CLOSED} then null when {_LATE} then at when {_TIMER} then now() + interval '3 days' end,
                   {_CLOSED}, {_PAUSED}, 6, 3, case when {_CLOSED} then null else 'k' || n end from ({numbers}) r""",
             f"""insert into temporalex_instance (id, chain_id, workflow_id, workflow, version, queue, status, blocked, paused,
-                  waiting_for, waits, accepts, args, seed, published, closing, subject_type_id, subject_id, tags,
+                  waiting_for, waits, accepts, args, seed, published, stored, closing, subject_type_id, subject_id, tags,
                   created_at, started_at, closed_at)
                 select {run}, {chain}, {name}, {workflow}, 1 + n % 2,
                   case when n % 100 = 7 then 'mail' else 'default' end, {_STATUS},
@@ -72,7 +75,8 @@ def build(runs: int) -> dict[str, Any]:
                   case when {_CLOSED} then null when {_CHILD} then '[{{"kind": "child", "name": "One", "seq": 3}}]'::jsonb
                     when {_TIMER} then '[{{"kind": "timer", "seq": 3}}]' when {_ACTIVITY} then '[]' else '[{{"kind": "phase"}}]' end,
                   case when {_CLOSED} then null else '{{"signals": ["stop"], "updates": ["count"]}}'::jsonb end,
-                  %(args)s, n, %(published)s,
+                  %(args)s, n, %(published)s, jsonb_build_object('phase', case when {_CLOSED} then 'paid' else 'approval' end,
+                    'total', (n % 1500) || '.00'),
                   case when n % 1000 < 880 then %(done)s when n % 1000 < 930 then %(failed)s end::bytea,
                   case when n % 2 = 0 then %(kind)s::int end, case when n % 2 = 0 then (n % {SUBJECTS})::text end,
                   case when n % 3 = 0 then '["shop", "web"]'::jsonb end,

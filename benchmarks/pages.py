@@ -50,6 +50,7 @@ def run(runs: int) -> dict[str, Any]:
         for name, address in _addresses(built["long_one"], who):
             page = found[who][name] = _measured(client, address)
             sys.stderr.write(f"{who} {name}: {page.get('ms', '–')} ms, {page.get('statements', '–')} statements\n")
+    found["questions"] = {name: _planned(asked) for name, asked in _questions()}
     found["missed"] = [
         f"{who} {name}"
         for who in ("all", "tenant")
@@ -145,6 +146,33 @@ def _measured(client: Any, address: str) -> dict[str, Any]:
         worst = max(own, key=lambda query: float(query["time"]))
         page["plan"] = [worst["sql"], *_plan(worst["sql"])]
     return page
+
+
+def _questions() -> Iterator[tuple[str, Any]]:
+    """What ``docs/howto/search.md`` asks, of people as the objects."""
+    from django.contrib.auth import get_user_model
+    from django.db.models import F
+
+    from temporalex_django.actions.narrowing import narrowed
+    from temporalex_django.models import Instance
+    from temporalex_django.models.states import WorkflowStateQuerySet
+
+    people: WorkflowStateQuerySet[Any] = WorkflowStateQuerySet(get_user_model())
+    joined = people.with_workflow_state("phase", "total")
+    one = people.get(username="customer-4242")
+    runs = Instance.objects.filter(workflow="Parked", chain__run_id=F("id")).order_by("-id")
+    yield (
+        "a page of those over 1,000 that wait for approval",
+        joined.filter(workflow_phase="approval", workflow_total__gt=1000)[:50],
+    )
+    yield "a page with what their runs have published", joined.order_by("username")[:50]
+    yield "runs of one object", narrowed(runs, {"subject": one})
+    yield "all whose total differs", people.with_workflow_state("total").exclude(workflow_total=7)
+
+
+def _planned(asked: Any) -> dict[str, Any]:
+    lines = asked.explain(analyze=True, buffers=True).splitlines()
+    return {"ms": float(lines[-1].split()[-2]), "plan": lines}
 
 
 def _plan(sql: str) -> list[str]:

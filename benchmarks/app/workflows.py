@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from decimal import Decimal
+from typing import Any, ClassVar
 
 from temporalex_django import (
     Done,
@@ -39,6 +40,8 @@ def _count(args: int, state: int) -> Reply:
 
 class Parked(Workflow):
     """Waits in a phase for updates."""
+
+    stored: ClassVar = {"phase": str, "total": Decimal}
 
     async def run(self, args: Any) -> Any:
         signals = {"stop": lambda _, state: Stop(state), "seen": lambda _, state: NoReply(state)}

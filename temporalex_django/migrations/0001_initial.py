@@ -636,7 +636,7 @@ class Migration(migrations.Migration):
             model_name="instance",
             index=models.Index(
                 condition=models.Q(("subject_id__isnull", False)),
-                fields=["subject_type", "subject_id"],
+                fields=["subject_type", "subject_id", "id"],
                 name="temporalex_instance_subject",
             ),
         ),

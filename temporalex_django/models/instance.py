@@ -140,7 +140,7 @@ class Instance(models.Model):
             ),
             models.Index(fields=["workflow", "id"], name="temporalex_instance_workflow"),
             models.Index(
-                fields=["subject_type", "subject_id"],
+                fields=["subject_type", "subject_id", "id"],
                 name="temporalex_instance_subject",
                 condition=Q(subject_id__isnull=False),
             ),

@@ -13,6 +13,8 @@ WIDTH, HEIGHT = 176, 46
 _BETWEEN, _BELOW = 28, 74
 _BEND = 20  # the room that an arrow takes where it passes a layer
 _MARGIN = 12
+#: Where on the first bow of an arrow its label stands: behind the middle, where arrows of a step have parted.
+_LABEL_X, _LABEL_Y = 0.72, 0.62
 _SWEEPS = 4
 _LONGEST = 24
 
@@ -179,8 +181,8 @@ def _line(arrow: Arrow, way: Sequence[int], places: Sequence[_Place], states: Ma
     return Line(
         path=" ".join(parts),
         label=arrow.label,
-        x=(middles[0] + middles[1]) / 2,
-        y=_top(places[way[0]].layer) + HEIGHT + _BELOW / 2,
+        x=middles[0] + (middles[1] - middles[0]) * _LABEL_X,
+        y=_top(places[way[0]].layer) + HEIGHT + _BELOW * _LABEL_Y,
         dynamic=arrow.dynamic,
         taken=states.get(arrow.source) == "completed" and bool(states.get(arrow.target)),
     )

@@ -500,6 +500,7 @@ COMMANDS = {
     "versions": Row(LOOK, lambda run, ref: run(), of_run=False),
     "list": Row(LOOK, lambda run, ref: run(), of_run=False),
     "describe": Row(LOOK, lambda run, ref: run(ref)),
+    "doctor": Row(LOOK, lambda run, ref: run(ref)),
     "bulk": Row(
         ("bulk_actions", "terminate_instance"),
         lambda run, ref: run("terminate", "--workflow", "test.Basket"),

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.management import (
     bulk,
     describe,
+    doctor,
     exits,
     export,
     graph,
@@ -59,6 +60,7 @@ class Command(BaseCommand):
         "resume": resume,
         **steering.COMMANDS,
         "bulk": bulk,
+        "doctor": doctor,
         "export": export,
         "graph": graph,
         "migrate": migrate,
@@ -74,6 +76,12 @@ class Command(BaseCommand):
             subparser = parsers.add_parser(name, help=text.split("\n", 1)[0], description=text)
             module.add_arguments(subparser)
             _add_general(subparser)
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """``doctor`` says itself what the checks find."""
+        if options.get("subcommand") == "doctor":
+            options["skip_checks"] = True
+        return super().execute(*args, **options)
 
     def handle(self, *args: Any, **options: Any) -> None:
         del args

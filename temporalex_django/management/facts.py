@@ -1,0 +1,135 @@
+"""What ``doctor`` looks at: settings, checks, tables, workers, and counts of runs that stand still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from django.core import checks as django_checks
+from django.db import Error as DatabaseError
+from django.db import connections
+from django.db.models import Count, F, Max, Min, Q, QuerySet
+from django.db.models.fields.json import KT
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from temporalex_django import checks, conf
+from temporalex_django.actions.describe import LiveWorkers
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
+from temporalex_django.present.diagnosis import (
+    PATIENCE,
+    ActivitiesNow,
+    CheckFailed,
+    ProjectNow,
+    RunsDue,
+    RunsStopped,
+    WorkerNow,
+)
+
+#: Kinds of findings that are read at most, the largest first; open runs that are counted at most.
+_MOST, _COUNTED = 20, 10_000
+_SETTINGS = ("temporalex_django.E001", "temporalex_django.E002")
+Runs = QuerySet[Instance] | None
+
+
+def project_now(runs: Runs = None) -> ProjectNow:
+    """The project as it stands; of runs those among ``runs``. About ten reads, none over closed runs. No lock."""
+    alias = conf.read()[0].DATABASE
+    failed = [*_checks()]
+    about: dict[str, Any] = {
+        "database": alias,
+        "wrong_settings": [one.text for one in failed if one.id in _SETTINGS],
+        "checks": [one for one in failed if one.id not in _SETTINGS],
+        "classes": sum(1 for _ in workflows.concrete()),
+    }
+    if about["wrong_settings"]:
+        return ProjectNow(**about, unapplied=())
+    try:
+        connections[alias].ensure_connection()
+    except DatabaseError as exc:
+        return ProjectNow(**about, unreachable=(str(exc).splitlines() or [type(exc).__name__])[0].rstrip("."))
+    if missing := checks.unapplied(alias):
+        return ProjectNow(**about, unapplied=missing)
+    before, database = timezone.now(), DjangoStorage(alias).now()
+    workers = [*Worker.objects.using(alias)]
+    alive = [one for one in workers if one.expires_at > database and one.buried_at is None]
+    live = LiveWorkers.of((one.queues, one.workflows, one.activity_names) for one in alive)
+    late = database - PATIENCE
+    return ProjectNow(
+        **about,
+        open=Chain.objects.using(alias).filter(open_key__isnull=False)[:_COUNTED].count(),
+        workers=[
+            WorkerNow(name=str(one), queues=one.queues, alive=one in alive, seen=one.beat_at, skew=one.clock_skew)
+            for one in workers
+        ],
+        due=[*_due(alias, runs, live, late)],
+        stopped=[*_stopped(alias, runs)],
+        activities=[*_activities(alias, runs, live, late)],
+        skew=(before - database).total_seconds(),
+    )
+
+
+def _checks() -> Iterator[CheckFailed]:
+    for one in django_checks.run_checks(tags=[checks.TAG]):
+        error = one.level >= django_checks.ERROR
+        yield CheckFailed(id=str(one.id), error=error, text=str(one.msg), hint=str(one.hint or ""))
+
+
+def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:
+    """Present runs of open chains, among those."""
+    there = Instance.objects.using(alias) if runs is None else runs
+    return there.filter(chain__run_id=F("id"), chain__open_key__isnull=False)
+
+
+def _due(alias: str, runs: Runs, live: LiveWorkers, late: datetime) -> Iterator[RunsDue]:
+    """Due for a while, or with a message that nobody has read for a while; blocked and paused ones wait by right."""
+    unread = Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late).values("chain")
+    there = open_runs(alias, runs).filter(blocked__isnull=True, paused__isnull=True)
+    rows = there.filter(Q(chain__due_at__lt=late) | Q(chain__in=unread)).order_by()
+    groups = rows.values("workflow", "version", "queue").annotate(count=Count("pk"), oldest=Min("chain__due_at"))
+    for row in groups.order_by("-count", "workflow")[:_MOST]:
+        named: dict[str, Any] = {"workflow": row["workflow"], "version": row["version"], "queue": row["queue"]}
+        missing = live.missing(**named)
+        yield RunsDue(**named, count=row["count"], oldest=row["oldest"] or late, missing=missing)
+
+
+def _stopped(alias: str, runs: Runs) -> Iterator[RunsStopped]:
+    there = open_runs(alias, runs).order_by()
+    rows: Any = there.filter(blocked__isnull=False).annotate(code=KT("blocked__code")).values("workflow", "code")
+    for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MOST]:
+        yield RunsStopped(**{**row, "code": row["code"] or "blocked"})
+    rows = there.filter(paused__isnull=False, blocked__isnull=True).values("workflow")
+    for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MOST]:
+        yield RunsStopped(**row, code="paused")
+
+
+def _activities(alias: str, runs: Runs, live: LiveWorkers, late: datetime) -> Iterator[ActivitiesNow]:
+    tasks = ActivityTask.objects.using(alias)
+    if runs is not None:
+        tasks = tasks.filter(run__in=runs)
+    groups: Any = tasks.values("activity", "queue").annotate(count=Count("pk"))
+    groups = groups.order_by("-count", "activity")
+    for row in groups.filter(owner=None, atomic=False, due_at__lt=late).annotate(since=Min("due_at"))[:_MOST]:
+        if not live.has(row["activity"], queue=row["queue"]):
+            yield ActivitiesNow(**row)
+    failing = groups.filter(failed_at__isnull=False)
+    for row in failing.annotate(since=Min(Coalesce("failing_since", "failed_at")))[:_MOST]:
+        yield ActivitiesNow(**row, failing=True)
+
+
+def stuck(alias: str, runs: Runs, *, most: int) -> list[Instance]:
+    """Runs that somebody may have to look at: blocked, or with an activity that fails, or that nobody takes up."""
+    late = DjangoStorage(alias).now() - PATIENCE
+    there = open_runs(alias, runs)
+    tasks = ActivityTask.objects.using(alias).filter(Q(failed_at__isnull=False) | Q(owner=None, due_at__lt=late))
+    found: dict[Any, Instance] = {}
+    for some in (
+        there.filter(blocked__isnull=False),
+        there.filter(pk__in=tasks.order_by("id").values("run")[: most * 2]),
+        there.filter(started_at=None, chain__due_at__lt=late),
+    ):
+        found |= {run.pk: run for run in some.select_related("chain").order_by("-id")[:most]}
+    return [*found.values()][:most]

@@ -17,7 +17,7 @@ from django.contrib.auth import get_user_model
 from tests.integration.test_rest_openapi import GOLDEN
 from tests.support.client_flows import Basket, drain
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 PACKAGE = "generated_runs_client"
 

@@ -14,7 +14,7 @@ from temporalex_django.authoring import workflow
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from tests.support.client_flows import Basket, Failing, Sleepy, drain
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 URL = "/api/instances/"
 PERMISSIONS = ("view", "start", "signal", "update", "query", "cancel", "terminate")

@@ -18,7 +18,7 @@ from tests.integration.test_rest_instances import assert_problem, but_the_senten
 from tests.support.client_flows import Basket, Sleepy, drain
 from tests.support.tenants import POLICY
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
 class NotTheOdd(permissions.BasePermission):

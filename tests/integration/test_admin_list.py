@@ -16,7 +16,7 @@ from temporalex_django.engine.ids import uuid7
 from temporalex_django.models import Chain, Instance
 from tests.support.client_flows import Basket, Sleepy, drain
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 RUNS = "/admin/temporalex_django/instance/"
 

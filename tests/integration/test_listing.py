@@ -122,7 +122,7 @@ def test_each_filter_leaves_the_runs_that_it_means():
     [
         ({"colour": "red", "blockd": True}, TypeError, "no such filter: blockd, colour .known: blocked, .*did you mean blocked"),
         ({"value": "7"}, TypeError, "no such filter: value"),  # the class has no `unique`
-        ({"status": "runing"}, ValueError, "status is one of cancelled, .*not 'runing'"),
+        ({"status": "asleep"}, ValueError, "status is one of cancelled, .*not 'asleep'"),
         ({"status": []}, ValueError, "status is one of"),
         ({"status": 7}, ValueError, "status is one of"),
         ({"blocked": "yes"}, ValueError, "blocked is True or False, not 'yes'"),

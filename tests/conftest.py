@@ -39,6 +39,7 @@ def pytest_report_header() -> str:
     return f"django: {django.get_version()}, database: {os.environ.get('TEST_DB', 'sqlite')}"
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip = pytest.mark.skip(reason="needs PostgreSQL (TEST_DB=postgres)")
     for item in items:

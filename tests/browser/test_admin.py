@@ -108,11 +108,11 @@ class Operator:
         self.examined: set[str] = set()
         self.url = url
         self.complaints: list[str] = []
-        page.on(
+        page.on(  # what has no address is axe's, which measures with styles of its own
             "console",
             lambda said: (
                 self.complaints.append(said.text)
-                if said.type == "error" and "409 (Conflict)" not in said.text
+                if said.type == "error" and "409 (Conflict)" not in said.text and said.location["url"]
                 else None
             ),
         )

@@ -113,6 +113,7 @@ def test_a_purchase_from_the_shelf_to_the_admin(page: Any, demo: Demo, complaint
     assert "ShoppingCart" in page.inner_text("#result_list")
     assert "completed" in page.inner_text("#result_list").lower()
     page.click("#result_list tbody tr th a")
+    page.click("#history summary")
     text = page.inner_text("#content")
     for kind in ("WorkflowStarted", "UpdateAccepted", "SignalReceived", "ActivityScheduled", "WorkflowCompleted"):
         assert kind in text

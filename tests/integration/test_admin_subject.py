@@ -40,7 +40,7 @@ def group() -> Group:
 @pytest.fixture
 def run(group: Group) -> Any:
     handle = Basket.start(id="b-1", subject=group)
-    Basket.start(id="b-2", subject=Group.objects.create(name="another"))
+    Basket.start(id="of another", subject=Group.objects.create(name="another"))
     drain()
     return handle
 
@@ -64,7 +64,7 @@ def test_the_runs_of_an_object_stand_on_its_page_with_what_can_be_done(group, ru
     page = text(client, f"/own/auth/group/{group.pk}/change/")
 
     assert "b-1" in page
-    assert "b-2" not in page
+    assert "of another" not in page
     own = f"/own/temporalex_django/instance/{run.run_id}"
     assert f'href="{own}/change/"' in page
     assert f'href="{own}/do/terminate/"' in page

@@ -115,14 +115,19 @@ class Query(ActionOnRun[Any]):
         return True
 
     def _before(self) -> Any:
-        """The state of the run before this one, while this one has published none; None for the first of a chain."""
+        """The state of the run that went on as this one, while this one has published none; None: there is none.
+
+        That of a run which was taken back is of what no longer happened.
+        """
         rows = self.storage.sql.select(
-            "select o.id, o.published from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
+            "select o.id, o.published, o.status from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
             [self.target.chain_id],
-            ("uuid", "bytea"),
+            ("uuid", "bytea", "text"),
         )
-        runs: list[tuple[UUID, bytes | None]] = [(row[0], row[1]) for row in rows]
-        return codec().decode(runs[1][1]) if len(runs) > 1 and runs[1][1] is not None else None
+        runs: list[tuple[UUID, bytes | None, str]] = [(row[0], row[1], row[2]) for row in rows]
+        if len(runs) < 2 or runs[1][1] is None or runs[1][2] != "continued_as_new":
+            return None
+        return codec().decode(runs[1][1])
 
     def _built_in(self) -> Any:
         from temporalex_django.actions.describe import describe  # noqa: PLC0415 - it reads more than a query

@@ -25,7 +25,8 @@ class Reset(TakingUp[str]):
     That point is behind the activation ``to`` (0: at the start), or behind the last one that the code which is here
     goes through as it is recorded, and that did not close the run. From there the new run goes on with a new seed:
     activities that were open are scheduled anew under the idempotency key that they had, timers keep their time,
-    children stay with the old run. A closed run is reset as well, if its id is free. Gives the id of the new run.
+    children stay with the old run. What somebody did by hand stays: other inputs, and ends that nobody has read. A
+    closed run is reset as well, if its id is free. Gives the id of the new run.
 
     In the caller's transaction, under the lock of the chain: see ``Steering.held``. Raises ``ActionNotPossible``,
     ``PayloadError``, ``UpdateTimeout``. Always audited.

@@ -107,6 +107,7 @@ class TakingUp(Steering[T]):
             to=self.given.get("to"),
             again=again,
             later=self._later(of) if again and of != run.run_id else (),
+            tasks=storage.tasks_of(of),
             edited=self.given.get("edited"),
             editable=not issubclass(code, GraphWorkflow),
             seed=token() >> 2,

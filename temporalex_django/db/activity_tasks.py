@@ -362,13 +362,18 @@ class TaskStatements(ABC):
 
     def task_of(self, run_id: UUID, seq: int) -> TaskState | None:
         """The activity of that command, whoever has it. A plain read."""
-        rows = self.sql.select(_TASK.select("where run_id = %s and seq = %s"), [run_id, seq], _TASK.types)
-        if not rows:
-            return None
-        task = _task(rows[0])
-        _decode(task)
-        task.attempt += task.atomic and task.owner is None
-        return task
+        found = self._read_tasks("where run_id = %s and seq = %s", [run_id, seq])
+        return found[0] if found else None
+
+    def tasks_of(self, run_id: UUID) -> list[TaskState]:
+        return self._read_tasks("where run_id = %s order by seq", [run_id])
+
+    def _read_tasks(self, which: str, parameters: list[Any]) -> list[TaskState]:
+        tasks = [_task(row) for row in self.sql.select(_TASK.select(which), parameters, _TASK.types)]
+        for task in tasks:
+            _decode(task)
+            task.attempt += task.atomic and task.owner is None
+        return tasks
 
     def edit_task(self, task: TaskState) -> None:
         """Store arguments and options of one that nobody has."""

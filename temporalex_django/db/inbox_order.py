@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 from temporalex_django.conf import codec
 from temporalex_django.core.history.prefix import FROM_OUTSIDE, Behind
 from temporalex_django.core.process import REQUEST
+from temporalex_django.engine.storage import Outcome
 from temporalex_django.models import Chain, Message
 
 
@@ -34,6 +35,16 @@ class InboxOrder(ABC):
             row.pk, row.fresh, row.queue = None, True, queue
             row.after = row.after if row.after is not None and row.after <= received else None
         Message.objects.using(self.alias).bulk_create([*new, *there], batch_size=500)
+
+    def keep_accepted(self, chain: UUID, updates: Sequence[tuple[Behind, Outcome]]) -> None:
+        queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
+        rows = []
+        for update, outcome in updates:
+            row = self._row(chain, queue, update)
+            row.fresh, row.settled, row.outcome_status = False, True, outcome.status
+            row.outcome = codec().encode(outcome.value)
+            rows.append(row)
+        Message.objects.using(self.alias).bulk_create(rows, batch_size=500)
 
     def _row(self, chain: UUID, queue: str, message: Behind) -> Message:
         sender = message.sender

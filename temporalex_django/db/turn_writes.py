@@ -60,17 +60,21 @@ _CHANGED = (
     ),
     "paused",
 )
-_NEXT = RUNS.pick("id", "args", "seed", "carried_messages", "snapshot", "created_at", previous="uuid")
+_NEXT = RUNS.pick("id", "args", "seed", "carried_messages", "snapshot", "created_at", previous="uuid", alike="bool")
 #: What the next run of a chain has from the one before.
 _INHERITED = (
     *("chain_id", "workflow_id", "workflow", "version", "queue", "parent", "parent_chain_id", "parent_run_id"),
     *("parent_seq", "parent_close", "expires_at", "run_timeout", "subject_type_id", "subject_id", "tags", "metadata"),
     "search_attributes",
-    "stored",
-    "paused",
 )
+#: The same where that is not taken back: a reset ends a pause, and publishes anew.
+_GOES_ON = ("stored", "paused")
 _NEXT_INSERT = RUNS.insert(
-    {**{name: f"v.{name}" for name in _NEXT.picked}, **{name: f"o.{name}" for name in _INHERITED}},
+    {
+        **{name: f"v.{name}" for name in _NEXT.picked},
+        **{name: f"o.{name}" for name in _INHERITED},
+        **{name: f"case when v.alike then null else o.{name} end" for name in _GOES_ON},
+    },
     f"from v join {RUNS.name} o on o.id = v.previous where o.id {{key}}",
 )
 
@@ -206,7 +210,16 @@ class TurnStatements(ABC):
         if successors:
             now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
             new = (
-                (n.run_id, n.args, n.seed, n.carried_messages, n.snapshot, now, n.like or run.run_id)
+                (
+                    n.run_id,
+                    n.args,
+                    n.seed,
+                    n.carried_messages,
+                    n.snapshot,
+                    now,
+                    n.like or run.run_id,
+                    n.like is not None,
+                )
                 for run, n in successors
             )
             self.sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.rows(new), key="previous")

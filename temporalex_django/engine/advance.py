@@ -20,6 +20,7 @@ from temporalex_django.engine.blocked import mark_of, next_try
 from temporalex_django.engine.cache import Cached
 from temporalex_django.engine.endings import ending, started_attributes, terminated, timed_out
 from temporalex_django.engine.other_runs import NewChild, NewMessage
+from temporalex_django.engine.outcomes import update_failed
 from temporalex_django.engine.shapes import RowAtPresent, RowChanges
 from temporalex_django.engine.storage import (
     Inbox,
@@ -443,7 +444,6 @@ def _outcomes(completion: Completion) -> dict[str, Outcome]:
             case "CompleteUpdate":
                 found[attributes["id"]] = Outcome(status="completed", value=attributes["result"])
             case "FailUpdate":
-                failure = {key: attributes[key] for key in ("type", "message")}
-                found[attributes["id"]] = Outcome(status="failed", value={"code": "update_failed", **failure})
+                found[attributes["id"]] = update_failed(attributes)
     found.update((request, Outcome(status="completed")) for request in completion.granted)
     return found

@@ -1,25 +1,29 @@
 """A run that takes up another one behind one of its activations: a reset in the same chain, or a fork in a new one.
 
 It has the history up to there, and then a mark, which seeds it anew and says from whom it has all that. What was open
-there is open again: activities are scheduled anew with the idempotency key that they had, timers keep their time.
-Children stay with the run that started them: what one gave is given again, and one that has not ended counts as failed.
-All of it inside the open transaction, on chains that it has locked.
+there is open again: activities are scheduled anew with the idempotency key that they had, timers keep their time. What
+has come already of them, and nobody has read, comes again: somebody may have given it by hand. Children stay with the
+run that started them: what one gave is given again, and one that has not ended counts as failed. All of it inside the
+open transaction, on chains that it has locked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.events import DELIVERED, HistoryEvent
-from temporalex_django.core.history.prefix import COPIED, Prefix, mark
+from temporalex_django.core.history.prefix import COPIED, Behind, Prefix, mark
+from temporalex_django.engine.by_hand import pending_timers, skip_id
 from temporalex_django.engine.endings import closed_for_reset
 from temporalex_django.engine.other_runs import NewMessage
+from temporalex_django.engine.outcomes import update_failed
 from temporalex_django.engine.points import Plan
 from temporalex_django.engine.storage import (
+    InboxMessage,
     NewEvent,
     NewRun,
     NewTask,
@@ -43,14 +47,14 @@ def reset(storage: RunStorage, run: RunState, plan: Plan, *, run_id: UUID) -> li
     facts, now = plan.facts, storage.now()
     present = storage.facts([run.run_id])[run.run_id]
     unread = storage.inbox([run.chain_id])[run.chain_id]
-    answers = {m.body["seq"]: (m.name, m.body) for m in unread if m.kind in _ANSWERS and m.run_id == facts.run_id}
+    known = _known(unread, plan)
     first = closed_for_reset(run, new=_next(plan, run_id), now=now, facts=present)
     first.outcomes.update(_not_done(storage, run, plan))
     storage.write([first])
     new = _begun(run, run_id, first.run.activated_at or now, facts)
     written = [first]
     if plan.prefix.activation:
-        written.append(_take_up(storage, new, plan, "reset", known=answers, id=facts.workflow_id, parent=facts.parent))
+        written.append(_take_up(storage, new, plan, "reset", known=known, id=facts.workflow_id, parent=facts.parent))
     storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
     return written
 
@@ -60,14 +64,38 @@ def fork(storage: RunStorage, run: RunState, plan: Plan, *, of: UUID, id: str) -
 
     That one (``plan.facts``, of the chain ``of``) stays as it is. Gives what was written.
     """
-    unread = storage.inbox([of])[of]
-    known = {m.body["seq"]: (m.name, m.body) for m in unread if m.kind in _ANSWERS and m.run_id == plan.facts.run_id}
+    known = _known(storage.inbox([of])[of], plan)
     written = [_take_up(storage, run, plan, "fork", known=known, id=id, parent=None)] if plan.prefix.activation else []
+    storage.keep_accepted(run.chain_id, _accepted(plan.prefix))
     storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
     return written
 
 
-_ANSWERS = ("child", "external")
+def _accepted(point: Prefix) -> list[tuple[Behind, Outcome]]:
+    """The updates in the history up to the point, with what became of them: another chain has no rows of them."""
+    outcomes: dict[str, Outcome] = {}
+    for event in point.events:
+        match event.kind:
+            case "UpdateCompleted":
+                outcomes[event.attributes["id"]] = Outcome(status="completed", value=event.attributes["result"])
+            case "UpdateFailed":
+                outcomes[event.attributes["id"]] = update_failed(event.attributes)
+    return [(update, outcomes.get(known, Outcome(status="accepted"))) for known, update in point.updates.items()]
+
+
+_RESULTS = ("activity", "timer", "child", "external")
+
+
+def _known(unread: Iterable[InboxMessage], plan: Plan) -> dict[int, InboxMessage]:
+    """By number what the run that is taken up would read next of what is open at the point.
+
+    Of an activity whose input is edited now nothing is known.
+    """
+    point = plan.prefix
+    timers = pending_timers((event.kind, event.attributes) for event in point.events)
+    open_ones = {*point.activities, *timers, *point.children, *point.sent} - set(plan.edited)
+    results = (m for m in unread if m.kind in _RESULTS and m.run_id == plan.facts.run_id)
+    return {m.body["seq"]: m for m in results if m.body["seq"] in open_ones}
 
 
 def _next(plan: Plan, run_id: UUID) -> NewRun:
@@ -102,7 +130,7 @@ def _not_done(storage: RunStorage, run: RunState, plan: Plan) -> dict[str, Outco
     events = storage.histories({run.run_id: 0})[run.run_id]
     open_ones = {event.attributes["id"] for event in events if event.kind == "UpdateAccepted"}
     open_ones -= {event.attributes["id"] for event in events if event.kind in ("UpdateCompleted", "UpdateFailed")}
-    seen = plan.prefix.updates | {message.id for message in plan.prefix.behind if plan.again}
+    seen = plan.prefix.updates.keys() | {message.id for message in plan.prefix.behind if plan.again}
     error = WorkflowClosed(
         f"{plan.facts.workflow} {plan.facts.workflow_id} was reset to before the update: it is dropped"
     )
@@ -115,7 +143,7 @@ def _take_up(
     plan: Plan,
     how: str,
     *,
-    known: Mapping[int, tuple[str, dict[str, Any]]],
+    known: Mapping[int, InboxMessage],
     id: str,
     parent: str | None,
 ) -> RunWrite:
@@ -124,8 +152,10 @@ def _take_up(
     copied = mark(
         how=how, of=str(plan.facts.run_id), activation=point.activation, run_id=str(run.run_id), id=id, parent=parent
     )
-    if plan.edited:
-        copied["edited"] = {str(number): dict(call) for number, call in plan.edited.items()}
+    anew = {number: activity for number, activity in point.activities.items() if number not in known}
+    inputs = {number: plan.edited.get(number) or activity.last_input for number, activity in anew.items()}
+    if edited := {str(number): dict(call) for number, call in inputs.items() if call is not None}:
+        copied["edited"] = edited
     run.length = len(point.events) + 1
     run.activations = point.activation + 1
     run.activated_at = run.due_at = now
@@ -135,7 +165,7 @@ def _take_up(
     events.append(
         NewEvent(number=run.length, activation=run.activations, kind="ActivationStarted", at=now, attributes=stamp)
     )
-    tasks = [_task(run, plan, number, id, now) for number in point.activities]
+    tasks = [_task(run, plan, number, id, now) for number in anew]
     if plan.atomic and any(task.atomic for task in tasks):
         run.atomic_due = now
     write = RunWrite(run=run, events=events, tasks=tasks, messages=_answers(run, point, known))
@@ -158,7 +188,7 @@ def _task(run: RunState, plan: Plan, number: int, id: str, now: datetime) -> New
     if edited is not None:
         options["edited"] = True
     else:
-        options |= {"key": activity.key, **({"edited": True} if activity.edited else {})}
+        options |= {"key": activity.key, **({"edited": activity.edited} if activity.edited else {})}
     return NewTask(
         run_id=run.run_id,
         chain_id=run.chain_id,
@@ -177,14 +207,24 @@ def _task(run: RunState, plan: Plan, number: int, id: str, now: datetime) -> New
     )
 
 
-def _answers(run: RunState, point: Prefix, known: Mapping[int, tuple[str, dict[str, Any]]]) -> list[NewMessage]:
-    """What the waits for children and the messages to other runs get, none of which happens again."""
-    found = {**known, **point.answers}
-    answers = [("child", *(found.get(number) or _left(number, child))) for number, child in point.children.items()]
-    answers += [("external", *(found.get(number) or (DELIVERED, {"seq": number}))) for number in sorted(point.sent)]
+def _answers(run: RunState, point: Prefix, known: Mapping[int, InboxMessage]) -> list[NewMessage]:
+    """What has come already, and what waits for children and messages to other runs get: none of it happens again."""
+    found = [(m.kind, m.name, m.body) for m in known.values()]
+    for number, child in point.children.items():
+        if number not in known:
+            found.append(("child", *(point.answers.get(number) or _left(number, child))))
+    sent = sorted(point.sent - set(known))
+    found += [("external", *(point.answers.get(number) or (DELIVERED, {"seq": number}))) for number in sent]
     return [
-        NewMessage(kind=kind, name=name, body=body, chain_id=run.chain_id, run_id=run.run_id)
-        for kind, name, body in answers
+        NewMessage(
+            kind=kind,
+            name=name,
+            body=body,
+            chain_id=run.chain_id,
+            run_id=run.run_id,
+            request_id=skip_id(run.run_id, body["seq"]) if kind == "timer" else None,
+        )
+        for kind, name, body in found
     ]
 
 

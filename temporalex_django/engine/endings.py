@@ -99,7 +99,7 @@ def closed_for_reset(run: RunState, *, new: NewRun, now: datetime, facts: RunFac
         drop_tasks=True,
         close_children=True,
         next_run=new,
-        instance=_as_closed(kind, attributes, stamp),
+        instance={**_as_closed(kind, attributes, stamp), "paused": None},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from temporalex_django import errors
@@ -18,6 +19,12 @@ _REFUSALS = (
     errors.ActionNotPermitted,
     errors.PayloadError,
 )
+
+
+def update_failed(failure: Mapping[str, Any]) -> Outcome:
+    """Of an update whose handler raised, from the attributes of ``UpdateFailed``."""
+    facts = {key: failure[key] for key in ("type", "message")}
+    return Outcome(status="failed", value={"code": "update_failed", **facts})
 
 
 def result_of(

@@ -12,17 +12,20 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.authoring import activity
 from temporalex_django.authoring.unique import SEPARATOR, Unique, check_id
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core import payloads
+from temporalex_django.core.copying import copied
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.prefix import Prefix, activations_of, closed_itself, prefix
 from temporalex_django.core.history.replay import fits
 from temporalex_django.core.names import shown
 from temporalex_django.core.telling import told
-from temporalex_django.engine.storage import RunFacts
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.storage import RunFacts, TaskState
 from temporalex_django.engine.watchdog import watchdog
-from temporalex_django.errors import ActionNotPossible, InvalidId, PayloadError
+from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError
 
 #: Runs of a chain behind the one that is taken up whose messages are delivered again.
 _MOST_LATER = 100
@@ -145,6 +148,7 @@ def planned(
     limit: float | None,
     atomic: bool,
     later: Iterable[Sequence[HistoryEvent]] = (),
+    tasks: Iterable[TaskState] = (),
     rehearsal: Rehearsal | None = None,
     most: float | None = None,
 ) -> Plan:
@@ -153,7 +157,7 @@ def planned(
     None: the last one that its code goes through as it is recorded and that did not close it; only of a run that is
     ``in_trouble``. ``edited`` as people give it: see ``_edits``, of a class whose activities are ``editable``.
     ``limit``, ``most``: as of ``rehearsed``, whose findings are used if they are of this point. ``later``: histories of
-    the runs as which it has gone on.
+    the runs as which it has gone on. ``tasks``: its activities as they stand.
 
     Raises ``ActionNotPossible`` with the reason, and ``PayloadError``.
     """
@@ -171,6 +175,7 @@ def planned(
     point = prefix(events, good if to is None else to)
     for history in later if again else ():
         point.behind += prefix(history, 0).behind
+    _as_they_stand(point, tasks)
     return Plan(
         facts=facts,
         prefix=point,
@@ -217,6 +222,16 @@ def _goes_through(
         point = prefix(point.events, good)
 
 
+def _as_they_stand(point: Prefix, tasks: Iterable[TaskState]) -> None:
+    """What is open there has the input, and the key, that somebody has given it since."""
+    for task in tasks:
+        under_way = point.activities.get(task.seq)
+        if under_way is not None and isinstance(task.options.get("edited"), Mapping):
+            key = activity_policy.idempotency_key(task)
+            call = activity_policy.last_input(task.args, task.kwargs, task.options, key=key)
+            point.activities[task.seq] = under_way.with_input(call)
+
+
 def _edits(edited: Any, point: Prefix, *, editable: bool) -> dict[int, dict[str, Any]]:
     """Of activities that are open there: ``{number: [arg, …]}``, or ``{number: {"args": […], "kwargs": {…}}}``."""
     if edited is None:
@@ -226,8 +241,8 @@ def _edits(edited: Any, point: Prefix, *, editable: bool) -> dict[int, dict[str,
     found: dict[int, dict[str, Any]] = {}
     for name, given in edited.items():
         number = int(name) if isinstance(name, int | str) and str(name).isdecimal() else None
-        activity = None if number is None else point.activities.get(number)
-        if number is None or activity is None:
+        under_way = None if number is None else point.activities.get(number)
+        if number is None or under_way is None:
             there = ", ".join(map(str, sorted(point.activities))) or "none"
             raise ActionNotPossible(
                 f"no activity {shown(name)} is open at activation {point.activation} (open: {there})"
@@ -248,4 +263,19 @@ def _edits(edited: Any, point: Prefix, *, editable: bool) -> dict[int, dict[str,
             )
         what = f"the edited input of activity {number}"
         found[number] = payloads.plain({"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, what=what)
+        _fits(found[number], under_way.attributes["activity"], number)
     return found
+
+
+def _fits(call: Mapping[str, Any], name: str, number: int) -> None:
+    """Raises ``PayloadError`` for what its code does not take, ``ActionNotPossible`` where that is not here."""
+    try:
+        code = activity.find(name)
+    except ActivityNotFound as exc:
+        raise ActionNotPossible(
+            f"this process lacks the code of activity {number} ({shown(name)}), and cannot check what is given"
+        ) from exc
+    try:
+        code.decode(copied(call["args"]), copied(call["kwargs"]))
+    except PayloadError as exc:
+        raise PayloadError(f"the edited input of activity {number} does not fit: {exc.message}") from exc

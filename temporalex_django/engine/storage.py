@@ -220,7 +220,10 @@ class Refused:
 
 @dataclass(slots=True, kw_only=True)
 class NewRun:
-    """The next run of a chain, after continue-as-new or a reset. ``like``: the run that it is, else the present one."""
+    """The next run of a chain, after continue-as-new or a reset.
+
+    ``like``: the run that it is, else the present one, whose mark of a pause and stored fields of the state it has.
+    """
 
     run_id: UUID
     args: Any
@@ -355,6 +358,12 @@ class RunStorage(Protocol):
 
         One with an id takes the place of the message that has it. ``received``: so many signals are in the history of
         the run; updates that waited behind later ones are new to it.
+        """
+
+    def keep_accepted(self, chain: UUID, updates: Sequence[tuple[Behind, Outcome]]) -> None:
+        """Put updates that the history of the run has into a locked chain that never had them, each with its outcome.
+
+        Sent again, they are found; no turn reads them.
         """
 
     def on_commit(self, callback: Callable[[], None]) -> None:
@@ -511,6 +520,9 @@ class TaskStorage(Protocol):
 
         ``attempt`` of an atomic one that nobody has counts the one to come, as in ``atomic_tasks``.
         """
+
+    def tasks_of(self, run_id: UUID) -> list[TaskState]:
+        """All of a run that are not over, in order of ``seq``, each as ``task_of`` gives it."""
 
     def edit_task(self, task: TaskState) -> None:
         """Store the arguments and options of an activity that nobody has; fenced, as ``finish_tasks`` is."""

@@ -219,6 +219,7 @@ class Environment(EnvironmentActivities):
             to=to,
             again=again,
             later=(storage.histories({one: 0})[one] for one in later),
+            tasks=self.engine.tasks.tasks_of(facts.run_id),
             edited=edited,
             editable=not issubclass(code, GraphWorkflow),
             seed=self._seeds.getrandbits(62),

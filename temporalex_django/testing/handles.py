@@ -178,7 +178,9 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         row = self.shown
         published = row.published
         if self.pinned is None and row.published is None and row.status == "pending" and len(self.run_ids) > 1:
-            published = self.env.row(self.env.run_ids(self.chain_id)[-2]).published  # the gap after continue-as-new
+            before = self.env.row(self.env.run_ids(self.chain_id)[-2])
+            if before.status == "continued_as_new":  # the gap after that
+                published = before.published
         facts = row.facts
         answer = self.env.class_of(self.chain_id, facts.workflow, facts.version).answer(name, args, published)
         return (

@@ -232,6 +232,8 @@ class DatabasePlace(Place):
             accepts=found.accepts or {"signals": [], "updates": []},
             waiting_for=found.waiting_for or [],
             blocked=found.blocked,
+            paused=found.paused,
+            stored=found.stored,
             started_at=found.started_at,
             closed_at=found.closed_at,
             closing=found.closing_value,

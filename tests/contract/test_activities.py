@@ -478,6 +478,11 @@ def test_one_activity_is_read_by_its_number_whoever_has_it(place: Place, chain: 
     assert running.fence == taken.fence == (taken.id, 1, 9)
     assert place.storage.task_of(run, 4) is None
 
+    place.schedule(chain, 2, atomic=True)
+    assert [(task.seq, task.attempt) for task in place.storage.tasks_of(run)] == [(2, 1), (3, 1)]
+    assert place.storage.tasks_of(run) == [place.storage.task_of(run, seq) for seq in (2, 3)]
+    assert place.storage.tasks_of(place.storage.new_run_id()) == []
+
 
 def test_whoever_read_one_ends_it_unless_its_worker_was_quicker(place: Place, chain: UUID) -> None:
     place.schedule(chain, 1, 2)

@@ -241,3 +241,27 @@ def test_messages_are_put_before_those_that_are_there(place: Place) -> None:
     assert [place.outcome(m.id) for m in found] == [None] * 5
     assert [m.kind for m in place.inbox(chain)].count("cancel") == 1
     assert place.claim() == [chain]
+
+
+def test_updates_of_a_history_are_known_to_a_chain_that_never_had_them(place: Place) -> None:
+    chain = place.start()
+    ada = Sender("7", "Ada")
+    updates = [
+        (Behind(kind="update", name="add", body=[1], id="under-way", sender=ada), Outcome(status="accepted")),
+        (Behind(kind="update", name="add", body=[2], id="done"), Outcome(status="completed", value={"n": 2})),
+    ]
+    place.quiet(chain)
+    with place.storage.transaction():
+        place.storage.claim(limit=1, queues=["default"], chains=[chain])
+        place.storage.keep_accepted(chain, updates)
+
+    assert (place.inbox(chain), place.claim()) == ([], [])
+    under_way = place.send(chain, "add", [1], kind="update", request_id="under-way", sender=ada)
+    done = place.send(chain, "add", [2], kind="update", request_id="done")
+    assert [place.outcome(n) for n in (under_way, done)] == [outcome for _, outcome in updates]
+    assert (place.inbox(chain), place.claim()) == ([], [])
+    with pytest.raises(MessageIdTaken, match="somebody else"):
+        place.send(chain, "add", [1], kind="update", request_id="under-way")
+
+    place.write(chain, outcomes={"under-way": Outcome(status="completed", value=1)})
+    assert place.outcome(under_way) == Outcome(status="completed", value=1)

@@ -251,6 +251,28 @@ def test_two_runs_of_a_chain(place: Place) -> None:
         place.start("w")
 
 
+def test_a_mark_of_a_pause_and_stored_fields_go_on_but_not_where_a_run_is_taken_back(place: Place) -> None:
+    chain = place.start()
+    first, second, third = place.runs(chain)[0], place.storage.new_run_id(), place.storage.new_run_id()
+    mark = {"since": NOW.isoformat(), "reason": "r", "by": None}
+    on: dict[str, Any] = {"run": {"activated_at": NOW}}
+    place.write(
+        chain,
+        instance={"paused": mark, "stored": {"n": 1}},
+        next_run=NewRun(run_id=second, args=2, seed=1),
+        **on,
+    )
+    assert (place.row(second).paused, place.row(second).stored) == (mark, {"n": 1})
+
+    place.write(chain, instance={"paused": None}, next_run=NewRun(run_id=third, args=2, seed=1, like=first), **on)
+
+    assert [(place.row(run).paused, place.row(run).stored) for run in place.runs(chain)] == [
+        (mark, {"n": 1}),
+        (None, {"n": 1}),
+        (None, None),
+    ]
+
+
 def test_ids_of_runs_are_drawn_in_their_order(place: Place) -> None:
     drawn = [place.storage.new_run_id() for _ in range(50)]
 

@@ -5,7 +5,7 @@ Pure. A reset and a fork begin with it, see ``engine.anew``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,17 +18,13 @@ from temporalex_django.core.senders import Sender
 FROM_OUTSIDE: Final = frozenset({"signal", "update", REQUEST})
 #: Of ``ActivationStarted``: what is before was copied. Attributes: see ``mark``.
 COPIED: Final = "copied"
-_ENDS: Final = frozenset(
-    {
-        "ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled",
-        "ChildCompleted", "ChildFailed", "ExternalFailed",
-    }
-)  # fmt: skip
+_ACTIVITY_ENDS: Final = frozenset({"ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled"})
+_ENDS: Final = _ACTIVITY_ENDS | {"ChildCompleted", "ChildFailed", "ExternalFailed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
-    """A message that is in the history behind the point.
+    """A message that is in the history, most often behind the point.
 
     ``kind``: one of ``FROM_OUTSIDE``; ``body`` what was sent. An update has its ``id``.
     """
@@ -45,12 +41,27 @@ class ActivityUnderWay:
     """An activity that was scheduled and had not ended.
 
     ``attributes`` are those of ``ActivityScheduled`` (with the input of whoever edited it), ``key`` is the idempotency
-    key that its attempts had.
+    key that its attempts had. ``edited``: a reset gave it that input (True), or somebody to the activity itself
+    (``by``).
     """
 
     attributes: Mapping[str, Any]
     key: str
-    edited: bool = False
+    edited: Mapping[str, Any] | bool = False
+
+    def with_input(self, call: Mapping[str, Any], *, key: str = "") -> ActivityUnderWay:
+        """With other ``args`` and ``kwargs``, and the ``key`` that goes with them; ``by`` is there as in ``edited``."""
+        given = {name: call[name] for name in ("args", "kwargs")}
+        edited: Mapping[str, Any] | bool = {"by": call["by"]} if "by" in call else True
+        return ActivityUnderWay(attributes={**self.attributes, **given}, key=call.get("key") or key, edited=edited)
+
+    @property
+    def last_input(self) -> dict[str, Any] | None:
+        """What ``with_input`` made it of, if somebody edited the activity itself: no event says that but its end."""
+        if not isinstance(self.edited, Mapping):
+            return None
+        attributes = self.attributes
+        return {"args": attributes["args"], "kwargs": attributes["kwargs"], "key": self.key, **self.edited}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +70,7 @@ class Prefix:
 
     ``children``: ids of those that are waited for. ``sent``: messages to other runs that are not confirmed.
     ``answers``: what is known behind the point of those and of the children, as kind and attributes. ``received``
-    counts the signals, ``updates`` are the ids of those accepted. ``behind``: messages that came later, in order.
+    counts the signals, ``updates`` are those accepted, by id. ``behind``: messages that came later, in order.
     """
 
     activation: int
@@ -69,7 +80,7 @@ class Prefix:
     sent: set[int] = field(default_factory=set)
     answers: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     received: int = 0
-    updates: set[str] = field(default_factory=set)
+    updates: dict[str, Behind] = field(default_factory=dict)
     behind: list[Behind] = field(default_factory=list)
 
 
@@ -77,7 +88,8 @@ def mark(*, how: str, of: str, activation: int, run_id: str, id: str, parent: st
     """What stands under ``COPIED``.
 
     ``how`` (reset or fork) the run ``run_id`` took up the run ``of`` behind that ``activation``; ``id`` and ``parent``
-    are its own. ``edited`` is added where somebody edited inputs: args and kwargs by the number of the command.
+    are its own. ``edited`` is added where somebody edited inputs: args and kwargs by the number of the command, with
+    key and ``by`` where that was done to the activity itself.
     """
     return {"how": how, "from": of, "activation": activation, "run_id": run_id, "id": id, "parent": parent}
 
@@ -105,6 +117,7 @@ def prefix(events: Sequence[HistoryEvent], activation: int) -> Prefix:
             rest.append(event)
     _read(found)
     _look_behind(found, rest)
+    _edit_since(found, rest)
     return found
 
 
@@ -128,7 +141,7 @@ def _read(found: Prefix) -> None:
             case "SignalReceived":
                 found.received += 1
             case "UpdateAccepted":
-                found.updates.add(attributes["id"])
+                found.updates[attributes["id"]] = _update(attributes)
             case "ActivityScheduled":
                 number = attributes["seq"]
                 found.activities[number] = ActivityUnderWay(attributes=attributes, key=f"{origin}:{number}")
@@ -147,9 +160,20 @@ def _edit(found: Prefix, edited: Mapping[str, Mapping[str, Any]], origin: str) -
     """A reset before this one gave activities other inputs, and so other keys."""
     for number, call in edited.items():
         if (activity := found.activities.get(int(number))) is not None:
-            found.activities[int(number)] = ActivityUnderWay(
-                attributes={**activity.attributes, **call}, key=f"{origin}:{number}", edited=True
-            )
+            found.activities[int(number)] = activity.with_input(call, key=f"{origin}:{number}")
+
+
+def _edit_since(found: Prefix, rest: Iterable[HistoryEvent]) -> None:
+    """What somebody did to an activity itself is undone by no reset: it may have taken effect with that input."""
+    for event in rest:
+        edited: dict[str, Any] = {}
+        if event.kind == "ActivationStarted":
+            edited = (event.attributes.get(COPIED) or {}).get("edited", {})
+        elif event.kind in _ACTIVITY_ENDS and "edited" in event.attributes:
+            edited = {event.attributes["seq"]: event.attributes["edited"]}
+        for number, call in edited.items():
+            if "by" in call and (activity := found.activities.get(int(number))) is not None:
+                found.activities[int(number)] = activity.with_input(call)
 
 
 def _look_behind(found: Prefix, rest: Sequence[HistoryEvent]) -> None:
@@ -173,14 +197,7 @@ def _look_behind(found: Prefix, rest: Sequence[HistoryEvent]) -> None:
                 if received > carried:  # else the run that begins has it from the one before
                     signals.append((received, _signal(attributes)))
             case "UpdateAccepted":
-                update = Behind(
-                    kind="update",
-                    name=attributes["name"],
-                    body=attributes["args"],
-                    id=attributes["id"],
-                    sender=senders.of(attributes),
-                )
-                updates.append((attributes["after"], update))
+                updates.append((attributes["after"], _update(attributes)))
             case "ChildCompleted" | "ChildFailed" | "ExternalFailed":
                 if attributes["seq"] in open_ones:
                     found.answers[attributes["seq"]] = event.kind, attributes
@@ -196,6 +213,16 @@ def _in_order(signals: Sequence[tuple[int, Behind]], updates: Sequence[tuple[int
         yield signal
     for _, update in waiting:
         yield update
+
+
+def _update(attributes: dict[str, Any]) -> Behind:
+    return Behind(
+        kind="update",
+        name=attributes["name"],
+        body=attributes["args"],
+        id=attributes["id"],
+        sender=senders.of(attributes),
+    )
 
 
 def _signal(attributes: Mapping[str, Any]) -> Behind:

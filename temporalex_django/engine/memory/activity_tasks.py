@@ -167,10 +167,11 @@ class MemoryTasks(MemoryTables):
         ]
 
     def task_of(self, run_id: UUID, seq: int) -> TaskState | None:
-        if (number := self._tasks_of[run_id].get(seq)) is None:
-            return None
-        task = self.open_tasks[number]
-        return _copy(replace(task, attempt=task.attempt + (task.atomic and task.owner is None)))
+        return next((task for task in self.tasks_of(run_id) if task.seq == seq), None)
+
+    def tasks_of(self, run_id: UUID) -> list[TaskState]:
+        tasks = [self.open_tasks[number] for _, number in sorted(self._tasks_of[run_id].items())]
+        return [_copy(replace(t, attempt=t.attempt + (t.atomic and t.owner is None))) for t in tasks]
 
     def edit_task(self, task: TaskState) -> None:
         kept = self._fenced(*task.fence)

@@ -13,10 +13,10 @@ from temporalex_django.core.process import REQUEST
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.lookup import run_id_taken
-from temporalex_django.engine.memory.tables import MemoryTables
+from temporalex_django.engine.memory.tables import MemoryMessage, MemoryTables
 from temporalex_django.engine.resent import Sent
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import RunFacts, RunState
+from temporalex_django.engine.storage import InboxMessage, Outcome, RunFacts, RunState
 from temporalex_django.errors import AlreadyRunning
 
 
@@ -104,6 +104,23 @@ class MemoryStarts(MemoryTables):
             if message.after is not None and message.after <= received:
                 kept = self.messages[number]
                 self.messages[number] = replace(kept, message=replace(kept.message, after=message.after))
+
+    def keep_accepted(self, chain: UUID, updates: Sequence[tuple[Behind, Outcome]]) -> None:
+        """See ``RunStorage``."""
+        for update, outcome in updates:
+            number = next(self._ids)
+            message = InboxMessage(
+                id=number,
+                kind=update.kind,
+                name=update.name,
+                body=copied(update.body),
+                request_id=update.id,
+                sender=update.sender,
+            )
+            kept = MemoryMessage(message=message, chain_id=chain, fresh=False, outcome=copied(outcome))
+            self.messages[number] = kept
+            if update.id is not None:
+                self._kept[chain][update.id] = number
 
     def _forget(self, chain: UUID, number: int, request_id: str | None) -> None:
         self._inboxes[chain].discard(number)

@@ -113,8 +113,10 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         if state.closed:
             self._open_keys.discard(state.chain_id)
         if write.next_run is not None:
-            like = self.runs[write.next_run.like or state.run_id]
+            like, new = self.runs[write.next_run.like or state.run_id], write.next_run.run_id
             self._new_run(state.chain_id, _following(like.facts, write.next_run))
+            if write.next_run.like is None:
+                self.runs[new] = replace(self.runs[new], stored=like.stored, paused=like.paused)
         self.chains[state.chain_id] = _stored(write)
 
     def _settle(self, write: RunWrite) -> None:

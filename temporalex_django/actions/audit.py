@@ -7,7 +7,11 @@ in are only logged, and the same attempt or read of the same person is one row a
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from django.apps import apps
@@ -29,6 +33,8 @@ READ = "view_payload"
 #: The face of code; what goes through it is no person at a keyboard.
 _CODE = "code"
 _LONGEST = 1000
+#: What was denied in a transaction that may be rolled back, to be noted behind it.
+_held: ContextVar[list[Callable[[], None]] | None] = ContextVar("temporalex_denied", default=None)
 
 
 class Acting(Protocol):
@@ -48,14 +54,33 @@ class Acting(Protocol):
     def account(self) -> str: ...
 
 
+@contextmanager
+def surviving() -> Iterator[None]:
+    """What is denied inside is noted behind the block, of which the transaction may be rolled back by then."""
+    if _held.get() is not None:  # the outermost one does
+        yield
+        return
+    notes: list[Callable[[], None]] = []
+    token = _held.set(notes)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+        for note in notes:
+            note()
+
+
 def denied(by: Acting, action: str, why: str, *, run: Instance | None = None, workflow: str = "") -> None:
     """Note that somebody may not do that; ``why`` names no payload.
 
-    A row outside of the transaction of what was refused, if it is rolled back already; inside of one that the caller
-    has open it lives or dies with that, and only the log is sure.
+    A row outside of the transaction of what was refused, if it is rolled back already or ``surviving`` stands around
+    it; inside of one that the caller has open it lives or dies with that, and only the log is sure.
     """
     user = by.user
     if user is None:
+        return
+    if (held := _held.get()) is not None:
+        held.append(partial(denied, by, action, why, run=run, workflow=workflow))
         return
     key = getattr(user, "pk", None)
     of = "" if run is None else f" of {run.workflow} {run.workflow_id}"

@@ -16,6 +16,7 @@ from django.db import connections
 from django.db.models import QuerySet
 
 from temporalex_django import access
+from temporalex_django.actions import audit
 from temporalex_django.actions.base import Action, Actor
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.steering import Steering
@@ -58,9 +59,9 @@ def work(alias: str) -> bool:
 
 
 def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
-    """A job is his who started it; superusers and code (``user`` None) have all of them."""
+    """A job is his who started it. Code (``user`` None) has all of them, and superusers for whom there are all runs."""
     jobs = BulkJob.objects.using(alias)
-    if user is None or getattr(user, "is_superuser", False):
+    if user is None or (getattr(user, "is_superuser", False) and access.runs_for(user, alias=alias) is None):
         return jobs.all()
     key = getattr(user, "pk", None)
     return jobs.none() if key is None else jobs.filter(actor_id=key)
@@ -126,8 +127,9 @@ def _rehearse_and_do(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> No
     try:
         action = _action(job, item, storage)
         assert isinstance(action, TakingUp)
-        action.check()
-        action.rehearse()
+        with action.noting_denials():
+            action.check()
+            action.rehearse()
         done = action.execute
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is noted there
         done = partial(_again, exc)
@@ -182,7 +184,7 @@ def _action(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> Action[Any]
 def _do(job: BulkJob, item: BulkItem, do: Callable[[], object], storage: DjangoStorage) -> None:
     """What is written with it, or the reason why nothing was. Raises what the database raises when it is in trouble."""
     try:
-        with storage.savepoint():
+        with audit.surviving(), storage.savepoint():
             do()
     except UpdateTimeout as exc:
         item.tries += 1

@@ -10,9 +10,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions import inline
-from temporalex_django.actions.start import require_there
+from temporalex_django.actions.start import admit_start, require_there
 from temporalex_django.actions.steering import Input
-from temporalex_django.actions.taking_up import TakingUp, details
+from temporalex_django.actions.taking_up import TakingUp, code_here, details
 from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.authoring.workflow import start_options
 from temporalex_django.db.starts import NewStart, insert_start
@@ -46,6 +46,13 @@ class Fork(TakingUp[RunTarget]):
         *TakingUp.inputs,
         Input(name="id", kind=str, label=_("Id of the new run"), help=_("Empty: made of the id of this one.")),
     )
+
+    def check(self) -> None:
+        """Also asks for what a start of its class takes."""
+        super().check()
+        code = code_here(self.target.workflow, self.target.version)
+        if code is not None:
+            admit_start(self.by, code, alias=self.storage.alias)
 
     def perform(self) -> RunTarget:
         target, storage = self.target, self.storage

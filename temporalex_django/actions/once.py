@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from temporalex_django.actions import audit
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.authoring import people
 from temporalex_django.engine.ids import uuid7
@@ -60,7 +61,7 @@ class Asked:
         store = storage()
         answers = KeptAnswer.objects.using(store.alias)
         answer = KeptAnswer(id=uuid7(), key=self._key, request=self._request, at=timezone.now())
-        with store.transaction():
+        with audit.surviving(), store.transaction():
             answers.bulk_create([answer], ignore_conflicts=True)
             found = answers.get(key=self._key)
             if found.pk != answer.pk:

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 from django.db import models
 
 from temporalex_django import access
-from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain
+from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain, refuse_inside_workflow
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring import people
+from temporalex_django.authoring.people import APP
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core import payloads
@@ -58,16 +59,8 @@ class Start(Action[RunTarget]):
 
     def check(self) -> None:
         """Also asks for the class's own permission, and whether it may be started from there."""
-        super().check()
-        user, cls = self.by.user, self.workflow
-        if user is None:
-            return
-        if cls.start_permission is not None:
-            access.admit(user, replace(self.asked, permission=cls.start_permission), alias=self.storage.alias)
-        if self.by.source != CODE.source and not access.policy().startable(user, cls):
-            raise ActionNotPermitted(
-                f"{cls.name} (version {cls.version}) is not started from here: it is internal, or an old version"
-            )
+        refuse_inside_workflow(self.name)
+        admit_start(self.by, self.workflow, alias=self.storage.alias)
 
     @property
     def of_workflow(self) -> str:
@@ -138,6 +131,21 @@ class Start(Action[RunTarget]):
         if unique is None:
             raise InvalidId(f"{self.workflow.name} has no `unique`, so it takes an id, not a value")
         return unique.run_id_for(self.value, lambda: os.urandom(4).hex())
+
+
+def admit_start(by: Actor, cls: type[Workflow], *, alias: str) -> None:
+    """Whoever makes a run of that class may start it, in whatever way. Raises ``ActionNotPermitted``."""
+    user = by.user
+    if user is None:
+        return
+    asked = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
+    access.admit(user, asked, alias=alias)
+    if cls.start_permission is not None:
+        access.admit(user, replace(asked, permission=cls.start_permission), alias=alias)
+    if by.source != CODE.source and not access.policy().startable(user, cls):
+        raise ActionNotPermitted(
+            f"{cls.name} (version {cls.version}) is not started from here: it is internal, or an old version"
+        )
 
 
 def require_there(by: Actor, *, of: type[Workflow], alias: str, **run: Any) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
+from django.core.exceptions import EmptyResultSet
 from django.db.models import QuerySet
 
 from temporalex_django import access
 from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain
+from temporalex_django.actions.bulk_items import UNREAD
 from temporalex_django.actions.bulk_jobs import steering
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.authoring.people import APP
@@ -18,23 +23,28 @@ from temporalex_django.core.names import check_message_id, check_name, shown
 from temporalex_django.core.payloads import text
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.lookup import as_run_id
-from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
+from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
 
 _TOGETHER = 500
+#: A time, or the id that begins at one (see ``narrowing``), among the values of a filter.
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:.*|[0-9a-f]{8}-?[0-9a-f]{4}-?0{4}-?0{4}-?0{12}")
 
 
 class StartBulk(Action[BulkJob]):
     """Note a job, which workers go through: any action on a run by its name, or ``signal``, on each of these runs.
 
     ``runs`` are run ids, or a queryset of runs (a filter), of which there are those that the access policy leaves; at
-    most ``BULK_LIMIT``. ``inputs`` are those of the action (of ``signal``: ``signal``, ``payload``). Its permission is
-    asked now, and for each run when it is its turn. With a ``token`` the same person gets the job that he started with
-    it before. Gives the job.
+    most ``BULK_LIMIT``. ``among`` are the runs that a face leaves him besides, and ``admits`` says of one whether it
+    leaves him that: of a queryset the others are left out, an id of another is refused. ``inputs`` are those of the
+    action (of ``signal``: ``signal``, ``payload``). Its permission is asked now, and for each run when it is its turn;
+    a queryset takes that to look at runs, too. With a ``token`` the same person gets the job that he started with it
+    before, if he asks for the same; the times in a queryset do not count there. Gives the job.
 
     One transaction, that of the caller if he has one. Raises ``ActionNotPermitted``, ``ActionNotPossible`` (no such
     action, no run, too many), ``WorkflowNotFound`` for an id that there is not for him, ``PayloadError``, ``TypeError``
-    for inputs that the action does not take, ``InvalidId`` for a token that is none. Audited.
+    for inputs that the action does not take, ``InvalidId`` for a token that is none, ``IdempotencyKeyReused`` for one
+    that came with something else before. Audited.
     """
 
     name: ClassVar[str] = "start_bulk"
@@ -48,6 +58,8 @@ class StartBulk(Action[BulkJob]):
         runs: Sequence[str] | QuerySet[Instance],
         reason: str = "",
         token: str | None = None,
+        among: QuerySet[Instance] | None = None,
+        admits: Callable[[Instance], bool] | None = None,
         by: Actor = CODE,
         **inputs: Any,
     ) -> None:
@@ -56,17 +68,20 @@ class StartBulk(Action[BulkJob]):
         self.runs = runs
         self.reason = text(reason, what="the reason")
         self.token = None if token is None else check_message_id(token, what="bulk job")
+        self.among = among
+        self.admits = admits
         self.needs, self.given = _checked(action, inputs)
 
     def check(self) -> None:
-        """Also asks for the permission of the action itself."""
+        """Also asks for the permission of the action itself, and who chooses by what runs are like looks at them."""
         super().check()
+        if isinstance(self.runs, QuerySet):
+            access.admit(self.by.user, access.VIEW, alias=self.storage.alias)
         wanted = access.Operation(action=self.action, permission=f"{APP}.{self.needs}")
         access.admit(self.by.user, wanted, alias=self.storage.alias)
 
     def perform(self) -> BulkJob:
-        alias, user = self.storage.alias, self.by.user
-        token = None if self.token is None else f"{getattr(user, 'pk', None) or ''}:{self.token}"
+        alias, user, token = self.storage.alias, self.by.user, self._key
         with self.storage.transaction():
             job = BulkJob(
                 id=uuid7(),
@@ -74,6 +89,7 @@ class StartBulk(Action[BulkJob]):
                 given=codec().encode(self.given),
                 reason=self.reason,
                 token=token,
+                asked="" if token is None else self._asked(),
                 actor_id=getattr(user, "pk", None),
                 actor_name=(self.by.account if user is None else str(user))[:200],
                 by_code=user is None,
@@ -98,18 +114,41 @@ class StartBulk(Action[BulkJob]):
             )
         return job
 
+    @property
+    def _key(self) -> str | None:
+        """Of who asks, and his token: whatever characters are in both, there is none of another person."""
+        return None if self.token is None else _digest([str(getattr(self.by.user, "pk", None)), self.token])
+
     def _before(self, job: BulkJob, token: str) -> BulkJob | None:
         """The job of that token; else ``job`` has it now, and who comes with it at the same time waits for us."""
         jobs = BulkJob.objects.using(self.storage.alias)
         jobs.bulk_create([job], ignore_conflicts=True)
         found = jobs.get(token=token)
+        if found.asked != job.asked:
+            raise IdempotencyKeyReused(f"the token {self.token} came with another bulk job before")
         return None if found.pk == job.pk else found
+
+    def _asked(self) -> str:
+        """What was asked for, but for the moment at which it was."""
+        runs: Sequence[str]
+        if isinstance(self.runs, QuerySet):
+            try:
+                rows = self.runs.using(self.storage.alias).order_by().values("pk")
+                sql, values = rows.query.get_compiler(using=self.storage.alias).as_sql()
+            except EmptyResultSet:
+                sql, values = "", ()
+            runs = [sql, *(said for said in map(str, values) if not _MOMENT.fullmatch(said))]
+        else:
+            runs = sorted({str(self._id(one)) for one in self.runs})
+        return _digest([self.action, self.given, self.reason, runs])
 
     def _found(self) -> list[UUID]:
         """The runs, newest first."""
         alias, limit = self.storage.alias, get_settings().BULK_LIMIT
         narrowed = access.runs_for(self.by.user, alias=alias)
         there = Instance.objects.using(alias) if narrowed is None else narrowed
+        if self.among is not None and not access.is_every(self.among):
+            there = there.filter(pk__in=self.among.using(alias).order_by().values("pk"))
         wanted: set[UUID] = set()
         if isinstance(self.runs, QuerySet):
             there = there.filter(pk__in=self.runs.using(alias).order_by().values("pk"))
@@ -121,15 +160,31 @@ class StartBulk(Action[BulkJob]):
             raise ActionNotPossible(f"a bulk job takes {limit:,} runs at most (BULK_LIMIT): choose fewer")
         if missing := wanted - set(found):
             raise WorkflowNotFound(f"there is no run {min(map(str, missing))}")
+        found = self._admitted(found)
         if not found:
             raise ActionNotPossible("there is no run to do that to")
         return found
+
+    def _admitted(self, found: list[UUID]) -> list[UUID]:
+        """Those that the face leaves him one by one. Raises ``ActionNotPermitted`` for one that he has named."""
+        if self.admits is None:
+            return found
+        rows = Instance.objects.using(self.storage.alias).filter(pk__in=found).defer(*UNREAD)
+        refused = {run.pk: run for run in rows if not self.admits(run)}
+        if refused and not isinstance(self.runs, QuerySet):
+            run = refused[max(refused)]
+            raise ActionNotPermitted(f"{self.by.user} may not {self.action} {run.workflow} {run.workflow_id}")
+        return [one for one in found if one not in refused]
 
     def _id(self, run: object) -> UUID:
         run_id = as_run_id(run) if isinstance(run, str) else None
         if run_id is None:
             raise WorkflowNotFound(f"there is no run {shown(run)}")
         return run_id
+
+
+def _digest(said: object) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "replace")).hexdigest()
 
 
 def _checked(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:

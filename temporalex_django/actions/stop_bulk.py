@@ -15,7 +15,7 @@ from temporalex_django.models import BulkJob
 class StopBulk(Action[BulkJob]):
     """What has been done to runs stays; nothing is done to the others, until the job is resumed. Gives the job.
 
-    A job is its owner's, superusers' and code's. Raises ``WorkflowNotFound`` for anybody else and for no job, and
+    A job is theirs who have it by ``jobs_for``. Raises ``WorkflowNotFound`` for anybody else and for no job, and
     ``ActionNotPossible`` when it is not running. Locks the job, in the caller's transaction. Audited.
     """
 

@@ -59,7 +59,7 @@ class TakingUp(Steering[T]):
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         del seq
-        if _code_of(run.workflow, run.version) is None:
+        if code_here(run.workflow, run.version) is None:
             words = _("the class {workflow} (version {version}) is not in this process, which would have to run it")
             return str(format_lazy(words, workflow=run.workflow, version=run.version))
         return None
@@ -72,7 +72,7 @@ class TakingUp(Steering[T]):
         """
         settings, storage, of = get_settings(), self.storage, self.target.shown
         facts = storage.facts([of]).get(of)
-        code = None if facts is None else _code_of(facts.workflow, facts.version)
+        code = None if facts is None else code_here(facts.workflow, facts.version)
         if code is None or self._rehearsal is not None:
             return
         with inline.marker(storage).noted("run", of):
@@ -95,7 +95,7 @@ class TakingUp(Steering[T]):
             self.refuse(_("it has gone on as a new run meanwhile"), closed=False)
         of = target.shown
         facts = storage.facts([of])[of]
-        code = _code_of(facts.workflow, facts.version)
+        code = code_here(facts.workflow, facts.version)
         if code is None:
             self.refuse(str(self.why_not(Instance(workflow=facts.workflow, version=facts.version))), closed=False)
             raise AssertionError  # refused
@@ -130,7 +130,8 @@ class TakingUp(Steering[T]):
         return (self.storage.histories({run_id: 0})[run_id] for run_id in later)
 
 
-def _code_of(workflow: str, version: int) -> type[Workflow] | None:
+def code_here(workflow: str, version: int) -> type[Workflow] | None:
+    """The class, if this process has it in that version."""
     try:
         found = workflows.code_of(workflow, version)
     except UnknownWorkflow:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from uuid import UUID
 
+from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.conf import get_settings
@@ -49,7 +50,7 @@ def while_unchanged(target: RunTarget, expected: Sequence[Seen] | None) -> Itera
         yield
         return
     store, wait = storage(), get_settings().UPDATE_LOCK_WAIT
-    with store.transaction():
+    with audit.surviving(), store.transaction():
         if not store.lock(target.chain_id, wait=wait):
             raise UpdateTimeout(f"{target.workflow} {target.workflow_id} is busy: try again", code="busy")
         run = Instance.objects.using(store.alias).select_related("chain").filter(pk=target.shown).first()

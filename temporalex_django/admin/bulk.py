@@ -133,6 +133,12 @@ class BulkForm(SteeringForm):
 
     newest = forms.UUIDField(required=False, widget=forms.HiddenInput)
 
+    def clean(self) -> dict[str, Any]:
+        """Said above the fields: nobody sees that one."""
+        if self.cleaned_data.get("newest") is None:
+            raise forms.ValidationError(_("It is not said which runs were looked at: open this page again."))
+        return self.cleaned_data
+
 
 class BulkPage:
     """A view of an ``InstanceAdmin`` about the runs that the address names: some, or all that match the filters."""
@@ -167,7 +173,7 @@ class BulkPage:
         form, status = BulkForm(request.POST, action=action), 200
         if form.is_valid():
             newest = form.cleaned_data["newest"]
-            chosen = runs.filter(pk__lte=newest) if newest is not None else runs
+            chosen = runs.filter(pk__lte=newest)
             reason, token = form.cleaned_data["reason"], form.cleaned_data["token"]
             start = StartBulk(action.name, runs=chosen, reason=reason, token=token, by=actor_of(request), **form.given)
             try:

@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, policy, runs_for
 from temporalex_django.actions.base import storage
+from temporalex_django.actions.bulk_items import readable
 from temporalex_django.actions.bulk_jobs import jobs_for
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
@@ -49,7 +50,7 @@ class ReasonForm(forms.Form):
 
 @admin.register(BulkJob)
 class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
-    """One's own jobs; those of all for superusers. Takes the permission to start them."""
+    """One's own jobs; those of all for superusers who see all runs. Takes the permission to start them."""
 
     list_display = ("what", "state_badge", "progress", "failures", "actor_name", "created")
     list_filter = ("state",)
@@ -162,7 +163,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         """A page of its runs, those to which it could not be done first."""
         items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk).order_by("-outcome", "pk")
         page: Page[BulkItem] = Paginator(items, _RUNS_A_PAGE).get_page(request.GET.get("p"))
-        rows = list(page.object_list)
+        rows = readable(page.object_list, user_of(request), alias=storage().alias)
         there = self._runs(request, [item.run_id for item in rows])
         linked = self.admin_site.is_registered(Instance)
         return {
@@ -173,7 +174,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
                     "run_id": item.run_id,
                     "address": self._address_of(item.run_id) if linked and item.run_id in there else None,
                     "badge": badge(_OUTCOMES.get(item.outcome, "pending"), str(_outcome(item))),
-                    "why": shortened(item.message),
+                    "why": shortened(item.message or item.code),
                     "name": shortened(there[item.run_id].workflow_id) if item.run_id in there else "",
                 }
                 for item in rows

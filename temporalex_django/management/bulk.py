@@ -17,6 +17,7 @@ from django.db.models import QuerySet
 
 from temporalex_django.access import Operation, admit, runs_for
 from temporalex_django.actions.base import Actor, storage
+from temporalex_django.actions.bulk_items import readable
 from temporalex_django.actions.bulk_jobs import jobs_for
 from temporalex_django.actions.describe import live_workers
 from temporalex_django.actions.registry import STEERING
@@ -117,7 +118,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     else:
         job = _started(what, by, options)
         job = _awaited(command, job) if options["wait"] else job
-    _print(command, job, json=json)
+    _print(command, job, by, json=json)
     if options.get("wait") and job.failed:
         then = f"See why: manage.py temporalex bulk show {job.pk}"
         raise CommandError(exits.sentence(f"{job.failed} of {job.total} runs failed", then), returncode=exits.FOUND)
@@ -170,7 +171,7 @@ def _awaited(command: BaseCommand, job: BulkJob) -> BulkJob:
 
 
 def _list(command: BaseCommand, by: Actor, *, json: bool) -> None:
-    jobs = [_printed(job) for job in _jobs(by).order_by("-pk")[:_SHOWN]]
+    jobs = [_printed(job, ()) for job in _jobs(by).order_by("-pk")[:_SHOWN]]
     if json:
         printing.document(command, jobs)
     elif not jobs:
@@ -180,8 +181,7 @@ def _list(command: BaseCommand, by: Actor, *, json: bool) -> None:
         printing.table(command, ("JOB", "ACTION", "STATE", "DONE", "FAILED", "LEFT"), cells)
 
 
-def _printed(job: BulkJob, *, whole: bool = False) -> JobPrinted:
-    failed = BulkItem.objects.using(job._state.db).filter(job=job.pk, outcome="failed").order_by("pk")  # noqa: SLF001 - Django documents it
+def _printed(job: BulkJob, failed: Sequence[BulkItem]) -> JobPrinted:
     return JobPrinted(
         id=str(job.pk),
         action=job.action,
@@ -194,19 +194,18 @@ def _printed(job: BulkJob, *, whole: bool = False) -> JobPrinted:
         reason=job.reason,
         created_at=job.created_at,
         finished_at=job.finished_at,
-        problems=[
-            RunNotDone(run_id=str(one.run_id), code=one.code, message=one.message)
-            for one in (failed[:_SHOWN] if whole else ())
-        ],
+        problems=[RunNotDone(run_id=str(one.run_id), code=one.code, message=one.message) for one in failed],
     )
 
 
-def _print(command: BaseCommand, job: BulkJob, *, json: bool) -> None:
-    said = _printed(job, whole=True)
+def _print(command: BaseCommand, job: BulkJob, by: Actor, *, json: bool) -> None:
+    alias = storage().alias
+    failed = BulkItem.objects.using(alias).filter(job=job.pk, outcome="failed").order_by("pk")[:_SHOWN]
+    said = _printed(job, readable(failed, by.user, alias=alias))
     if json:
         printing.document(command, said)
         return
     counts = f"{said.done:,} done, {said.failed:,} failed, {said.left:,} left"
     printing.write(command, f"bulk job {said.id}: {said.action} of {said.total:,} runs, {said.state}: {counts}")
     if said.problems:
-        printing.table(command, ("RUN", "WHY NOT"), [(one.run_id, one.message) for one in said.problems])
+        printing.table(command, ("RUN", "WHY NOT"), [(one.run_id, one.message or one.code) for one in said.problems])

@@ -160,6 +160,14 @@ class Migration(migrations.Migration):
                         unique=True,
                     ),
                 ),
+                (
+                    "asked",
+                    models.CharField(
+                        blank=True,
+                        help_text="A digest of what was asked for, where there is a token.",
+                        max_length=64,
+                    ),
+                ),
                 ("actor_name", models.CharField(blank=True, help_text="Who, as it read then.", max_length=200)),
                 (
                     "by_code",

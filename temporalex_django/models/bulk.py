@@ -34,6 +34,9 @@ class BulkJob(models.Model):
         unique=True,
         help_text=_("Of who asked and his token: asked again it is the same job."),
     )
+    asked = models.CharField(
+        max_length=64, blank=True, help_text=_("A digest of what was asked for, where there is a token.")
+    )
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+", db_constraint=False
     )

@@ -13,8 +13,8 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from temporalex_django.access import runs_for
 from temporalex_django.actions.base import storage
+from temporalex_django.actions.bulk_items import readable
 from temporalex_django.actions.bulk_jobs import jobs_for
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
@@ -23,13 +23,13 @@ from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.core.names import shown
 from temporalex_django.errors import WorkflowNotFound
-from temporalex_django.models import BulkItem, BulkJob, Instance
+from temporalex_django.models import BulkItem, BulkJob
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import Contract, Form, Parameter, says
 from temporalex_django.rest.contracts import BY_SEQ, PAGES
-from temporalex_django.rest.filters import RunFilter
 from temporalex_django.rest.narrowing import narrowed
 from temporalex_django.rest.once import Repeatable, once
+from temporalex_django.rest.views import InstanceViewSet
 
 _ACTIONS = (SendSignal.name, *(name for name, action in STEERING.items() if action.of == "run"))
 _OUTCOMES = {"open": "", "done": "done", "failed": "failed"}
@@ -61,10 +61,13 @@ def _on_jobs(
 
 
 class BulkViewSet(Repeatable):
-    """Jobs of whoever asks; superusers see all of them."""
+    """Jobs of whoever asks; superusers for whom there are all runs see all of them.
 
-    #: What ``filter`` of a start takes: a subclass of ``RunFilter`` may have more.
-    filterset_class = RunFilter
+    ``run_views``: what its ``get_queryset``, its ``filterset_class`` and its permission classes leave of runs, these
+    jobs are about. ``urls.routes`` sets it.
+    """
+
+    run_views: type[InstanceViewSet] = InstanceViewSet
 
     def get_queryset(self) -> QuerySet[BulkJob]:
         return jobs_for(self._user, alias=storage().alias)
@@ -89,8 +92,10 @@ class BulkViewSet(Repeatable):
     def create(self, request: Request) -> Response:
         """Start a job: 201. Workers go through it; nothing is done to the runs in the request."""
         body = self._body()
-        start = self._started(body, runs=body["runs"] if "runs" in body else self._runs(body["filter"]))
-        return self._new(self._done(start, start.execute, lambda job: (job.pk, True)))
+        runs = self._runs(body["action"], body["inputs"])
+        runs.check_permissions(request)
+        start = self._started(body, runs)
+        return self._new(self._done(start.execute, lambda job: (job.pk, True)))
 
     @says(_on_jobs("view", "A bulk job as it stands", {200: serializers.JobOut}))
     def retrieve(self, request: Request, job: str) -> Response:
@@ -99,7 +104,7 @@ class BulkViewSet(Repeatable):
 
     @says(_on_jobs("view", "Its runs", {200: serializers.ItemOut}, *BY_SEQ, OUTCOME, several=True))
     def items(self, request: Request, job: str) -> Response:
-        """What became of each run, in the order in which workers come to them; two reads."""
+        """What became of each run, in the order in which workers come to them; at most three reads."""
         wanted = self._text("outcome")
         if wanted and wanted not in _OUTCOMES:
             raise ValidationError({"outcome": [OUTCOME.help]})
@@ -108,7 +113,9 @@ class BulkViewSet(Repeatable):
         if wanted:
             rows = rows.filter(outcome=_OUTCOMES[wanted])
         found = [*rows[: limit + 1]]
-        page = found[:limit]
+        runs = self.run_views(request=request, headers={}, action="retrieve", kwargs={})
+        there = runs.get_queryset()
+        page = readable(found[:limit], self._user, alias=storage().alias, among=there, admits=runs.admits)
         following = None
         if len(found) > limit:
             more = {"outcome": wanted} if wanted else {}
@@ -129,21 +136,30 @@ class BulkViewSet(Repeatable):
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
-    def _started(self, body: dict[str, Any], *, runs: Any) -> StartBulk:
+    def _runs(self, action: str, inputs: Mapping[str, Any]) -> InstanceViewSet:
+        """The view set of the runs, as if it was asked to do that to one of them."""
+        steering = STEERING.get(action)
+        named = {"name": str(inputs.get("signal"))} if steering is None else {}
+        method = action if steering is None else "steer"
+        return self.run_views(request=self.request, headers={}, action=method, kwargs=named, steering=steering)
+
+    def _started(self, body: dict[str, Any], runs: InstanceViewSet) -> StartBulk:
         """Raises ``ValidationError`` for inputs that the action does not take, or lacks."""
-        inputs = body["inputs"]
+        inputs, there = body["inputs"], runs.get_queryset()
         if strange := [name for name in inputs if name in _OWN]:
             raise ValidationError({"inputs": [f"{body['action']} takes no {shown(strange[0])}"]})
         try:
-            return StartBulk(body["action"], runs=runs, reason=body["reason"], by=self._actor(), **inputs)
+            return StartBulk(
+                body["action"],
+                runs=body["runs"] if "runs" in body else narrowed(runs.filterset_class, body["filter"], there),
+                among=there,
+                admits=runs.admits,
+                reason=body["reason"],
+                by=self._actor(),
+                **inputs,
+            )
         except TypeError as exc:
             raise ValidationError({"inputs": [str(exc)]}) from None
-
-    def _runs(self, given: dict[str, str]) -> QuerySet[Instance]:
-        """Those that the filter leaves, among those that there are for him."""
-        alias = storage().alias
-        there = runs_for(self._user, alias=alias)
-        return narrowed(self.filterset_class, given, Instance.objects.using(alias) if there is None else there)
 
     def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
         return self._new(self._job(str(made)))

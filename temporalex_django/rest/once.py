@@ -12,7 +12,6 @@ from rest_framework.exceptions import ParseError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from temporalex_django.actions.base import Action
 from temporalex_django.actions.once import Asked, AskedBefore
 from temporalex_django.core.names import check_message_id
 from temporalex_django.rest.base import ContractViewSet
@@ -31,11 +30,11 @@ class Repeatable(ContractViewSet):
         """The answer to a request that was done before; ``names`` are those of its address."""
         raise NotImplementedError
 
-    def _done(self, action: Action[Any], do: Callable[[], T], made: Callable[[T], tuple[UUID, bool]]) -> T:
-        """What ``do`` gives, which executes the action; ``made`` says of it what is noted (see ``KeptAnswer``)."""
+    def _done(self, do: Callable[[], T], made: Callable[[T], tuple[UUID, bool]]) -> T:
+        """What ``do`` gives, which executes an action; ``made`` says of it what is noted (see ``KeptAnswer``)."""
         if self.asked is None:
             return do()
-        with action.noting_denials(), self.asked.doing() as answer:  # which is rolled back when it is denied
+        with self.asked.doing() as answer:
             result = do()
             answer.made, answer.new = made(result)
         return result

@@ -48,6 +48,10 @@ class RunViewSet(Repeatable):
         narrowed = runs_for(self._user, alias=alias)
         return Instance.objects.using(alias) if narrowed is None else narrowed
 
+    def admits(self, run: Instance) -> bool:
+        """Whether the permission classes leave the user that run, for what is asked."""
+        return all(one.has_object_permission(self.request, self, run) for one in self.get_permissions())
+
     def _target(self, ref: str) -> RunTarget:
         """Among ``get_queryset``; then ``has_object_permission`` of the permission classes is asked."""
         target = find(ref, storage=storage(), workflow=self._text("workflow") or None, among=self.get_queryset())

@@ -1,6 +1,6 @@
 """``path("api/", include("temporalex_django.rest.urls"))``.
 
-With a view set of the host's own ``include((routes(OurRuns), "runs"))``.
+With a view set of the host's own ``include((routes(OurRuns), "runs"))``: bulk jobs are routed with it.
 """
 
 from __future__ import annotations
@@ -37,26 +37,29 @@ _ROUTES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (f"{_ONE}operations/", "operations", {"get": "operations"}),
 )
 _OF = {"run": _ONE, "activity": f"{_ONE}activities/<int:seq>/", "timer": f"{_ONE}timers/<int:seq>/"}
+_BULK: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("bulk/", "bulk", {"get": "list", "post": "create"}),
+    ("bulk/<str:job>/", "bulk-job", {"get": "retrieve"}),
+    ("bulk/<str:job>/items/", "bulk-items", {"get": "items"}),
+    ("bulk/<str:job>/stop/", "stop_bulk", {"post": "stop"}),
+    ("bulk/<str:job>/resume/", "resume_bulk", {"post": "resume"}),
+)
 _OTHERS: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...] = (
-    ("bulk/", "bulk", BulkViewSet, {"get": "list", "post": "create"}),
-    ("bulk/<str:job>/", "bulk-job", BulkViewSet, {"get": "retrieve"}),
-    ("bulk/<str:job>/items/", "bulk-items", BulkViewSet, {"get": "items"}),
-    ("bulk/<str:job>/stop/", "stop_bulk", BulkViewSet, {"post": "stop"}),
-    ("bulk/<str:job>/resume/", "resume_bulk", BulkViewSet, {"post": "resume"}),
     ("workers/", "workers", WorkerViewSet, {"get": "list"}),
     ("types/", "types", TypeViewSet, {"get": "list"}),
     ("types/<str:name>/", "type", TypeViewSet, {"get": "retrieve"}),
 )
 
 
-def routes(viewset: type[InstanceViewSet]) -> list[URLPattern]:
-    """The addresses of a view set, which may be a subclass."""
+def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkViewSet) -> list[URLPattern]:
+    """The addresses of a view set, which may be a subclass, and of bulk jobs, which have the runs that it leaves."""
     return [
         *(path(route, _view(viewset, actions), name=name) for route, name, actions in _ROUTES),
         *(
             path(f"{_OF[action.of]}{name}/", _view(viewset, {"post": "steer"}, steering=action), name=name)
             for name, action in STEERING.items()
         ),
+        *(path(route, _view(bulk, actions, run_views=viewset), name=name) for route, name, actions in _BULK),
     ]
 
 

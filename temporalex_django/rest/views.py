@@ -63,7 +63,7 @@ class InstanceViewSet(ReadingViewSet):
         body = self._body()
         cls = workflows.find(body["workflow"]).choose(body["version"], {})
         start = Start(cls, args=body["args"], id=body["id"], value=body["value"], by=self._actor())
-        return self._started(self._done(start, start.execute, lambda target: (target.run_id, True)))
+        return self._started(self._done(start.execute, lambda target: (target.run_id, True)))
 
     @says(does("signal", "Send a signal", serializers.SignalBody, {202: serializers.SignalOut}, WORKFLOW, keyed=True))
     def signal(self, request: Request, id: str, name: str) -> Response:
@@ -152,13 +152,13 @@ class InstanceViewSet(ReadingViewSet):
         of: dict[str, Any] = {} if seq is None else {"seq": seq}
         action = self.steering(target, by=self._actor(), **of, **self._body())
 
-        def act() -> RunTarget | None:
+        def act() -> tuple[RunTarget, bool]:
             with while_unchanged(target, self._matched(request)):
                 made = action.execute()
-            return made if isinstance(made, RunTarget) else None
+            return (made, True) if isinstance(made, RunTarget) else (self._now(target), False)
 
-        made = self._done(action, act, lambda made: ((made or target).shown, made is not None))
-        return self._steered(made or target, new=made is not None)
+        shown, new = self._done(act, lambda made: (made[0].shown, made[1]))
+        return self._steered(shown, new=new)
 
     def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
         try:
@@ -168,6 +168,15 @@ class InstanceViewSet(ReadingViewSet):
                 raise
             return Response(status=204)
         return self._steered(target, new=new) if "id" in names else self._started(target)
+
+    def _now(self, target: RunTarget) -> RunTarget:
+        """What its business id means now, where that was asked for: a reset has made another run."""
+        if target.pinned is not None:
+            return target
+        try:
+            return find_chain(target.chain_id, storage=storage(), among=self.get_queryset())
+        except errors.WorkflowNotFound:  # deleted
+            return target
 
     def _started(self, target: RunTarget) -> Response:
         return self._one(target, status=201, headers={"Location": self._address("instance", id=target.workflow_id)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from django.urls import include, path
 from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
-from temporalex_django import Workflow, WorkflowHandle, conf, errors
+from temporalex_django import Workflow, WorkflowHandle, api, conf, errors
 from temporalex_django.access import AccessPolicy
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.start import Start
@@ -442,3 +443,42 @@ def test_a_dispatcher_is_not_asked_who_starts_it_so_it_may_not_say(attribute: di
 
     with pytest.raises(errors.WorkflowDefinitionError, match="belongs to each of its versions"):
         type("Wrong", (VersionedWorkflow,), {"name": "test.Wrong", "versions": {1: Inside}, "current": 1, **attribute})
+
+
+# -- forks -----------------------------------------------------------------------------------------------------------
+
+
+class Backstage(Workflow):
+    name = "test.Backstage"
+
+    async def run(self, args: Any) -> Any:
+        return await api.wait_for_signal("go")
+
+
+@pytest.mark.parametrize("face", ["rest", "code"])
+@pytest.mark.parametrize("lacks", ["nothing", "start_instance", "start_permission", "internal", "policy"])
+def test_a_fork_takes_what_a_start_takes(lacks: str, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(AccessPolicy):
+        def startable(self, user: Any, workflow: Any) -> bool:
+            return False
+
+    monkeypatch.setattr(tenants, "Closed", Closed, raising=False)
+    run = Backstage.start(id="b-1")
+    drain()
+    if lacks == "internal":
+        monkeypatch.setattr(Backstage, "internal", True)
+    if lacks == "start_permission":
+        monkeypatch.setattr(Backstage, "start_permission", "temporalex_django.view_worker")
+    codes = ["view_instance", "reset_instance", *(() if lacks == "start_instance" else ("start_instance",))]
+    ann = stored("ann", *(f"temporalex_django.{one}" for one in codes))
+    refused = lacks in ("start_instance", "start_permission") or (face == "rest" and lacks != "nothing")
+    setting = {"ACCESS_POLICY": f"{tenants.__name__}.Closed"} if lacks == "policy" else {}
+    with override_settings(TEMPORALEX=setting):
+        if face == "rest":
+            answer = rest(ann).post(f"{URL}b-1/fork/", {"reason": "r", "id": "b-2", "to": 0}, format="json")
+            assert answer.status_code == (403 if refused else 201), answer.content
+        else:
+            with pytest.raises(errors.ActionNotPermitted) if refused else nullcontext():
+                run.fork(0, id="b-2", by=ann)
+    assert Instance.objects.filter(workflow_id="b-2").exists() is not refused
+    assert OperatorAction.objects.filter(denied=True, action="fork").count() == refused

@@ -139,6 +139,27 @@ def test_posted_twice_or_by_two_processes_it_is_one_job(admin: Client) -> None:
     assert (BulkJob.objects.count(), BulkItem.objects.count()) == (1, 1)
 
 
+def test_a_form_does_what_it_was_made_for_and_nothing_else() -> None:
+    (a, b), right = baskets("a", "b"), somebody("ann", "view_instance", "bulk_actions", "terminate_instance", "pause_instance")  # fmt: skip
+    address = choose(right, "terminate", [a])["Location"]
+    text = right.get(address).content.decode()
+    form = {"token": hidden(text, "token"), "newest": hidden(text, "newest"), "reason": "enough"}
+    for newest in ({}, {"newest": ""}, {"newest": "x"}):
+        blind = right.post(address, {"token": form["token"], "reason": "enough", **newest})
+        assert (blind.status_code, b"which runs were looked at" in blind.content) == (200, True)
+    assert not BulkJob.objects.exists()
+    assert right.post(address, form).status_code == 302
+    for other, more in (
+        (choose(right, "terminate", [b])["Location"], {"newest": b}),
+        (choose(right, "pause", [a])["Location"], {}),
+        (address, {"reason": "another one"}),
+    ):
+        refused = right.post(other, {**form, **more})
+        assert (refused.status_code, b"another bulk job" in refused.content) == (409, True), other
+        assert hidden(refused.content.decode(), "token") != form["token"]
+    assert (BulkJob.objects.count(), BulkItem.objects.count()) == (1, 1)
+
+
 def test_what_cannot_be_done_says_why_and_has_no_button(admin: Client) -> None:
     runs = baskets("a", "b", "c")
     address = choose(admin, "unpause", runs)["Location"]
@@ -148,7 +169,7 @@ def test_what_cannot_be_done_says_why_and_has_no_button(admin: Client) -> None:
     with override_settings(TEMPORALEX={"BULK_LIMIT": 2}):
         address = choose(admin, "terminate", runs)["Location"]
         assert "more than 2 runs" in admin.get(address).content.decode()
-        refused = admin.post(address, {"token": "t", "reason": "r"})
+        refused = admin.post(address, {"token": "t", "reason": "r", "newest": runs[2]})
     assert refused.status_code == 409
     assert "more than 2 runs" in refused.content.decode()
     assert "Nothing was done." in refused.content.decode()

@@ -19,7 +19,7 @@ from temporalex_django.actions.addresses import request_id
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.targets import find
 from temporalex_django.actions.terminate import Terminate
-from temporalex_django.models import Instance, Message, OperatorAction
+from temporalex_django.models import Instance, KeptAnswer, Message, OperatorAction
 from tests.support import tenants
 from tests.support.client_flows import Basket, Generations, drain
 from tests.support.people import stored
@@ -89,6 +89,36 @@ def test_what_was_rolled_back_is_noted_all_the_same(run: Any) -> None:
     assert not Instance.objects.filter(workflow_id="b-2").exists()
     assert rows(denied=True)[-1] == ("bob", "signal_with_start", "code", "")
     assert not OperatorAction.objects.filter(denied=False).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY})
+@pytest.mark.parametrize("face", ["plain", "If-Match", "Idempotency-Key", "both", "start with a key", "start in the admin", "admin"])  # fmt: skip
+def test_what_a_face_rolls_back_is_noted_and_logged_once(face: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A run with an id of another tenant is made, and is not his: a fork, and a start."""
+    red = Basket.start(id="red-1")
+    drain()
+    ann = browser("red-ann", "view_instance", "reset_instance", "start_instance")
+    tag = ann.get("/api/instances/red-1/")["ETag"]
+    start, key = {"workflow": "test.Basket", "id": "blue-9"}, {"Idempotency-Key": "k"}
+    headers = {"plain": {}, "If-Match": {"If-Match": tag}, "both": {"If-Match": tag, **key}}.get(face, key)
+    with caplog.at_level(logging.WARNING, logger="temporalex_django.actions"):
+        if face == "start in the admin":
+            form = {"token": "t", "identity": "blue-9", "payload": "null"}
+            answer = ann.post(f"{PAGES}start/?workflow=test.Basket", form)
+        elif face == "admin":
+            answer = ann.post(f"{PAGES}{red.run_id}/do/fork/", {"token": "t", "reason": "r", "input_id": "blue-9"})
+        elif face == "start with a key":
+            answer = ann.post("/api/instances/", start, content_type="application/json", headers=headers)
+        else:
+            body = {"reason": "r", "id": "blue-9"}
+            answer = ann.post("/api/instances/red-1/fork/", body, content_type="application/json", headers=headers)
+    assert answer.status_code == 403, answer.content
+    assert Instance.objects.count() == 1
+    assert not KeptAnswer.objects.exists()
+    assert [row[:2] for row in rows()] == [("red-ann", "start" if "start" in face else "fork")]
+    assert OperatorAction.objects.get().denied
+    assert len([one for one in caplog.records if one.name == "temporalex_django.actions"]) == 1
 
 
 def test_the_same_attempt_is_one_row_a_minute(run: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.db import InterfaceError
 from django.test import override_settings
+from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api, errors
-from temporalex_django.actions import bulk_jobs
+from temporalex_django.actions import bulk_jobs, narrowing
 from temporalex_django.actions.base import Actor
+from temporalex_django.actions.bulk_items import readable
 from temporalex_django.actions.reset import Reset
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.start_bulk import StartBulk
@@ -26,6 +29,7 @@ from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.maintenance import Maintenance
 from tests.support import tenants
 from tests.support.client_flows import Basket
+from tests.support.people import Somebody
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -142,15 +146,112 @@ def test_a_token_makes_it_one_job() -> None:
     again = StartBulk("terminate", runs=runs, token="t", by=Actor(user=ann)).execute()
     other = StartBulk("terminate", runs=runs, token="t", by=Actor(user=bob)).execute()
     assert first.pk == again.pk != other.pk
+    assert StartBulk("terminate", runs=runs, token="None:t").execute().pk not in (first.pk, other.pk)
+    BulkJob.objects.exclude(pk__in=(first.pk, other.pk)).delete()
     assert (BulkJob.objects.count(), BulkItem.objects.count()) == (2, 2)
     with pytest.raises(errors.InvalidId):
         StartBulk("terminate", runs=runs, token="")
 
 
+def test_a_token_is_for_what_it_came_with() -> None:
+    """Action, inputs, reason and runs; the moment at which a filter was asked is none of these."""
+    a, b = baskets("a", "b")
+    some = Instance.objects.filter(workflow_id="a")
+    late = StartBulk(
+        "signal", runs=narrowing.stuck(Instance.objects.all()) | some, signal="note", payload=[1], token="q"
+    )
+    job = StartBulk("signal", runs=[b, a], signal="note", payload=1, reason="x", token="t").execute()
+    for same in ([a, b], [a, b, a]):
+        assert StartBulk("signal", runs=same, signal="note", payload=1, reason="x", token="t").execute().pk == job.pk
+    given: dict[str, Any] = {"runs": [a, b], "signal": "note", "payload": 1, "reason": "x"}
+    for other in ({"runs": [a]}, {"runs": some}, {"signal": "n"}, {"payload": 2}, {"reason": ""}):
+        with pytest.raises(errors.IdempotencyKeyReused, match="token t"):
+            StartBulk("signal", **{**given, **other}, token="t").execute()
+    with pytest.raises(errors.IdempotencyKeyReused):
+        StartBulk("terminate", runs=[a, b], reason="x", token="t").execute()
+
+    first = late.execute()
+    for hours in (0, 5):
+        moment = timezone.now() - timedelta(hours=hours)
+        runs = narrowing.created_before(some, moment + timedelta(days=1))
+        found = StartBulk("signal", runs=runs, signal="note", token="since").execute()
+        assert found.total == 1
+    again = narrowing.stuck(Instance.objects.all()) | some
+    assert StartBulk("signal", runs=again, signal="note", payload=[1], token="q").execute().pk == first.pk
+    with pytest.raises(errors.IdempotencyKeyReused):
+        StartBulk("signal", runs=Instance.objects.filter(workflow_id="b"), signal="note", token="since").execute()
+    assert BulkJob.objects.count() == 3
+
+
+def test_a_token_of_one_person_is_none_of_another() -> None:
+    keys = set()
+    for key, token in (("5:x", "y"), ("5", "x:y"), (None, "y"), ("", "y"), (5, "y")):
+        user: Any = Somebody("ann")
+        user.pk = key
+        keys.add(StartBulk("terminate", runs=[], token=token, by=Actor(user=user))._key)
+    assert len(keys) == 5
+
+
+def test_what_is_denied_for_a_run_of_a_job_is_noted() -> None:
+    runs = baskets("red-1", "red-2")
+    ann = person("red-ann", "bulk_actions", "terminate_instance", "reset_instance", "view_instance")
+    jobs = [StartBulk("terminate", runs=runs[:1], by=Actor(user=ann, source="rest")).execute()]
+    jobs.append(StartBulk("reset", runs=runs[1:], by=Actor(user=ann, source="rest"), to=1).execute())
+    ann.user_permissions.clear()
+    finished()
+    assert {*BulkItem.objects.values_list("outcome", "code")} == {("failed", "not_permitted")}
+    denied = OperatorAction.objects.filter(denied=True).order_by("workflow_id")
+    assert [*denied.values_list("action", "workflow_id", "actor_name", "source")] == [
+        ("terminate", "red-1", "red-ann", "rest"), ("reset", "red-2", "red-ann", "rest"),
+    ]  # fmt: skip
+
+
+def test_who_lost_sight_of_a_run_is_told_nothing_about_it() -> None:
+    runs, ann = baskets("red-1", "red-2"), person("red-ann", "bulk_actions", "terminate_instance", "view_instance")
+    Basket.handle("red-1").terminate()
+    Basket.handle("red-2").terminate()
+    job = StartBulk("terminate", runs=runs, by=Actor(user=ann)).execute()
+    finished()
+    items = BulkItem.objects.filter(job=job).order_by("pk")
+
+    def told(user: Any, **more: Any) -> list[bool]:
+        return [bool(one.message) for one in readable(items.all(), user, alias="default", **more)]
+
+    assert told(None) == told(ann) == [True, True]
+    assert told(person("bob", "bulk_actions")) == [False, False]
+    assert told(ann, admits=lambda run: run.workflow_id == "red-2") == [True, False]  # newest first
+    assert told(ann, among=Instance.objects.filter(workflow_id="red-1")) == [False, True]
+    with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
+        assert told(ann) == [True, True]
+        assert told(person("blue-eve", "view_instance")) == [False, False]
+        Basket.handle("red-2").delete()
+        assert told(ann) == [False, True]
+    assert told(ann) == [True, True]  # it is gone, and nobody's
+
+
+def test_a_superuser_has_the_jobs_of_those_whose_runs_he_has() -> None:
+    runs = baskets("red-1", "blue-1")
+    bob = person("blue-bob", "bulk_actions", "terminate_instance")
+    root = get_user_model().objects.create_superuser("red-root")
+    job = StartBulk("terminate", runs=runs[1:], by=Actor(user=bob)).execute()
+    assert [*bulk_jobs.jobs_for(root, alias="default")] == [job]
+    with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
+        assert not bulk_jobs.jobs_for(root, alias="default").exists()
+        with pytest.raises(errors.WorkflowNotFound):
+            StopBulk(job.pk, by=Actor(user=root)).execute()
+        own = StartBulk("terminate", runs=runs[:1], by=Actor(user=root)).execute()
+        assert [*bulk_jobs.jobs_for(root, alias="default")] == [own]
+    assert bulk_jobs.jobs_for(None, alias="default").count() == 2
+
+
 def test_who_may() -> None:
     runs = baskets("red-1", "blue-1")
     only_bulk, only_end = person("red-a", "bulk_actions"), person("red-b", "terminate_instance")
-    both = person("red-c", "bulk_actions", "terminate_instance")
+    both = person("red-c", "bulk_actions", "terminate_instance", "view_instance")
+    blind = person("red-d", "bulk_actions", "terminate_instance")
+    for filtered in (Instance.objects.all(), Instance.objects.none()):  # how many there are is not told either
+        with pytest.raises(errors.ActionNotPermitted, match="view_instance"):
+            StartBulk("terminate", runs=filtered, by=Actor(user=blind)).execute()
     for user, lacks in ((only_bulk, "terminate_instance"), (only_end, "bulk_actions")):
         with pytest.raises(errors.ActionNotPermitted, match=lacks):
             StartBulk("terminate", runs=runs, by=Actor(user=user)).execute()

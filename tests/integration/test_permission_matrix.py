@@ -90,7 +90,7 @@ CODE = {
     "history": Row(LOOK, lambda call, by: call(by=by)),
     "cancel": Row(("cancel_instance",), lambda call, by: call("why", by=by)),
     "reset": Row(("reset_instance",), lambda call, by: call(0, reason="why", by=by)),
-    "fork": Row(("reset_instance",), lambda call, by: call(0, reason="why", by=by)),
+    "fork": Row(("reset_instance", "start_instance"), lambda call, by: call(0, reason="why", by=by)),
     "terminate": Row(("terminate_instance",), lambda call, by: call("why", by=by)),
     "pause": Row(("pause_instance",), lambda call, by: call("why", by=by)),
     "unpause": Row(("pause_instance",), lambda call, by: call("why", by=by), "paused"),
@@ -211,7 +211,7 @@ def job_of_red(state: str) -> Any:
 STEERED = {
     "cancel": Row(("cancel_instance",), dict),
     "reset": Row(("reset_instance",), lambda: {"to": 0}),
-    "fork": Row(("reset_instance",), lambda: {"to": 0}),
+    "fork": Row(("reset_instance", "start_instance"), lambda: {"to": 0}),
     "terminate": Row(("terminate_instance",), dict),
     "pause": Row(("pause_instance",), dict),
     "unpause": Row(("pause_instance",), dict, "paused"),
@@ -403,10 +403,14 @@ def steered_in_the_admin(name: str, *, posted: bool) -> Any:
     return do
 
 
+def looked_at(run: Any) -> dict[str, str]:
+    """What the page of many runs posts."""
+    return {"token": token(), "reason": "why", "newest": str(run)}
+
+
 def for_many(page: Any) -> Any:
     """The page of what is done to many runs is posted."""
-    data = {"token": token(), "reason": "why"}
-    return page("run", data, query=lambda run: f"?chosen={_written([str(run)])}")
+    return page("run", looked_at, query=lambda run: f"?chosen={_written([str(run)])}")
 
 
 def steered_pages() -> dict[str, Row]:
@@ -502,7 +506,7 @@ COMMANDS = {
     "describe": Row(LOOK, lambda run, ref: run(ref)),
     "doctor": Row(LOOK, lambda run, ref: run(ref)),
     "bulk": Row(
-        ("bulk_actions", "terminate_instance"),
+        (*LOOK, "bulk_actions", "terminate_instance"),
         lambda run, ref: run("terminate", "--workflow", "test.Basket"),
         of_run=False,
         acts=True,

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django import urls
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.test import override_settings
+from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
-from temporalex_django.models import BulkJob, Instance, OperatorAction
+from temporalex_django.actions.base import Actor
+from temporalex_django.actions.start_bulk import StartBulk
+from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
+from temporalex_django.rest.bulk import BulkViewSet
+from temporalex_django.rest.filters import RunFilter
+from temporalex_django.rest.permissions import InstancePermission
+from temporalex_django.rest.urls import routes
+from temporalex_django.rest.views import InstanceViewSet
 from temporalex_django.testing import drain
 from tests.integration.test_bulk import finished
 from tests.integration.test_rest_instances import assert_problem
@@ -144,3 +153,83 @@ def test_a_job_is_its_owners_and_superusers(ann: APIClient, runs: list[str]) -> 
     looker = client("looker", "view_instance")
     for answer in (looker.get(BULK), looker.get(address), looker.post(f"{address}stop/", {}, format="json")):
         assert_problem(answer, 403, "not_permitted")
+
+
+class NotTheSecond(BasePermission):
+    def has_permission(self, request: Any, view: Any) -> bool:
+        return request.user.username != "eve"
+
+    def has_object_permission(self, request: Any, view: Any, obj: Instance) -> bool:
+        return obj.workflow_id != "a-2"
+
+
+class ByWorkflow(RunFilter):
+    class Meta:
+        model = Instance
+        fields = ("workflow_id",)
+
+
+class OnlyA(InstanceViewSet):
+    permission_classes = (InstancePermission, NotTheSecond)
+    filterset_class = ByWorkflow
+
+    def get_queryset(self) -> Any:
+        return super().get_queryset().filter(workflow_id__startswith="a-")
+
+
+class OurJobs(BulkViewSet):
+    def get_queryset(self) -> Any:
+        return super().get_queryset().exclude(reason="secret")
+
+
+urlpatterns = [urls.path("ours/", urls.include((routes(OnlyA, bulk=OurJobs), "ours")))]
+
+
+@override_settings(ROOT_URLCONF=__name__)
+def test_jobs_are_about_the_runs_that_the_hosts_view_set_leaves(ann: APIClient, runs: list[str]) -> None:
+    """Its queryset, its filters, and its permissions about the view and each run; its own jobs, too."""
+    ours, (first, second, other) = "/ours/bulk/", runs
+    for chosen, status, code in (([other], 404, "workflow_not_found"), ([first, second], 403, "not_permitted")):
+        assert_problem(ann.post(ours, {"action": "terminate", "runs": chosen}, format="json"), status, code)
+    denied = OperatorAction.objects.get(denied=True)
+    assert (denied.action, "a-2" in denied.reason) == ("start_bulk", True)
+    for given in ({"workflow": "test.Basket"}, {"workflow_id": "a-1"}):
+        made = ann.post(ours, {"action": "pause", "filter": given}, format="json")
+        assert_problem(made, 403, "not_permitted")
+        made = ann.post(ours, {"action": "signal", "filter": given, "inputs": {"signal": "note"}}, format="json")
+        assert (made.status_code, made.json()["total"]) == (201, 1), made.content
+        assert made["Location"].startswith(f"http://testserver{ours}")
+    for given in ({"workflow_id": "a-2"}, {"workflow_id": "b-1"}):
+        made = ann.post(ours, {"action": "terminate", "filter": given}, format="json")
+        assert_problem(made, 409, "not_possible")
+    assert {str(item.run_id) for item in BulkItem.objects.all()} == {first}
+    one = {"action": "terminate", "runs": [first]}
+    assert_problem(client("eve", *CODES).post(ours, one, format="json"), 403, "not_permitted")
+    hidden = ann.post(ours, {**one, "reason": "secret"}, format="json")
+    assert_problem(ann.get(hidden["Location"]), 404, "workflow_not_found")
+    finished()
+    assert {*Instance.objects.filter(status="terminated").values_list("workflow_id", flat=True)} == {"a-1"}
+
+
+@override_settings(ROOT_URLCONF=__name__)
+def test_why_it_failed_is_told_of_runs_that_one_may_look_at(ann: APIClient, runs: list[str]) -> None:
+    for name in ("a-1", "a-2", "b-1"):
+        Basket.handle(name).terminate()
+    user: Any = get_user_model().objects.get(username="ann")
+    job = StartBulk("terminate", runs=runs, by=Actor(user=user)).execute()
+    finished()
+    told = [bool(item["message"]) for item in ann.get(f"/ours/bulk/{job.pk}/items/").json()["results"]]
+    assert told == [False, False, True]  # b-1 is not there, a-2 not his
+    assert {item["code"] for item in ann.get(f"/ours/bulk/{job.pk}/items/").json()["results"]} == {"workflow_closed"}
+
+
+def test_a_filter_takes_the_permission_to_look_at_runs(runs: list[str]) -> None:
+    blind = client("blind", "bulk_actions", "terminate_instance")
+    for prefix in ("a-", "nothing"):
+        body = {"action": "terminate", "filter": {"id_prefix": prefix}}
+        assert "view_instance" in assert_problem(blind.post(BULK, body, format="json"), 403, "not_permitted")["detail"]
+    made = blind.post(BULK, {"action": "terminate", "runs": runs[:1]}, format="json")
+    Basket.handle("a-1").terminate()
+    finished()
+    (item,) = blind.get(f"{made['Location']}items/").json()["results"]
+    assert (item["outcome"], item["code"], item["message"]) == ("failed", "workflow_closed", "")

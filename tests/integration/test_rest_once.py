@@ -73,6 +73,10 @@ def test_operations_and_bulk_jobs_are_done_once() -> None:
     tag = api.get(f"{URL}b-1/")["ETag"]
 
     reset = [send(api, f"{URL}b-1/reset/", {"to": 0}, "k-1", **{"If-Match": tag}) for _ in range(2)]
+    second = Basket.handle("b-1").run_ids[1]
+    by_run = api.post(f"{URL}{first}/pause/", {}, format="json").json()
+    assert by_run["run_id"] == first  # that one was named
+    api.post(f"{URL}{first}/unpause/", {}, format="json")
     fork = [send(api, f"{URL}b-1/fork/", {"to": 0}, "k-7") for _ in range(2)]
     ended = [send(api, f"{URL}b-1/terminate/", {"reason": "enough"}, "k-2") for _ in range(2)]
     jobs = [send(api, "/api/bulk/", {"action": "delete", "runs": [first]}, "k-3") for _ in range(2)]
@@ -82,13 +86,14 @@ def test_operations_and_bulk_jobs_are_done_once() -> None:
     for answers, status in ((reset, 200), (fork, 201), (ended, 200), (jobs, 201), (gone, 204)):
         assert [answer.status_code for answer in answers] == [status] * 2, answers[0].content + answers[1].content
         assert answers[0].headers.get("Location") == answers[1].headers.get("Location")
-    assert reset[0].json()["run_id"] == reset[1].json()["run_id"]
+    assert reset[0].json()["run_id"] == reset[1].json()["run_id"] == second != first
+    assert reset[0].json()["status"] == reset[1].json()["status"] != "terminated"
     assert fork[0].json()["run_id"] == fork[1].json()["run_id"] != first
     assert ended[1].json()["status"] == "terminated"
     assert jobs[0].json()["id"] == jobs[1].json()["id"]
     assert BulkJob.objects.count() == 1
     assert [*OperatorAction.objects.order_by("pk").values_list("action", flat=True)] == [
-        "reset", "fork", "terminate", "start_bulk", "delete",
+        "reset", "pause", "unpause", "fork", "terminate", "start_bulk", "delete",
     ]  # fmt: skip
     assert_problem(send(api, f"{URL}b-2/delete/", {}, "k-6"), 404, "workflow_not_found")
 

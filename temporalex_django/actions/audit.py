@@ -1,7 +1,8 @@
 """What remains of what people did, tried and read: rows of ``OperatorAction``, and Django's own log of the admin.
 
 Code is not audited here: what it does is in the histories. Nobody fills the audit: attempts of those who are not logged
-in are only logged, and the same attempt or read of the same person is one row a minute.
+in are only logged, the same attempt or read of the same person is one row a minute, and of different attempts the first
+hundred of that minute have rows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 from django.apps import apps
 from django.contrib.contenttypes.models import ContentType
 from django.core.cache import cache
-from django.db import connections, router
+from django.db import connections, router, transaction
 from django.utils import timezone
 
 from temporalex_django.authoring.people import Person
@@ -28,11 +29,14 @@ logger = logging.getLogger("temporalex_django.actions")
 
 #: So long an attempt, or a read, is the same one.
 _SAME = timedelta(minutes=1)
+#: Rows of one person's attempts in that time; the log has all of them.
+_MOST = 100
 #: What the audit calls the reading of payloads.
 READ = "view_payload"
 #: The face of code; what goes through it is no person at a keyboard.
 _CODE = "code"
 _LONGEST = 1000
+_LONGEST_NAME = 200
 #: What was denied in a transaction that may be rolled back, to be noted behind it.
 _held: ContextVar[list[Callable[[], None]] | None] = ContextVar("temporalex_denied", default=None)
 
@@ -70,8 +74,20 @@ def surviving() -> Iterator[None]:
             note()
 
 
-def denied(by: Acting, action: str, why: str, *, run: Instance | None = None, workflow: str = "") -> None:
+def denied(
+    by: Acting,
+    action: str,
+    why: str,
+    *,
+    run: Instance | None = None,
+    workflow: str = "",
+    message: str = "",
+    ref: str = "",
+) -> None:
     """Note that somebody may not do that; ``why`` names no payload.
+
+    ``message`` is the name of the signal, update, query or event that it was about, ``ref`` how a run was named that
+    was not looked up. An attempt is the same one with the same action, run, class and message.
 
     A row outside of the transaction of what was refused, if it is rolled back already or ``surviving`` stands around
     it; inside of one that the caller has open it lives or dies with that, and only the log is sure.
@@ -80,7 +96,7 @@ def denied(by: Acting, action: str, why: str, *, run: Instance | None = None, wo
     if user is None:
         return
     if (held := _held.get()) is not None:
-        held.append(partial(denied, by, action, why, run=run, workflow=workflow))
+        held.append(partial(denied, by, action, why, run=run, workflow=workflow, message=message, ref=ref))
         return
     key = getattr(user, "pk", None)
     of = "" if run is None else f" of {run.workflow} {run.workflow_id}"
@@ -92,9 +108,18 @@ def denied(by: Acting, action: str, why: str, *, run: Instance | None = None, wo
     connection = connections[alias]
     if key is None or (connection.in_atomic_block and connection.needs_rollback):
         return
-    rows, run_id = OperatorAction.objects.using(alias).filter(denied=True), None if run is None else run.pk
-    if not rows.filter(actor_id=key, run_id=run_id, action=action, at__gt=timezone.now() - _SAME).exists():
-        _write(by, action, run, alias=alias, denied=True, reason=why[:_LONGEST], workflow=workflow)
+    details = {name: _printable(said) for name, said in (("message", message), ("run", ref)) if said}
+    rows = OperatorAction.objects.using(alias).filter(denied=True, actor_id=key, at__gt=timezone.now() - _SAME)
+    before = [*rows.values_list("action", "run_id", "workflow", "details")[:_MOST]]
+    same = (action, None, workflow) if run is None else (action, run.pk, run.workflow)
+    known = ((tuple(row[:3]), row[3].get("message")) for row in before)
+    if len(before) < _MOST and (same, details.get("message")) not in known:
+        _write(by, action, run, alias=alias, denied=True, reason=why[:_LONGEST], workflow=workflow, details=details)
+
+
+def _printable(said: str) -> str:
+    """What somebody wrote into an address, as JSON of any database takes it."""
+    return "".join(letter for letter in said[:_LONGEST_NAME] if letter.isprintable())
 
 
 def read(by: Acting, run: Instance) -> None:
@@ -105,8 +130,11 @@ def read(by: Acting, run: Instance) -> None:
     key = getattr(by.user, "pk", None)
     if key is None or by.program or by.source == _CODE:
         return
-    if cache.add(f"temporalex:read:{key}:{run.pk}", 1, _SAME.total_seconds()):
-        _write(by, READ, run, alias=get_settings().DATABASE)
+    alias, known = get_settings().DATABASE, f"temporalex:read:{key}:{run.pk}"
+    if cache.get(known) is None:
+        _write(by, READ, run, alias=alias)
+        # a row that is not written, or rolled back, is no reason to note nothing for a minute
+        transaction.on_commit(lambda: cache.set(known, 1, _SAME.total_seconds()), using=alias)
 
 
 def _write(by: Acting, action: str, run: Instance | None, *, alias: str, workflow: str = "", **more: Any) -> None:

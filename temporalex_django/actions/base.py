@@ -110,7 +110,8 @@ class Action(ABC, Generic[T]):
         try:
             yield
         except ActionNotPermitted as exc:
-            audit.denied(self.by, self.name, str(exc), run=self.row, workflow=self.of_workflow or "")
+            about = {"workflow": self.of_workflow or "", "message": self.said or ""}
+            audit.denied(self.by, self.name, str(exc), run=self.row, **about)
             raise
 
     @abstractmethod

@@ -12,8 +12,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.access import VIEW_PAYLOAD, policy, runs_for
-from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
+from temporalex_django.access import VIEW_PAYLOAD, policy
+from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, runs_there
 from temporalex_django.admin.filters import ActionFilter, ActorFilter
 from temporalex_django.admin.shown import moment, shortened
 from temporalex_django.authoring.people import Person
@@ -46,8 +46,8 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         What was done to runs that are deleted is for those who may see all.
         """
         actions = super().get_queryset(request)
-        narrowed = runs_for(cast("Person", request.user), alias=actions.db)
-        return actions if narrowed is None else actions.filter(run__in=narrowed)
+        there = runs_there(self.admin_site, request)
+        return actions if there is None else actions.filter(run__in=there.values("pk"))
 
     def get_fields(self, request: HttpRequest, obj: OperatorAction | None = None) -> Any:
         """Not from where it was done, for whoever may not see payloads."""

@@ -10,9 +10,21 @@ from django.db import models
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
+from temporalex_django.access import is_every, runs_for
 from temporalex_django.actions.base import storage
+from temporalex_django.admin.requests import user_of
+from temporalex_django.models import Instance
 
 M = TypeVar("M", bound=models.Model)
+
+
+def runs_there(site: admin.AdminSite, request: HttpRequest) -> models.QuerySet[Instance] | None:
+    """The runs that there are for the user in the list of runs of this site; None: all of them."""
+    runs: Any = site._registry.get(Instance)  # noqa: SLF001 - 5.2 has no other way
+    if runs is None:
+        return runs_for(user_of(request), alias=storage().alias)
+    found: models.QuerySet[Instance] = runs.get_queryset(request)
+    return None if is_every(found) else found.order_by()
 
 
 class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # generic in the stubs only
@@ -20,6 +32,7 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
 
     actions: Any = None
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER  # each is a count over the whole table
     list_per_page = 50
     list_max_show_all = 200
 

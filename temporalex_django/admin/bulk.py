@@ -26,12 +26,11 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.access import Operation, policy
-from temporalex_django.actions import audit
+from temporalex_django.access import VIEW, Operation, policy
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.steering import Steering
-from temporalex_django.admin.requests import actor_of, user_of
+from temporalex_django.admin.requests import actor_of, may_not_look, refuse, user_of
 from temporalex_django.admin.run_pages import not_the_present
 from temporalex_django.admin.shown import shortened
 from temporalex_django.admin.steering import SteeringForm, not_yours
@@ -57,6 +56,13 @@ def may_choose(user: Person) -> bool:
     """Whether he may do one thing to many runs; what it is, has a permission of its own."""
     wanted = Operation(action=StartBulk.name, permission=f"{APP}.{StartBulk.permission}")
     return policy().allows(user, wanted)
+
+
+def may_not_choose() -> str:
+    """What somebody is told who may not."""
+    names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
+    wanted = names[StartBulk.permission]
+    return _("You may not do that: it takes the permission “%(wanted)s”.") % {"wanted": wanted}
 
 
 def _choice(action: type[Steering[Any]]) -> Callable[..., HttpResponse | None]:
@@ -152,7 +158,8 @@ class BulkPage:
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         if not self.admin.has_view_permission(request):
-            raise PermissionDenied
+            to = StartBulk.name if request.method == "POST" else VIEW.action
+            refuse(request, to, may_not_look())
         done = STEERING.get(action)
         if done is None or done.of != "run":
             raise Http404
@@ -168,8 +175,7 @@ class BulkPage:
     ) -> HttpResponse:
         """Note the job, and go to its page; the form again where that was not possible."""
         if refused is not None:
-            audit.denied(actor_of(request), StartBulk.name, refused)
-            raise PermissionDenied(refused)
+            refuse(request, StartBulk.name, refused)
         form, status = BulkForm(request.POST, action=action), 200
         if form.is_valid():
             newest = form.cleaned_data["newest"]
@@ -284,8 +290,4 @@ def _said(possible: int, of: int, *, more: bool) -> str:
 
 def _not_yours(action: type[Steering[Any]], user: Person) -> str | None:
     """Why this person may not do it to many runs."""
-    if not may_choose(user):
-        names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
-        wanted = names[StartBulk.permission]
-        return _("You may not do that: it takes the permission “%(wanted)s”.") % {"wanted": wanted}
-    return not_yours(action, user)
+    return not_yours(action, user) if may_choose(user) else may_not_choose()

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -20,13 +20,13 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.access import VIEW, policy, runs_for, view_of
+from temporalex_django.access import VIEW, is_every, policy, runs_for, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.summary import Reading
 from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
-from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose
+from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
 from temporalex_django.admin.filters import (
     QueueFilter,
     RunStatusFilter,
@@ -40,7 +40,7 @@ from temporalex_django.admin.filters import (
 from temporalex_django.admin.messages import MessagePage, MessagePanel, panels
 from temporalex_django.admin.page import page_of
 from temporalex_django.admin.queries import QueryPage, query_links
-from temporalex_django.admin.requests import actor_of, user_of
+from temporalex_django.admin.requests import actor_of, may_not_look, refuse, user_of
 from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
@@ -158,8 +158,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         chosen = request.POST.get("action") in {choice.__name__ for choice in CHOICES}
         if chosen and not self.has_bulk_permission(request):
-            audit.denied(actor_of(request), StartBulk.name, "")
-            raise PermissionDenied
+            refuse(request, StartBulk.name, may_not_choose())
+        if not self.has_view_permission(request):
+            refuse(request, VIEW.action, may_not_look())
         more: dict[str, Any] = {"most": CappedPaginator.MOST}
         more |= {"start_address": self._start_address if may_start(user_of(request)) else None}
         return super().changelist_view(request, {**more, **(extra_context or {})})
@@ -208,8 +209,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def require_view(self, request: HttpRequest, run: Instance) -> None:
         """Raises ``PermissionDenied``, which the audit notes."""
         if not self.has_view_permission(request, run):
-            audit.denied(actor_of(request), "view", "", run=run)
-            raise PermissionDenied
+            refuse(request, VIEW.action, may_not_look(), run=run)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -220,7 +220,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             return self.no_such_run(request, object_id)
         self.require_view(request, run)
         if request.method not in ("GET", "HEAD"):
-            raise PermissionDenied
+            refuse(request, "change", str(_("A run is not changed: it is steered.")), run=run)
         user, doing = user_of(request), partial(self.address_of, run, "do")
         view = view_of(user, run)
         if view.open:
@@ -250,7 +250,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             "tools": tools(run, user, address=doing),
             "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",
             "subject_address": self._subject_address(request, run),
-            "parent_address": self._parent_address(run),
+            **self._parent(request, run),
             "queries": query_links(run, user, address=self.address_of(run, "query")),
             "like": like_address(run, user, address=self._start_address),
             **(extra_context or {}),
@@ -269,10 +269,13 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             f"{self.admin_site.name}:{kind.app_label}_{kind.model}_change", args=[quote(run.subject_id or "")]
         )
 
-    def _parent_address(self, run: Instance) -> str | None:
-        if run.parent_run_id is None:
-            return None
-        return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run.parent_run_id])
+    def _parent(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
+        """Its id and its page, unless it is not there for the user."""
+        there = self.get_queryset(request)
+        if run.parent_run_id is None or not (is_every(there) or there.filter(pk=run.parent_run_id).exists()):
+            return {"parent": None, "parent_address": None}
+        page = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run.parent_run_id])
+        return {"parent": run.parent, "parent_address": page}
 
     def _panels(self, request: HttpRequest, run: Instance) -> list[MessagePanel]:
         if not_the_present(run) is not None:

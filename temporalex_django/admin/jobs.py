@@ -19,16 +19,16 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from temporalex_django.access import VIEW, policy, runs_for
+from temporalex_django.access import VIEW, policy
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.bulk_items import readable
 from temporalex_django.actions.bulk_jobs import jobs_for
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.stop_bulk import StopBulk
-from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
-from temporalex_django.admin.bulk import may_choose
-from temporalex_django.admin.requests import actor_of, user_of
+from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, runs_there
+from temporalex_django.admin.bulk import may_choose, may_not_choose
+from temporalex_django.admin.requests import actor_of, refuse, user_of
 from temporalex_django.admin.shown import badge, moment, shortened
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob, Instance
@@ -107,7 +107,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
     def _steer(self, request: HttpRequest, object_id: str, action: type[StopBulk], done: str) -> HttpResponse:
         """Only of a POST. What cannot be done now is said on the page of the job."""
-        job = self._job(request, object_id)
+        job = self._job(request, object_id, to=action.name)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = ReasonForm(request.POST)
@@ -136,7 +136,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         if job is None:
             return self._no_such_job(request, object_id)
         if request.method not in ("GET", "HEAD"):
-            raise PermissionDenied
+            refuse(request, "change", _("A job is not changed: it is stopped and resumed."))
         action = STEERING.get(job.action)
         context = {
             **self.admin_site.each_context(request),
@@ -183,20 +183,19 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
     def _runs(self, request: HttpRequest, ids: list[UUID]) -> dict[UUID, Instance]:
         """Those that there are for the user, and that he may look at."""
-        user, alias = user_of(request), storage().alias
-        if not policy().allows(user, VIEW):
+        if not policy().allows(user_of(request), VIEW):
             return {}
-        narrowed = runs_for(user, alias=alias)
-        found = Instance.objects.using(alias) if narrowed is None else narrowed
-        return {run.pk: run for run in found.filter(pk__in=ids).only("id", "workflow", "workflow_id")}
+        found = runs_there(self.admin_site, request)
+        there = Instance.objects.using(storage().alias) if found is None else found
+        return {run.pk: run for run in there.filter(pk__in=ids).only("id", "workflow", "workflow_id")}
 
     def _address_of(self, run_id: UUID) -> str:
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run_id])
 
-    def _job(self, request: HttpRequest, ref: str) -> BulkJob | None:
-        """Raises ``PermissionDenied``."""
+    def _job(self, request: HttpRequest, ref: str, *, to: str = "view") -> BulkJob | None:
+        """Raises ``PermissionDenied``, which the audit notes."""
         if not self.has_view_permission(request):
-            raise PermissionDenied
+            refuse(request, to, may_not_choose())
         try:
             return self.get_queryset(request).filter(pk=UUID(ref)).first()
         except ValueError:

@@ -96,6 +96,8 @@ class MessagePage(RunPage):
             button=_("Send"),
             why_not=why,
             not_yours=not_yours,
+            action=message.kind,
+            message=message.name,
         )
 
     def form(self, request: HttpRequest, run: Instance) -> PayloadForm:

@@ -13,7 +13,7 @@ from temporalex_django.access import Operation, policy
 from temporalex_django.actions.accepting import answered
 from temporalex_django.actions.query import Query
 from temporalex_django.admin.payload_forms import PayloadForm
-from temporalex_django.admin.requests import actor_of, user_of
+from temporalex_django.admin.requests import actor_of, refuse, user_of
 from temporalex_django.admin.run_pages import Confirmation, RunPage
 from temporalex_django.admin.shown import value
 from temporalex_django.authoring.people import APP, Person
@@ -40,6 +40,8 @@ class QueryPage(RunPage):
             effect=_("The state that the run has published answers. Nothing is changed."),
             button=_("Ask"),
             not_yours=_not_yours(user_of(request), run),
+            action=Query.name,
+            message=name,
         )
 
     def form(self, request: HttpRequest, run: Instance) -> PayloadForm:
@@ -55,7 +57,7 @@ class QueryPage(RunPage):
     def posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: Any) -> HttpResponse:
         """The answer stands on the page: asked again, it may be another one."""
         if said.not_yours is not None:
-            raise PermissionDenied(said.not_yours)
+            refuse(request, said.action, said.not_yours, run=run, message=said.message)
         if not form.is_valid():
             return self.page(request, run, said, form)
         try:

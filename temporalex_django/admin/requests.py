@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NoReturn, cast
 from uuid import uuid4
 
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
+from django.utils.translation import gettext as _
 
+from temporalex_django.access import VIEW
+from temporalex_django.actions import audit
 from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.once import Asked, AskedBefore
 from temporalex_django.authoring.people import Person
 from temporalex_django.errors import IdempotencyKeyReused
+from temporalex_django.models import Instance
 
 
 def user_of(request: HttpRequest) -> Person:
@@ -24,6 +29,19 @@ def actor_of(request: HttpRequest) -> Actor:
     return Actor(
         user=user_of(request), source="admin", address=client_address(request.META), request_id=request_id(request.META)
     )
+
+
+def refuse(
+    request: HttpRequest, action: str, why: str, *, run: Instance | None = None, workflow: str = "", message: str = ""
+) -> NoReturn:
+    """Raises ``PermissionDenied``, which the audit notes under the name of that action."""
+    audit.denied(actor_of(request), action, why, run=run, workflow=workflow, message=message)
+    raise PermissionDenied(why)
+
+
+def may_not_look() -> str:
+    """What somebody is told who may not see runs."""
+    return _("You may not look at runs: that takes the permission %(wanted)s.") % {"wanted": VIEW.permission}
 
 
 def new_token() -> str:

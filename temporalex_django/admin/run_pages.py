@@ -17,7 +17,7 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.once import AskedBefore
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.admin.payload_forms import TokenForm
-from temporalex_django.admin.requests import asked, sent_before
+from temporalex_django.admin.requests import asked, refuse, sent_before
 from temporalex_django.admin.shown import status_badge
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
 from temporalex_django.models import Instance
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class Confirmation:
     """What a page says before somebody presses its button.
 
-    ``why_not`` is why it cannot be done now, ``not_yours`` why this person may not: then there is no button.
+    ``why_not`` is why it cannot be done now, ``not_yours`` why this person may not: then there is no button. ``action``
+    is what the audit calls it, ``message`` the name of what is sent.
     """
 
     heading: str
@@ -39,6 +40,8 @@ class Confirmation:
     destructive: bool = False
     why_not: str | None = None
     not_yours: str | None = None
+    action: str
+    message: str = ""
 
 
 class RunPage(ABC):
@@ -77,17 +80,16 @@ class RunPage(ABC):
 
     def posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: Any) -> HttpResponse:
         """Act, and go to the page of the run; the form again where that was not possible."""
-        once = self.once and said.not_yours is None  # who may not do it is told so, and that is noted
-        if once and sent_before(request, str(form.data.get("token"))):
+        if said.not_yours is not None:
+            refuse(request, said.action, said.not_yours, run=run, message=said.message)
+        if self.once and sent_before(request, str(form.data.get("token"))):
             return self._sent_before(request, run)
-        if said.not_yours is None and said.why_not is not None:  # it became so since he looked
+        if said.why_not is not None:  # it became so since he looked
             return self.page(request, run, said, form, status=409)
         if not form.is_valid():
-            if said.not_yours is not None:
-                raise PermissionDenied(said.not_yours)
             return self.page(request, run, said, form)
         try:
-            done = self._once(request, run, form) if once else self.act(request, run, form)
+            done = self._once(request, run, form) if self.once else self.act(request, run, form)
         except AskedBefore:  # another process was quicker
             return self._sent_before(request, run)
         except ActionNotPermitted as exc:

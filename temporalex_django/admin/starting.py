@@ -16,11 +16,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import Operation, policy, view_of
+from temporalex_django.actions import audit
 from temporalex_django.actions.once import AskedBefore
 from temporalex_django.actions.start import Start
 from temporalex_django.admin.fields import NOTHING
 from temporalex_django.admin.payload_forms import PayloadForm
-from temporalex_django.admin.requests import actor_of, asked, sent_before, user_of
+from temporalex_django.admin.requests import actor_of, asked, refuse, sent_before, user_of
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.authoring.workflow import Workflow
@@ -90,7 +91,7 @@ class StartPage:
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
         if not may_start(user):
-            raise PermissionDenied
+            refuse(request, Start.name, _may_not_start(), workflow=name if name and name in workflows.registry else "")
         if not name:
             return self.page(request, classes=self._choices(user))
         found = workflows.registry.get(name)
@@ -98,7 +99,7 @@ class StartPage:
             raise Http404
         cls = found.choose(None, {})
         if not may_start(user, cls):
-            raise PermissionDenied
+            refuse(request, Start.name, _may_not_start(cls), workflow=cls.name)
         posted = request.POST if request.method == "POST" else None
         example = NOTHING if posted is not None else self._example(request, cls)
         form = StartForm(posted, workflow=cls, example=example)
@@ -158,10 +159,17 @@ class StartPage:
         if run is None or run.workflow != cls.name or not self.admin.has_view_permission(request, run):
             return NOTHING
         view = view_of(user_of(request), run)
+        if not view.open:
+            return NOTHING
         whole, shown = run.input, view.value(run.input)
-        if not view.open or not isinstance(whole, dict) or not isinstance(shown, dict):
-            return whole if view.open and whole == shown else NOTHING
-        return {name: part for name, part in whole.items() if shown.get(name) == part}
+        if isinstance(whole, dict) and isinstance(shown, dict):
+            example: Any = {name: part for name, part in whole.items() if name in shown and shown[name] == part}
+        elif whole == shown:
+            example = whole
+        else:
+            return NOTHING
+        audit.read(actor_of(request), run)
+        return example
 
     def _list(self) -> str:
         return reverse(f"{self.admin.admin_site.name}:temporalex_django_instance_changelist")
@@ -173,6 +181,12 @@ def like_address(run: Instance, user: Person, *, address: str) -> str | None:
     if found is None or not may_start(user, found.choose(None, {})):
         return None
     return f"{address}?{urlencode({'workflow': run.workflow, 'like': str(run.pk)})}"
+
+
+def _may_not_start(cls: type[Workflow] | None = None) -> str:
+    if cls is None:
+        return _("You may not start runs: that takes the permission %(wanted)s.") % {"wanted": f"{APP}.start_instance"}
+    return _("You may not start runs of %(workflow)s from here.") % {"workflow": cls.name}
 
 
 def _first_line(cls: type[Workflow]) -> str:

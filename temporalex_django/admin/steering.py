@@ -137,6 +137,7 @@ class SteeringPage(RunPage):
             destructive=action.destructive,
             why_not=not_the_present(run) or action.why_not(run, **more),
             not_yours=not_yours(action, user_of(request), run),
+            action=action.name,
         )
 
     def form(self, request: HttpRequest, run: Instance) -> SteeringForm:

@@ -137,6 +137,13 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     classes = [version for version in given.values() if isinstance(version, type) and issubclass(version, Workflow)]
     if len({version.unique for version in classes}) > 1:
         found.append("its versions differ in `unique`: a value must mean the same in all of them")
+    redacted = {path for version in classes for path in version.redacted}
+    found += [
+        f"{version.__name__} stores {name}, which one of its versions redacts: nobody may see it, and SQL would"
+        for version in classes
+        for name in version.stored
+        if name in redacted
+    ]
     if not hasattr(cls, "current"):
         found.append("`current` is missing: which version does a start run?")
     elif type(cls.current) is not int or cls.current not in given:

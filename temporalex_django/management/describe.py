@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db.models import QuerySet
 
-from temporalex_django.access import view_of
+from temporalex_django.access import is_every, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import describe
@@ -41,13 +42,21 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
         run=describe(target, storage=storage(), run=row, view=view),
         queue=row.queue,
         created_at=row.created_at,
-        parent_run_id=None if row.parent_run_id is None else str(row.parent_run_id),
+        parent_run_id=_parent(row, people.runs_of(by)),
         summary=where(summary_of(row, view=view)),
     )
     if json:
         printing.document(command, found)
         return
     printing.table(command, ("", ""), [(name, text) for name, text in _fields(found) if text])
+
+
+def _parent(row: Instance, there: QuerySet[Instance]) -> str | None:
+    """The run that started it, if it is among those that there are for the user."""
+    parent = row.parent_run_id
+    if parent is None or not (is_every(there) or there.filter(pk=parent).exists()):
+        return None
+    return str(parent)
 
 
 def _fields(found: RunDescribed) -> list[tuple[str, object]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from temporalex_django import access
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import instance as instance_of
 from temporalex_django.actions.targets import find
@@ -45,11 +46,13 @@ def handle(
 ) -> None:
     """Raises ``CommandError`` for no graph, no run, and without the program that draws SVG."""
     try:
-        there = people.runs_of(people.actor(as_user))
+        by = people.actor(as_user)
+        there = people.runs_of(by)
         cls = workflows.find(name).choose(number, {})
         instance = None
         if id is not None:
             target = find(_run(cls, id), storage=storage(), workflow=cls.name, among=there)
+            access.admit(by.user, access.VIEW, alias=storage().alias, run=target.row)
             instance = instance_of(target, storage=storage())
             cls = instance.workflow
     except TemporalexError as exc:

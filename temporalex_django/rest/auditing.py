@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rest_framework.request import Request
+from rest_framework.status import is_success
 from rest_framework.views import APIView
 
 from temporalex_django.access import view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import Actor
+from temporalex_django.authoring.viewing import View
 from temporalex_django.models import Instance
 from temporalex_django.rest.contract import Contract
 
@@ -24,6 +25,8 @@ class Audited(Base):
     """Stands before DRF's class. Of reads those of one run count, by people who see payloads."""
 
     judged: Instance | None = None
+    #: The run of which the answer shows payloads, whatever was asked for.
+    shows: Instance | None = None
 
     @property
     def contract(self) -> Contract | None:
@@ -32,19 +35,26 @@ class Audited(Base):
     def _actor(self) -> Actor:
         raise NotImplementedError
 
+    def _view(self, run: Instance) -> View:
+        """What the caller sees of the run that the answer is about."""
+        view = view_of(self._actor().user, run)
+        if view.open:
+            self.shows = run
+        return view
+
     def check_object_permissions(self, request: Request, obj: Any) -> None:
         self.judged = obj if isinstance(obj, Instance) else None
         super().check_object_permissions(request, obj)
 
     def permission_denied(self, request: Request, message: str | None = None, code: str | None = None) -> NoReturn:
         if request.user is not None and self.contract is not None:
-            audit.denied(self._actor(), self.contract.operation, str(message or ""), run=self.judged)
+            named = {} if "id" not in self.kwargs else {"message": self.kwargs.get("name", "")}
+            if self.judged is None:
+                named["ref"] = self.kwargs.get("id", "")
+            audit.denied(self._actor(), self.contract.operation, str(message or ""), run=self.judged, **named)
         super().permission_denied(request, message, code)
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
-        run = self.judged
-        if run is not None and self.request.method == "GET" and response.status_code == HTTPStatus.OK:
-            by = self._actor()
-            if by.user is not None and not by.program and view_of(by.user, run).open:
-                audit.read(by, run)
+        if self.shows is not None and is_success(response.status_code):
+            audit.read(self._actor(), self.shows)
         return super().finalize_response(request, response, *args, **kwargs)

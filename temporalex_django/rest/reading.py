@@ -13,7 +13,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import errors
-from temporalex_django.access import view_of
 from temporalex_django.actions import timeline
 from temporalex_django.actions.accepting import accepted
 from temporalex_django.actions.base import storage
@@ -74,7 +73,7 @@ class ReadingViewSet(RunViewSet):
         """What began behind the event ``after``, with its end wherever that stands in the history."""
         target = self._target(id)
         after, limit = self._after()
-        view = view_of(self._user, target.row)
+        view = self._view(target.row)
         rows, last = timeline.page(target.shown, after=after, limit=limit, view=view, storage=storage())
         following = None
         if last is not None:
@@ -111,7 +110,7 @@ class ReadingViewSet(RunViewSet):
     def activities(self, request: Request, id: str) -> Response:
         """Attempts, the last failure, and when they are tried next; the first hundred."""
         target = self._target(id)
-        found = describe(target, storage=storage(), view=view_of(self._user, target.row)).activities
+        found = describe(target, storage=storage(), view=self._view(target.row)).activities
         return Response({"next": None, "results": serializers.ActivityOut(found, many=True).data})
 
     @says(
@@ -128,7 +127,7 @@ class ReadingViewSet(RunViewSet):
         ``wait`` (seconds) waits for its end.
         """
         target = self._target(id)
-        view = view_of(self._user, target.row)
+        view = self._view(target.row)
         result = Result(target, timeout=self._wait(default=0.0), storage=storage(), seat=seat, view=view)
         try:
             return Response({"status": "completed", "result": result.get()})
@@ -157,5 +156,5 @@ class ReadingViewSet(RunViewSet):
         if count < len(sizes):
             more = {"after": sizes[count - 1][0], "limit": limit}
             following = self._following(address, more, id=str(target.shown))
-        shown = form(page, many=True, context={"view": view_of(self._user, target.row)}).data
+        shown = form(page, many=True, context={"view": self._view(target.row)}).data
         return Response({"next": following, "results": shown})

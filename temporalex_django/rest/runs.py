@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.contrib.contenttypes.models import ContentType
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django import errors
-from temporalex_django.access import runs_for, view_of
+from temporalex_django.access import VIEW, is_every, policy, runs_for, view_of
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import describe, described
 from temporalex_django.actions.summary import Reading, summary_of
@@ -35,6 +36,7 @@ class Shown:
     described: Description
     run: Instance
     subject: dict[str, str] | None
+    parent_run_id: UUID | None
     url: str
     summary: dict[str, Any]
 
@@ -60,15 +62,25 @@ class RunViewSet(Repeatable):
 
     def _row(self, target: RunTarget) -> Instance:
         runs = Instance.objects.using(storage().alias).defer(*_UNREAD).select_related("chain")
-        run = runs.filter(pk=target.shown).first()
+        run = self._with_parents(runs).filter(pk=target.shown).first()
         if run is None:  # deleted since it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return run
 
+    def _with_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:
+        """With ``parent_there``: the id of a parent that is not there for the caller is not told."""
+        there = self.get_queryset()
+        if is_every(there):
+            return runs
+        return runs.annotate(parent_there=Exists(there.order_by().filter(pk=OuterRef("parent_run_id"))))
+
     def _one(self, target: RunTarget, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-        """One run as it stands, with its ``ETag``."""
+        """One run as it stands, with its ``ETag``. Only how it is found again, for whoever may not look at it."""
         run = self._row(target)
-        view = view_of(self._user, run)
+        if not policy().allows(self._user, VIEW.of(run)):
+            names = {"id": run.workflow_id, "run_id": str(run.pk), "url": self._address("instance", id=str(run.pk))}
+            return Response(names, status=status, headers=headers)
+        view = self._view(run)
         what = describe(target, storage=storage(), run=run, view=view)
         said = summary_of(run, view=view)
         body = serializers.InstanceDetail(self._shown(what, run, said, text=said.text)).data
@@ -83,7 +95,9 @@ class RunViewSet(Repeatable):
 
     def _listed(self, runs: QuerySet[Instance]) -> list[Any]:
         """A page of them, rendered. One read, and those of their sentences: at most three."""
-        page: Sequence[Instance] = self.paginate_queryset(runs.defer(*_UNREAD).select_related("chain")) or ()
+        page: Sequence[Instance] = (
+            self.paginate_queryset(self._with_parents(runs.defer(*_UNREAD).select_related("chain"))) or ()
+        )
         reading = Reading(page)
         shown = []
         for run in page:
@@ -104,6 +118,7 @@ class RunViewSet(Repeatable):
             described=what,
             run=run,
             subject=subject,
+            parent_run_id=run.parent_run_id if getattr(run, "parent_there", True) else None,
             url=self._address("instance", id=what.run_id),
             summary={"state": said.state, "text": text, "trouble": said.trouble},
         )

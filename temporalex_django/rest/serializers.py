@@ -155,7 +155,7 @@ class InstanceOut(Base):
     queue = serializers.CharField(source="run.queue")
     tags = serializers.ListField(source="run.tags", child=serializers.CharField(), allow_null=True)
     subject = SubjectOut(allow_null=True)
-    parent_run_id = serializers.UUIDField(source="run.parent_run_id", allow_null=True)
+    parent_run_id = serializers.UUIDField(allow_null=True)
     url = serializers.CharField()
 
 

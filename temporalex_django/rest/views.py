@@ -113,6 +113,7 @@ class InstanceViewSet(ReadingViewSet):
     def outcome(self, request: Request, id: str, name: str) -> Response:
         """Of an update that was sent before, by ``?id=``."""
         target, update_id = self._target(id), request.query_params.get("id", "")
+        self._view(target.row)
         try:
             return Response(
                 {"id": update_id, "result": outcome_of(target, name, update_id, storage=storage(), by=self._actor())}

@@ -156,6 +156,7 @@ def test_a_transaction_that_is_broken_is_left_alone(run: Any) -> None:
 # -- reads -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.django_db(transaction=True)
 def test_payloads_that_people_read_are_noted_once_a_minute(run: Any) -> None:
     ann = browser("ann", "view_instance", "view_payload")
     for address in (f"{RUN}events/", RUN, f"{PAGES}{run.run_id}/change/"):

@@ -211,7 +211,10 @@ def person(name: str, *codes: str) -> Any:
 def test_who_may() -> None:
     h = Basket.start(id="red-1")
     drain()
-    nobody, ann = person("red-nobody", "view_instance", "terminate_instance"), person("red-ann", "reset_instance")
+    nobody, ann = (
+        person("red-nobody", "view_instance", "terminate_instance"),
+        person("red-ann", "reset_instance", "start_instance"),
+    )
     for call in (h.reset, h.fork):
         with pytest.raises(errors.ActionNotPermitted, match="reset_instance"):
             call(1, by=nobody)

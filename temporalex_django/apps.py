@@ -48,6 +48,7 @@ class TemporalexConfig(AppConfig):
         chores = (
             Chore(waiting=_bulk_jobs_wait, work=_bulk_jobs),
             Chore(waiting=_kept_answers_wait, work=_kept_answers),
+            Chore(waiting=_old_jobs_wait, work=_old_jobs),
         )
         CHORES.extend(chore for chore in chores if chore not in CHORES)
         checks.faulty[:] = _discover()
@@ -98,6 +99,18 @@ def _kept_answers_wait(alias: str) -> bool:
 
 def _kept_answers(alias: str) -> bool:
     from temporalex_django.actions.once import forget  # noqa: PLC0415 - as above
+
+    return forget(alias)
+
+
+def _old_jobs_wait(alias: str) -> bool:
+    from temporalex_django.actions.bulk_retention import waiting  # noqa: PLC0415 - as above
+
+    return waiting(alias)
+
+
+def _old_jobs(alias: str) -> bool:
+    from temporalex_django.actions.bulk_retention import forget  # noqa: PLC0415 - as above
 
     return forget(alias)
 

@@ -56,8 +56,8 @@ class PayloadError(TemporalexError):
 
     code = "payload"
     next_step = (
-        "Look at the path in the message; send JSON-able data, dataclasses, msgspec structs, dates, decimals "
-        "or UUIDs, and store what is large elsewhere."
+        "Send what the message asks for, at the path that it names, if it names one. Payloads are JSON-able data, "
+        "dataclasses, msgspec structs, dates, decimals and UUIDs; store what is large elsewhere."
     )
 
 
@@ -258,7 +258,8 @@ class ActionNotPossible(TemporalexError):
 
     code = "not_possible"
     next_step = (
-        "Read the reason in the message, and look at the run: somebody else may have been quicker. Nothing was done."
+        "Read the reason in the message. Where it is about a run, look at it again: somebody else may have been quicker. "
+        "Nothing was done."
     )
 
 

@@ -56,6 +56,8 @@ class Acting(Protocol):
     def request_id(self) -> str: ...
     @property
     def account(self) -> str: ...
+    @property
+    def job(self) -> str: ...
 
 
 @contextmanager
@@ -144,9 +146,15 @@ def _write(by: Acting, action: str, run: Instance | None, *, alias: str, workflo
         run_id=None if run is None else run.pk,
         workflow=workflow if run is None else run.workflow,
         workflow_id="" if run is None else run.workflow_id,
+        details=job_of(by),
         **of_actor(by),
         **more,
     )
+
+
+def job_of(by: Acting) -> dict[str, Any]:
+    """What the details of a row say of the bulk job that it is part of."""
+    return {"job": by.job} if by.job else {}
 
 
 def of_actor(by: Acting) -> dict[str, Any]:

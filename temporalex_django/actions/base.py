@@ -42,7 +42,7 @@ class Actor:
     """Who does it, and through which face: admin, rest, pages, command or code. ``user`` None is code.
 
     ``program``: a machine speaks for the user, with a token, say. ``account``: of the operating system, whoever ran a
-    command; what code does under one is audited, too.
+    command; what code does under one is audited, too. ``job``: the id of the bulk job as part of which it is done.
     """
 
     user: Person | None = None
@@ -51,6 +51,7 @@ class Actor:
     program: bool = False
     request_id: str = ""
     account: str = ""
+    job: str = ""
 
     @property
     def sender(self) -> Sender | None:
@@ -183,7 +184,7 @@ class Action(ABC, Generic[T]):
             reason=reason,
             forced=self.forced,
             automatic=self.automatic,
-            details=details,
+            details={**details, **audit.job_of(self.by)},
             **audit.of_actor(self.by),
         )
         # what applications send all day in the names of their users is no administration

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -11,6 +12,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.models import QuerySet
@@ -41,6 +43,8 @@ _LONGEST = 500
 #: Leases for which a worker has a job to itself while it replays: a replay takes one at most, and somewhat more where
 #: nothing can interrupt it. So long nobody goes on with the job when the worker dies.
 _HELD_FOR = 2
+#: By database, the job to which this process came last.
+_had_turn: dict[str, UUID] = {}
 
 
 def waiting(alias: str) -> bool:
@@ -49,15 +53,30 @@ def waiting(alias: str) -> bool:
 
 
 def work(alias: str) -> bool:
-    """Go on with jobs for a moment. Whether anything was done. Each run is a transaction of its own."""
+    """Go on with jobs for a moment: a run of each, in turn. Whether anything was done.
+
+    Each run is a transaction of its own. The next moment begins behind the job that had the last turn: of one whose
+    runs are slow there is time for one run, and the others come to theirs.
+    """
     until, came_to_one = time.monotonic() + _BUDGET, False
-    running = BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).order_by("pk")
-    for job in list(running.values_list("pk", flat=True)[:_AT_ONCE]):
-        while _next(job, DjangoStorage(alias)):  # one at least, however long it took to come here
+    jobs = deque(_in_turn(alias))
+    while jobs:
+        job = _had_turn[alias] = jobs.popleft()
+        if _next(job, DjangoStorage(alias)):  # of one at least, however long it took to come here
             came_to_one = True
             if time.monotonic() >= until:
                 return True
+            jobs.append(job)
     return came_to_one
+
+
+def _in_turn(alias: str) -> list[UUID]:
+    """Jobs to go on with, oldest first, beginning behind that of the last turn."""
+    running = BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).order_by("pk")
+    jobs, last = running.values_list("pk", flat=True), _had_turn.get(alias)
+    if last is None:
+        return [*jobs[:_AT_ONCE]]
+    return [*jobs.filter(pk__gt=last)[:_AT_ONCE], *jobs.filter(pk__lte=last)[:_AT_ONCE]]
 
 
 def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
@@ -209,9 +228,20 @@ def _failed(item: BulkItem, code: str, message: str) -> None:
 
 def _actor(job: BulkJob) -> Actor:
     """Who asked for it, as he stands now. Raises ``ActionNotPermitted`` for who is no more."""
-    make = partial(Actor, source=job.source, address=job.address)
+    make = partial(
+        Actor,
+        source=job.source,
+        address=job.address,
+        program=job.program,
+        request_id=job.request_id,
+        job=str(job.pk),
+    )
     if job.by_code:
         return make(account=job.actor_name)
-    if job.actor is None:
+    try:
+        user = job.actor
+    except ObjectDoesNotExist:  # deleted without Django, which would have emptied the column
+        user = None
+    if user is None:
         raise ActionNotPermitted(f"{job.actor_name} is no user any more")
-    return make(user=job.actor)
+    return make(user=user)

@@ -44,7 +44,9 @@ class Fork(TakingUp[RunTarget]):
     done: ClassVar[Promise] = _("A new run goes on from there.")
     inputs: ClassVar[tuple[Input, ...]] = (
         *TakingUp.inputs,
-        Input(name="id", kind=str, label=_("Id of the new run"), help=_("Empty: made of the id of this one.")),
+        Input(
+            name="id", kind=str, label=_("Id of the new run"), help=_("Empty: made of the id of this one."), single=True
+        ),
     )
 
     def check(self) -> None:

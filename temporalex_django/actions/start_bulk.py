@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -39,12 +39,14 @@ class StartBulk(Action[BulkJob]):
     leaves him that: of a queryset the others are left out, an id of another is refused. ``inputs`` are those of the
     action (of ``signal``: ``signal``, ``payload``). Its permission is asked now, and for each run when it is its turn;
     a queryset takes that to look at runs, too. With a ``token`` the same person gets the job that he started with it
-    before, if he asks for the same; the times in a queryset do not count there. Gives the job.
+    before, if he asks for the same and while it is kept (see ``bulk_retention``); the times in a queryset do not
+    count there. Gives the job.
 
     One transaction, that of the caller if he has one. Raises ``ActionNotPermitted``, ``ActionNotPossible`` (no such
-    action, no run, too many), ``WorkflowNotFound`` for an id that there is not for him, ``PayloadError``, ``TypeError``
-    for inputs that the action does not take, ``InvalidId`` for a token that is none, ``IdempotencyKeyReused`` for one
-    that came with something else before. Audited.
+    action, no run, too many, an input that only one run can have), ``WorkflowNotFound`` for an id that there is not for
+    him, ``PayloadError``, ``TypeError`` for inputs that the action does not take and for ``runs`` that are none,
+    ``InvalidId`` for a token that is none, ``IdempotencyKeyReused`` for one that came with something else before.
+    Audited.
     """
 
     name: ClassVar[str] = "start_bulk"
@@ -55,7 +57,7 @@ class StartBulk(Action[BulkJob]):
         self,
         action: str,
         *,
-        runs: Sequence[str] | QuerySet[Instance],
+        runs: Iterable[str | UUID] | QuerySet[Instance],
         reason: str = "",
         token: str | None = None,
         among: QuerySet[Instance] | None = None,
@@ -65,7 +67,7 @@ class StartBulk(Action[BulkJob]):
     ) -> None:
         super().__init__(by=by)
         self.action = action
-        self.runs = runs
+        self.runs = _chosen(runs)
         self.reason = text(reason, what="the reason")
         self.token = None if token is None else check_message_id(token, what="bulk job")
         self.among = among
@@ -95,6 +97,8 @@ class StartBulk(Action[BulkJob]):
                 by_code=user is None,
                 source=self.by.source,
                 address=self.by.address,
+                request_id=self.by.request_id,
+                program=self.by.program,
                 total=0,
                 created_at=self.storage.now(),
             )
@@ -133,7 +137,7 @@ class StartBulk(Action[BulkJob]):
         runs: Sequence[str]
         if isinstance(self.runs, QuerySet):
             try:
-                rows = self.runs.using(self.storage.alias).order_by().values("pk")
+                rows = self._chosen_rows(self.runs)
                 sql, values = rows.query.get_compiler(using=self.storage.alias).as_sql()
             except EmptyResultSet:
                 sql, values = "", ()
@@ -151,7 +155,7 @@ class StartBulk(Action[BulkJob]):
             there = there.filter(pk__in=self.among.using(alias).order_by().values("pk"))
         wanted: set[UUID] = set()
         if isinstance(self.runs, QuerySet):
-            there = there.filter(pk__in=self.runs.using(alias).order_by().values("pk"))
+            there = there.filter(pk__in=self._chosen_rows(self.runs))
         else:
             wanted = {self._id(one) for one in self.runs}
             there = there.filter(pk__in=list(wanted)[: limit + 1])
@@ -163,7 +167,14 @@ class StartBulk(Action[BulkJob]):
         found = self._admitted(found)
         if not found:
             raise ActionNotPossible("there is no run to do that to")
+        if len(found) > 1 and (one := self._of_one_run()):
+            raise ActionNotPossible(f"the input {one!r} is for one run, and these are {len(found):,}: leave it out")
         return found
+
+    def _chosen_rows(self, runs: QuerySet[Instance]) -> QuerySet[Instance, Any]:
+        """Their keys; of a slice in its order, which says which they are."""
+        found = runs.using(self.storage.alias)
+        return (found if found.query.is_sliced else found.order_by()).values("pk")
 
     def _admitted(self, found: list[UUID]) -> list[UUID]:
         """Those that the face leaves him one by one. Raises ``ActionNotPermitted`` for one that he has named."""
@@ -176,8 +187,14 @@ class StartBulk(Action[BulkJob]):
             raise ActionNotPermitted(f"{self.by.user} may not {self.action} {run.workflow} {run.workflow_id}")
         return [one for one in found if one not in refused]
 
+    def _of_one_run(self) -> str | None:
+        """An input that was given and that no two runs can have."""
+        action = steering(self.action)
+        inputs = () if action is None else action.inputs
+        return next((one.name for one in inputs if one.single and self.given.get(one.name)), None)
+
     def _id(self, run: object) -> UUID:
-        run_id = as_run_id(run) if isinstance(run, str) else None
+        run_id = run if isinstance(run, UUID) else as_run_id(run) if isinstance(run, str) else None
         if run_id is None:
             raise WorkflowNotFound(f"there is no run {shown(run)}")
         return run_id
@@ -185,6 +202,17 @@ class StartBulk(Action[BulkJob]):
 
 def _digest(said: object) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "replace")).hexdigest()
+
+
+def _chosen(runs: object) -> QuerySet[Instance] | list[object]:
+    """Raises ``TypeError`` for what is neither run ids nor a queryset of runs."""
+    if isinstance(runs, QuerySet):
+        if not issubclass(runs.model, Instance):
+            raise TypeError(f"runs is a queryset of {runs.model.__name__}: one of Instance is wanted, or run ids")
+        return runs
+    if isinstance(runs, str | bytes | Mapping) or not isinstance(runs, Iterable):
+        raise TypeError(f"runs={shown(runs)}: a list of run ids is wanted, or a queryset of runs")
+    return [*runs]
 
 
 def _checked(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -32,7 +32,7 @@ class Input:
     """One more thing that an operator says.
 
     ``kind`` is str, int, bool, float, or object for any JSON. One that is not ``required`` may be left out; ``choices``
-    are all that a str may be.
+    are all that a str may be. ``single``: no two runs can have the same.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Input:
     help: Text = ""
     required: bool = False
     choices: tuple[str, ...] = ()
+    single: bool = False
 
     def checked(self, value: Any) -> Any:
         """``value`` if it is of the kind, as it will be stored. Raises ``PayloadError``."""

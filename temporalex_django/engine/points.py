@@ -61,8 +61,11 @@ def gone_on(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
 
 
 def fork_id(of: str, id: str | None, unique: Unique | None, *, suffix: Callable[[], str]) -> str:
-    """The id of a fork: the one that is given, or one made of that of the run. Raises ``InvalidId``."""
-    if id is not None:
+    """The id of a fork: the one that is given; without one, or an empty one, one made of that of the run.
+
+    Raises ``InvalidId``.
+    """
+    if id is not None and id != "":
         return check_id(id) if unique is None else unique.check(id)
     if unique is None:
         return check_id(f"{of[:180]}-fork-{suffix()}")

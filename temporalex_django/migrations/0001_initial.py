@@ -177,6 +177,11 @@ class Migration(migrations.Migration):
                 ),
                 ("source", models.CharField(max_length=40)),
                 ("address", models.GenericIPAddressField(null=True)),
+                (
+                    "request_id",
+                    models.CharField(blank=True, default="", help_text="Of the HTTP request.", max_length=64),
+                ),
+                ("program", models.BooleanField(default=False, help_text="A program asked for it in his name.")),
                 ("total", models.IntegerField()),
                 ("done", models.IntegerField(default=0)),
                 ("failed", models.IntegerField(default=0)),

@@ -44,6 +44,8 @@ class BulkJob(models.Model):
     by_code = models.BooleanField(default=False, help_text=_("No person: code started it, which may do everything."))
     source = models.CharField(max_length=40)
     address = models.GenericIPAddressField(null=True)
+    request_id = models.CharField(max_length=64, blank=True, default="", help_text=_("Of the HTTP request."))
+    program = models.BooleanField(default=False, help_text=_("A program asked for it in his name."))
     total = models.IntegerField()
     done = models.IntegerField(default=0)
     failed = models.IntegerField(default=0)

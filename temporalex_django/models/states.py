@@ -8,7 +8,8 @@ from typing import Any, Self, TypeVar
 
 from django.contrib.contenttypes.models import ContentType
 from django.db import connections, models
-from django.db.models import OuterRef, Subquery
+from django.db.models import Case, OuterRef, Q, Subquery, When
+from django.db.models.expressions import Combinable
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
 
@@ -27,6 +28,14 @@ _FIELDS: Mapping[type, models.Field[Any, Any]] = {
     Decimal: models.DecimalField(max_digits=40, decimal_places=12),
 }
 _KEY = models.CharField(max_length=200)
+_TEXT = "text_of_state"
+#: What a number may look like that its type can hold. Those of 19 digits are compared as text, which is as long.
+_FITS: Mapping[type, Q] = {
+    int: Q(text_of_state__regex=r"^-?[0-9]{1,18}\Z")
+    | Q(text_of_state__regex=r"^[0-9]{19}\Z", text_of_state__lte=str(2**63 - 1))
+    | Q(text_of_state__regex=r"^-[0-9]{19}\Z", text_of_state__lte=str(-(2**63))),
+    Decimal: Q(text_of_state__regex=r"^-?[0-9]{1,20}([.][0-9]+)?\Z"),
+}
 
 
 class WorkflowStateQuerySet(models.QuerySet[M]):
@@ -36,8 +45,9 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
         """Objects with ``workflow_<name>`` for each of the fields, to be shown, filtered by and ordered by.
 
         They are fields that a workflow class declares as ``stored``: as the newest run with ``subject=`` the object
-        published them last; None where there is no such run or field. ``workflow``: of runs of that class alone. Raises
-        ``TypeError`` for a name that is not declared, ``NotConfigured`` where the database cannot join the two.
+        published them last; None where there is no such run or field, and for what was stored when the class declared
+        another type, as far as it is none of this one. ``workflow``: of runs of that class alone. Raises ``TypeError``
+        for a name that is not declared, ``NotConfigured`` where the database cannot join the two.
         """
         alias = self.db
         self._require_joinable(alias)
@@ -54,13 +64,13 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
                 known = ", ".join(sorted(kinds)) or "none"
                 raise TypeError(f"with_workflow_state: no class stores {shown(name)} (stored are: {known})")
             if len(kinds[name]) > 1:
-                raise TypeError(
-                    f"with_workflow_state: classes store {name!r} with several types; name one by workflow="
-                )
-            field = _FIELDS[next(iter(kinds[name]))]
-            value = Cast(KeyTextTransform(name, "stored"), field)
+                several = "classes store" if workflow is None else f"the versions of {workflow.name} store"
+                raise TypeError(f"with_workflow_state: {several} {name!r} with several types; name one by workflow=")
+            (kind,) = kinds[name]
             newest = runs.filter(stored__has_key=name).order_by("-pk")
-            found[f"workflow_{name}"] = Subquery(newest.values(field_of_state=value)[:1], output_field=field)
+            newest = newest.alias(**{_TEXT: Cast(KeyTextTransform(name, "stored"), models.TextField())})
+            value = Subquery(newest.values(field_of_state=_value(kind))[:1], output_field=_FIELDS[kind])
+            found[f"workflow_{name}"] = value
         return self.annotate(**found)
 
     def _require_joinable(self, alias: str) -> None:
@@ -74,8 +84,16 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
             raise NotConfigured(f"this database keeps the UUIDs of {self.model.__name__} in another form than runs do")
 
 
+def _value(kind: type) -> Combinable:
+    """Of the text, what fits: one row that an older class has written would make the whole query fail."""
+    cast = Cast(_TEXT, _FIELDS[kind])
+    return Case(When(_FITS[kind], then=cast)) if kind in _FITS else cast
+
+
 def _declared(workflow: type[Startable] | None) -> dict[str, set[type]]:
-    """The types of stored fields, by name."""
+    """The types of stored fields, by name; those of a class that is a version itself are its own."""
+    if workflow is not None and issubclass(workflow, workflows.Workflow):
+        return {name: {kind} for name, kind in workflow.stored.items()}
     found: dict[str, set[type]] = {}
     for cls in workflows.concrete():
         if workflow is None or cls.name == workflow.name:

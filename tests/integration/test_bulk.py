@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
-from django.db import InterfaceError
+from django.db import InterfaceError, connection
+from django.db.models import F
 from django.test import override_settings
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api, errors
-from temporalex_django.actions import bulk_jobs, narrowing
+from temporalex_django.actions import bulk_jobs, bulk_retention, narrowing
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.bulk_items import readable
 from temporalex_django.actions.reset import Reset
@@ -108,6 +111,49 @@ def test_a_filter_is_a_queryset_of_runs() -> None:
     StartBulk("terminate", runs=Instance.objects.filter(workflow_id__startswith="a-")).execute()
     finished()
     assert statuses() == {"a-1": "terminated", "a-2": "terminated", "b-1": "waiting"}
+
+
+def test_runs_are_ids_in_any_form_or_any_queryset_of_runs() -> None:
+    runs, every = baskets("a", "b", "c"), Instance.objects.all()
+    for number, (given, total) in enumerate(
+        (
+            (runs, 3),
+            (iter(runs), 3),
+            ({uuid.UUID(run) for run in runs}, 3),
+            (every.values_list("pk", flat=True), 3),
+            (every.order_by("-pk")[:2], 2),
+            (every[2:], 1),
+        )
+    ):
+        job = StartBulk("terminate", runs=given, token=f"t{number}").execute()  # type: ignore[arg-type]
+        assert job.total == job.items.count() == total
+    assert {str(item.run_id) for item in BulkItem.objects.filter(job__total=2)} == set(runs[1:])
+    get_user_model().objects.create_user("ann")
+    made = BulkJob.objects.count()
+    for wrong, says in (
+        (runs[0], "a list of run ids is wanted"),
+        (runs[0].encode(), "a list of run ids is wanted"),
+        ({runs[0]: 1}, "a list of run ids is wanted"),
+        (None, "a list of run ids is wanted"),
+        (get_user_model().objects.all(), "a queryset of User: one of Instance is wanted"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            StartBulk("terminate", runs=wrong)  # type: ignore[arg-type]
+    assert BulkJob.objects.count() == made
+
+
+def test_an_id_is_for_one_fork() -> None:
+    runs = baskets("a", "b")
+    with pytest.raises(errors.ActionNotPossible, match="the input 'id' is for one run, and these are 2: leave it out"):
+        StartBulk("fork", runs=runs, id="c").execute()
+    assert not BulkJob.objects.exists()
+    for chosen, given in ((runs, {"id": ""}), (runs[:1], {"id": "c"})):
+        job = StartBulk("fork", runs=chosen, **given).execute()
+        finished()
+        job.refresh_from_db()
+        assert (job.done, job.failed) == (len(chosen), 0)
+    assert Instance.objects.filter(workflow_id="c").exists()
+    assert Instance.objects.filter(workflow_id__contains="-fork-").count() == 2
 
 
 @override_settings(TEMPORALEX={"BULK_LIMIT": 2})
@@ -271,6 +317,92 @@ def test_who_may() -> None:
     assert (job.done, job.failed) == (0, 1)
     assert BulkItem.objects.get().code == "not_permitted"
     assert statuses() == {"red-1": "waiting", "blue-1": "waiting"}
+
+
+def test_what_a_job_does_leads_back_to_it_and_to_its_request() -> None:
+    runs, ann = baskets("a", "b"), person("ann", "bulk_actions", "terminate_instance", "signal_instance")
+    by = Actor(user=ann, source="rest", address="10.0.0.7", request_id="req-7", program=True)
+    signals = StartBulk("signal", runs=runs[:1], signal="note", by=by).execute()
+    ends = StartBulk("terminate", runs=runs, by=by).execute()
+    assert bulk_jobs._next(signals.pk, DjangoStorage())
+    assert bulk_jobs._next(ends.pk, DjangoStorage())
+    ann.user_permissions.clear()
+    finished()
+
+    found = OperatorAction.objects.exclude(action="start_bulk").order_by("pk")
+    assert [(one.action, one.denied, one.automatic, one.details.get("job")) for one in found] == [
+        ("signal", False, True, str(signals.pk)),  # as a program sends it by itself
+        ("terminate", False, False, str(ends.pk)),
+        ("terminate", True, False, str(ends.pk)),
+    ]
+    asked = {(one.actor_id, one.source, one.address, one.request_id) for one in OperatorAction.objects.all()}
+    assert asked == {(ann.pk, "rest", "10.0.0.7", "req-7")}
+
+
+def test_nothing_is_done_for_somebody_who_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """Also when his row went without Django."""
+    runs, users = baskets("a"), get_user_model().objects
+    for raw in (False, True):
+        job = StartBulk("terminate", runs=runs, by=Actor(user=users.create_superuser("ann"))).execute()
+        if raw:
+            with connection.cursor() as cursor:
+                cursor.execute(f"delete from {users.model._meta.db_table}")
+        else:
+            users.all().delete()
+        finished()
+        item = job.items.get()
+        assert (item.outcome, item.code, item.message) == ("failed", "not_permitted", "ann is no user any more")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_jobs_that_are_done_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = baskets("a", "b", "c")
+    old, young, stopped, running = (StartBulk("terminate", runs=runs, token=str(n)).execute() for n in range(4))
+    for job, state, by in (
+        (old, "done", timedelta(seconds=1)),
+        (young, "done", -timedelta(minutes=5)),
+        (stopped, "stopped", None),
+        (running, "running", None),
+    ):
+        at = None if by is None else DjangoStorage().now() - bulk_retention.KEPT - by
+        BulkJob.objects.filter(pk=job.pk).update(
+            state=state, finished_at=at, created_at=F("created_at") - timedelta(days=99)
+        )
+    monkeypatch.setattr(bulk_retention, "_AT_ONCE", 2)
+    monkeypatch.setattr(bulk_retention, "_looked", {})
+
+    assert bulk_retention.waiting("default")
+    assert not bulk_retention.waiting("default")  # it was asked a moment ago
+    assert bulk_retention.forget("default")
+    assert old.items.count() == 1
+    finished()
+
+    assert set(BulkJob.objects.values_list("pk", flat=True)) == {young.pk, stopped.pk, running.pk}
+    assert set(BulkItem.objects.values_list("job_id", flat=True)) == {young.pk, stopped.pk, running.pk}
+    bulk_retention._looked.clear()
+    assert not bulk_retention.waiting("default")
+    assert StartBulk("terminate", runs=runs, token="0").execute().pk not in (old.pk, young.pk)
+    assert OperatorAction.objects.filter(action="start_bulk").count() == 5
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_no_job_waits_for_another_one_to_be_through(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when one run takes all the time that there is for jobs."""
+    runs = baskets("a", "b", "c", "d", "e")
+    jobs = [StartBulk("terminate", runs=chosen).execute().pk for chosen in (runs[:2], runs[2:4], runs[4:])]
+    made, clock, turns = bulk_jobs.made, SimpleNamespace(now=0.0, monotonic=lambda: clock.now), []
+
+    def noting(job: Any, item: int, target: Any, by: Any) -> Any:
+        turns.append(jobs.index(job.pk))
+        clock.now += slow
+        return made(job, item, target, by)
+
+    monkeypatch.setattr(bulk_jobs, "made", noting)
+    monkeypatch.setattr(bulk_jobs, "time", clock)
+    monkeypatch.setattr(bulk_jobs, "_had_turn", {})
+    finished()
+    assert turns == [0, 1, 2, 0, 1]
+    assert set(BulkJob.objects.values_list("state", flat=True)) == {"done"}
 
 
 def test_a_job_is_stopped_and_resumed() -> None:

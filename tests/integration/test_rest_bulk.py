@@ -131,6 +131,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_started(ann: APIClient, runs: 
         ({"action": "terminate", "runs": ["a-1"]}, 404, "workflow_not_found", "a-1"),
         ({"action": "terminate", "runs": runs}, 409, "not_possible", "2 runs at most"),
         ({"action": "terminate", "filter": {"id_prefix": "z"}}, 409, "not_possible", "no run"),
+        ({"action": "fork", "runs": runs[:2], "inputs": {"id": "x"}}, 409, "not_possible", "'id' is for one run"),
         ({**one, "action": "pause"}, 403, "not_permitted", "pause_instance"),
     ):
         body = assert_problem(ann.post(BULK, sent, format="json"), status, code)

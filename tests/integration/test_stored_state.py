@@ -11,7 +11,7 @@ from django.core.checks import run_checks
 from django.db.models import F
 from django.test import override_settings
 
-from temporalex_django import ContinueAsNew, NoReply, Ok, Stop, Workflow, api
+from temporalex_django import ContinueAsNew, NoReply, Ok, Stop, VersionedWorkflow, Workflow, api
 from temporalex_django.authoring.workflow import registry
 from temporalex_django.core.stored import stored_fields
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
@@ -112,6 +112,57 @@ def test_what_is_not_declared_is_refused_with_what_is(monkeypatch):
         registry.pop(Otherwise.name)
     with pytest.raises(NotConfigured, match="the runs are in the database 'default'"):
         people().using("elsewhere").with_workflow_state("phase")
+
+
+def test_what_was_stored_under_another_type_is_none_where_it_does_not_fit(monkeypatch):
+    """And no query fails because of it."""
+    large = 2**63
+    fits = {"12": 12, "-7": -7, "9" * 18: 10**18 - 1, str(large - 1): large - 1, str(-large): -large}
+    values = [*fits, "12.5", "approval", "12\n", "", "1e3", "true", str(large), str(-large - 1), "9" * 30]
+    for number, value in enumerate(values):
+        user = get_user_model().objects.create_user(f"u{number:02}")
+        Stating.start({"phase": value, "total": "12.50", "lines": 3}, id=f"u-{number}", subject=user)
+    drain()
+    monkeypatch.setattr(Stating, "stored", {"phase": int, "total": int, "lines": Decimal})
+    joined = people().with_workflow_state("phase", "total", "lines")
+
+    assert [(one.workflow_phase, one.workflow_total, one.workflow_lines) for one in joined] == [
+        (fits.get(value), None, Decimal(3)) for value in values
+    ]
+    assert joined.filter(workflow_phase__gt=11).count() == 3
+    monkeypatch.setattr(Stating, "stored", {"phase": Decimal, "lines": str})
+    joined = people().with_workflow_state("phase", "lines", workflow=Stating)
+    assert [one.username for one in joined.filter(workflow_phase__gte=12, workflow_phase__lt=13)] == ["u00", "u05"]
+    assert {one.workflow_lines for one in joined} == {"3"}
+    assert [one.workflow_phase is None for one in joined] == [
+        value in ("approval", "12\n", "", "1e3", "true", "9" * 30) for value in values
+    ]
+
+
+def test_versions_that_declare_a_field_otherwise_are_asked_for_one_by_one():
+    class StatesText(Stating):
+        name = "test.StatesText"
+        stored = {"total": str}
+
+    class StatesNumber(Stating):
+        name = "test.StatesNumber"
+        version = 2
+        stored = {"total": int}
+
+    class StatesBoth(VersionedWorkflow):
+        name = "test.StatesBoth"
+        versions = {1: StatesText, 2: StatesNumber}
+        current = 2
+
+    try:
+        StatesBoth.start({"total": 5}, id="s", subject=get_user_model().objects.create_user("ann"))
+        drain()
+        with pytest.raises(TypeError, match="the versions of test.StatesBoth store 'total' with several types; name"):
+            people().with_workflow_state("total", workflow=StatesBoth)
+        for cls, value in ((StatesText, "5"), (StatesNumber, 5)):
+            assert people().with_workflow_state("total", workflow=cls).get().workflow_total == value
+    finally:
+        registry.pop(StatesBoth.name)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.history.prefix import activations_of, closed_itself
+from temporalex_django.engine.activity_policy import idempotency_key
 from tests.property import grammar
 from tests.property.examples import examples
 from tests.property.playing import Played, play, replay_everything
@@ -51,3 +54,34 @@ def test_a_fork_changes_nothing_of_what_it_was_made_from(program: Any, schedule:
     assert played.facts()[: len(before)] == before
     assert not played.env.errors, played.env.errors
     assert replay_everything(played) > 0
+
+
+@examples(0.2)
+@given(grammar.program, grammar.schedule, grammar.waiting)
+def test_what_was_done_by_hand_is_of_the_run_that_takes_it_up(program: Any, schedule: Any, waiting: Any) -> None:
+    """Nothing that somebody ended is done again, and what he edited keeps its input and its key."""
+    played = play(program, schedule)
+    for event in [("unpause",), ("edit", 0), ("pause",), *waiting]:
+        played.deliver(*event)
+    operator, run_id, history = played.operator, UUID(played.handle.run_id), played.handle.history()
+    ended = {number for run, number in operator.skipped | operator.by_hand if run == str(run_id)}
+    open_ones = inputs(played, run_id)
+    last = activations_of(history) - closed_itself(history)
+    ended -= {e.attributes["seq"] for e in history if "by" in e.attributes and e.activation > last}  # that it has read
+    fork = played.handle.fork(last, id="fork", messages="drop")
+    taken_up_as = played.handle.reset(last, messages="drop")
+
+    for new in (taken_up_as, fork.run_ids[0]):  # and not as what that has gone on
+        row = played.env.row(UUID(new))
+        assert row.paused is None
+        by_hand = {e.attributes["seq"] for e in row.events if "by" in e.attributes}
+        assert by_hand <= ended if last else not by_hand
+        assert by_hand == ended or not (row.status not in CLOSED_STATUSES and last), (by_hand, ended)
+        now = inputs(played, UUID(new))
+        assert all(now[number] == open_ones[number] for number in now.keys() & open_ones.keys())
+    assert not played.env.errors, played.env.errors
+    assert replay_everything(played) > 0
+
+
+def inputs(played: Played, run_id: UUID) -> dict[int, Any]:
+    return {task.seq: [task.args, idempotency_key(task)] for task in played.env.engine.tasks.tasks_of(run_id)}

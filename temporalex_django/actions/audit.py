@@ -8,7 +8,7 @@ hundred of that minute have rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -139,14 +139,23 @@ def read(by: Acting, run: Instance) -> None:
         transaction.on_commit(lambda: cache.set(known, 1, _SAME.total_seconds()), using=alias)
 
 
-def _write(by: Acting, action: str, run: Instance | None, *, alias: str, workflow: str = "", **more: Any) -> None:
+def _write(
+    by: Acting,
+    action: str,
+    run: Instance | None,
+    *,
+    alias: str,
+    workflow: str = "",
+    details: Mapping[str, str] | None = None,
+    **more: Any,
+) -> None:
     OperatorAction.objects.using(alias).create(
         at=timezone.now(),
         action=action,
         run_id=None if run is None else run.pk,
         workflow=workflow if run is None else run.workflow,
         workflow_id="" if run is None else run.workflow_id,
-        details=job_of(by),
+        details={**(details or {}), **job_of(by)},
         **of_actor(by),
         **more,
     )

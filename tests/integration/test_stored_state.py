@@ -124,7 +124,7 @@ def test_what_was_stored_under_another_type_is_none_where_it_does_not_fit(monkey
         Stating.start({"phase": value, "total": "12.50", "lines": 3}, id=f"u-{number}", subject=user)
     drain()
     monkeypatch.setattr(Stating, "stored", {"phase": int, "total": int, "lines": Decimal})
-    joined = people().with_workflow_state("phase", "total", "lines")
+    joined = people().with_workflow_state("phase", "total", "lines", workflow=Stating)
 
     assert [(one.workflow_phase, one.workflow_total, one.workflow_lines) for one in joined] == [
         (fits.get(value), None, Decimal(3)) for value in values

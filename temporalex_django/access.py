@@ -6,7 +6,7 @@ everything. What a policy raises is an error for whoever asked; nothing is shown
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -20,7 +20,7 @@ from temporalex_django.authoring.versions import VersionedWorkflow
 from temporalex_django.authoring.viewing import EVERYTHING, View, redactions
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import ActionNotPermitted, NotConfigured, WorkflowNotFound
-from temporalex_django.models import Instance
+from temporalex_django.models import HumanTask, Instance
 
 T = TypeVar("T")
 
@@ -80,6 +80,21 @@ class AccessPolicy:
         if dispatcher is not None and workflow.version != dispatcher.current:
             return not workflow.internal and dispatcher.resolve_version()[1] is workflow
         return not workflow.internal
+
+    def permissions(self, user: Person) -> Collection[str]:
+        """All that ``permits`` says yes to: the inbox looks for what is asked of those who have one of them."""
+        found = getattr(user, "get_all_permissions", None)
+        return found() if callable(found) else ()
+
+    def stands_in_for(self, user: Person) -> Iterable[Person]:
+        """Those in whose place he may decide human tasks as well: colleagues on leave, say."""
+        del user
+        return ()
+
+    def may_delegate(self, user: Person, task: HumanTask, to: Person) -> bool:
+        """Whether he, who may decide it himself, may hand a human task on to somebody, who then may."""
+        del task, to
+        return self.permits(user, f"{APP}.delegate_humantask")
 
     def mask(self, user: Person, run: Instance, value: Any) -> Any:
         """A payload as this user sees it; what its class redacts is gone already."""

@@ -29,7 +29,10 @@ _OURS = "temporalex_django.core.payloads.JsonCodec"
 #: What an object that a setting names by its path must have.
 _METHODS = {
     "PAYLOAD_CODEC": ("encode", "decode"),
-    "ACCESS_POLICY": ("narrow", "permits", "allows", "startable", "mask"),
+    "ACCESS_POLICY": (
+        *("narrow", "permits", "allows", "startable", "mask"),
+        *("permissions", "stands_in_for", "may_delegate"),
+    ),
 }
 #: In ``TRUSTED_PROXIES``: a proxy that comes over a socket of this machine, which has no address.
 UNIX = "unix"
@@ -91,6 +94,9 @@ class Settings:
         2.0, "Seconds that an update in a request waits for the lock of its run before it is left to a worker."
     )
     BULK_LIMIT: int = _setting(1000, "Runs of one bulk job at most.")
+    CLAIM_SECONDS: float = _setting(
+        900.0, "Seconds after which the claim of a human task ends by itself; who claims it again has so many more."
+    )
     START_LOCK_WAIT: float = _setting(
         2.0,
         "Seconds that a start waits for another open transaction that starts the same id; then it raises `AlreadyRunning` with "

@@ -253,6 +253,27 @@ class FourEyes(ActionNotPermitted):
     next_step = "Let another user with the role of the step decide."
 
 
+class HumanTaskNotFound(TemporalexError):
+    """There is no such human task, or not for this user."""
+
+    code = "human_task_not_found"
+    next_step = "Look into the inbox for what there is to decide; `handle.human_tasks()` gives those of a run."
+
+
+class HumanTaskClosed(TemporalexError):
+    """The human task is not open any more: the message says who decided what and when, or what happened instead."""
+
+    code = "human_task_closed"
+    next_step = "Nothing is left to decide here; look at the run for how it went on. Nothing was done."
+
+
+class HumanTaskClaimed(TemporalexError):
+    """Somebody else has claimed the human task: the message says who, and until when."""
+
+    code = "human_task_claimed"
+    next_step = "Ask the one who claimed it to decide or to release it, or wait until the claim ends. Nothing was done."
+
+
 class ActionNotPossible(TemporalexError):
     """The run is not in a state in which this can be done to it."""
 

@@ -39,6 +39,21 @@ timer_fired = Signal()
 #: A person acted on a run, or somebody forced it. ``action``, ``actor``, ``reason``.
 operator_acted = Signal()
 
+# -- human tasks: each also has ``task`` (its id, as text), ``title`` and ``key``
+
+#: A run asks people to decide something. ``asked`` (whom), ``due_at``.
+human_task_opened = Signal()
+#: Nobody has decided yet. ``reminders``: how many there were.
+human_task_reminded = Signal()
+#: Nobody has decided yet, and others may now as well. ``asked``: all who may.
+human_task_escalated = Signal()
+#: A person claimed it. ``actor``, ``until``.
+human_task_claimed = Signal()
+#: A person decided. ``outcome``, ``decided_by`` (username).
+human_task_decided = Signal()
+#: It is not open any more. ``ending``: decided, overdue, cancelled, run_closed.
+human_task_closed = Signal()
+
 # -- graphs: each also has ``workflow_version`` and, merged, the ``telemetry`` of the start; steps are keys, durations
 # seconds between stamps, None where the beginning is not known
 

@@ -5,6 +5,7 @@ Users of Django, or whatever has ``has_perm``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from temporalex_django.core.senders import Sender
@@ -61,19 +62,39 @@ def holds(user: Person | None, role: str) -> bool:
     ``groups`` of a user who is not Django's are their names. Raises ``ActionNotPermitted`` where groups cannot be
     known.
     """
+    return answers_to(user, word_of(role))
+
+
+def word_of(role: str) -> str:
+    """The word for who has a role, see ``answers_to``."""
+    return f"perm:{role}" if "." in role else f"group:{role}"
+
+
+def answers_to(
+    user: Person | None, word: str, *, permits: Callable[[Person, str], bool] = lambda user, name: user.has_perm(name)
+) -> bool:
+    """Whether an active user is meant by a word: ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``.
+
+    A superuser is in each group. ``permits`` says who has a permission. Raises ``ActionNotPermitted`` where groups
+    cannot be known.
+    """
     if user is None or not _stands(user):
         return False
+    kind, _, name = word.partition(":")
+    if kind == "user":
+        known = sender(user)
+        return known is not None and known.name == name
     if getattr(user, "is_superuser", False):
         return True
-    if "." in role:
-        return bool(user.has_perm(role))
+    if kind == "perm":
+        return bool(permits(user, name))
     groups = getattr(user, "groups", None)
     if groups is None:
         raise ActionNotPermitted(
-            f"whether {user} is in the group {role!r} cannot be known here: give him `groups` (names), or ask for a permission "
+            f"whether {user} is in the group {name!r} cannot be known here: give him `groups` (names), or ask for a permission "
             "(app.codename) instead of a role"
         )
-    return bool(groups.filter(name=role).exists()) if hasattr(groups, "filter") else role in groups
+    return bool(groups.filter(name=name).exists()) if hasattr(groups, "filter") else name in groups
 
 
 def require(by: object, operation: str, *, what: str) -> Person | None:

@@ -163,9 +163,7 @@ class Migration(migrations.Migration):
                 (
                     "asked",
                     models.CharField(
-                        blank=True,
-                        help_text="A digest of what was asked for, where there is a token.",
-                        max_length=64,
+                        blank=True, help_text="A digest of what was asked for, where there is a token.", max_length=64
                     ),
                 ),
                 ("actor_name", models.CharField(blank=True, help_text="Who, as it read then.", max_length=200)),
@@ -210,6 +208,113 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "bulk jobs",
                 "db_table": "temporalex_bulk_job",
                 "ordering": ["-id"],
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="HumanTask",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("workflow", models.CharField(max_length=200)),
+                ("workflow_id", models.CharField(max_length=200)),
+                (
+                    "key",
+                    models.CharField(
+                        help_text="Its name in the run: the number of the call, or the key of the step.", max_length=200
+                    ),
+                ),
+                ("title", models.CharField(help_text="What is asked, in one line.", max_length=200)),
+                ("outcomes", models.JSONField(help_text="What may be decided.")),
+                (
+                    "asked",
+                    models.JSONField(
+                        help_text="Who is asked: user:<username>, group:<name>, perm:<app.codename>; those of an escalation last."
+                    ),
+                ),
+                ("form", models.JSONField(help_text="What its data are to be: kind, name, schema, digest.", null=True)),
+                ("four_eyes", models.BooleanField(default=False)),
+                (
+                    "requested_by_key",
+                    models.CharField(blank=True, default="", help_text="Who started the run.", max_length=200),
+                ),
+                ("requested_by_name", models.CharField(blank=True, default="", max_length=200)),
+                ("opened_at", models.DateTimeField()),
+                ("due_at", models.DateTimeField(null=True)),
+                ("reminders", models.IntegerField(default=0)),
+                ("reminded_at", models.DateTimeField(null=True)),
+                ("escalated_at", models.DateTimeField(null=True)),
+                ("claimed_by_key", models.CharField(blank=True, default="", max_length=200)),
+                ("claimed_by_name", models.CharField(blank=True, default="", max_length=200)),
+                ("claimed_until", models.DateTimeField(null=True)),
+                (
+                    "delegated",
+                    models.JSONField(default=list, help_text="To whom, by whom, when and why: to, by, at, reason."),
+                ),
+                ("closed_at", models.DateTimeField(null=True)),
+                (
+                    "ending",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("decided", "Decided"),
+                            ("overdue", "Overdue"),
+                            ("cancelled", "Cancelled"),
+                            ("run_closed", "The run ended"),
+                        ],
+                        default="",
+                        max_length=20,
+                    ),
+                ),
+                ("outcome", models.CharField(blank=True, default="", help_text="What was decided.", max_length=200)),
+                ("decided_by_key", models.CharField(blank=True, default="", max_length=200)),
+                ("decided_by_name", models.CharField(blank=True, default="", max_length=200)),
+                (
+                    "decided_for",
+                    models.CharField(
+                        blank=True, default="", help_text="The name of the one for whom he stood in.", max_length=200
+                    ),
+                ),
+                ("comment", models.TextField(blank=True, default="")),
+                (
+                    "chain",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="temporalex_django.chain",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "human task",
+                "verbose_name_plural": "human tasks",
+                "db_table": "temporalex_human_task",
+                "ordering": ["opened_at", "id"],
+                "permissions": [("delegate_humantask", "Can hand human tasks on to others")],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Candidate",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("who", models.CharField(max_length=255)),
+                ("barred", models.BooleanField(default=False)),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="candidates",
+                        to="temporalex_django.humantask",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "candidate",
+                "verbose_name_plural": "candidates",
+                "db_table": "temporalex_candidate",
                 "default_permissions": (),
             },
         ),
@@ -356,6 +461,17 @@ class Migration(migrations.Migration):
                 ],
                 "default_permissions": ("view", "delete"),
             },
+        ),
+        migrations.AddField(
+            model_name="humantask",
+            name="run",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="human_tasks",
+                to="temporalex_django.instance",
+            ),
         ),
         migrations.CreateModel(
             name="HistoryEvent",
@@ -634,6 +750,14 @@ class Migration(migrations.Migration):
             index=models.Index(condition=models.Q(("state", "running")), fields=["id"], name="temporalex_bulk_running"),
         ),
         migrations.AddIndex(
+            model_name="candidate",
+            index=models.Index(fields=["who", "task"], name="temporalex_candidate_who"),
+        ),
+        migrations.AddConstraint(
+            model_name="candidate",
+            constraint=models.UniqueConstraint(fields=("task", "who"), name="temporalex_candidate_task"),
+        ),
+        migrations.AddIndex(
             model_name="instance",
             index=models.Index(
                 fields=["workflow_id", "workflow", "id"],
@@ -686,6 +810,18 @@ class Migration(migrations.Migration):
                 fields=["parent_run", "parent_seq"],
                 name="temporalex_instance_parent",
             ),
+        ),
+        migrations.AddIndex(
+            model_name="humantask",
+            index=models.Index(
+                condition=models.Q(("closed_at__isnull", True)),
+                fields=["due_at", "opened_at", "id"],
+                name="temporalex_human_task_open",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="humantask",
+            constraint=models.UniqueConstraint(fields=("run", "key"), name="temporalex_human_task_key"),
         ),
         migrations.AddIndex(
             model_name="chain",

@@ -7,6 +7,7 @@ from temporalex_django.models.audit import OperatorAction
 from temporalex_django.models.bulk import BulkItem, BulkJob
 from temporalex_django.models.chain import Chain
 from temporalex_django.models.history import HistoryEvent
+from temporalex_django.models.human_tasks import Candidate, Ending, HumanTask, HumanTaskQuerySet
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
 from temporalex_django.models.kept import KeptAnswer
 from temporalex_django.models.message import Message
@@ -16,8 +17,12 @@ __all__ = [
     "ActivityTask",
     "BulkItem",
     "BulkJob",
+    "Candidate",
     "Chain",
+    "Ending",
     "HistoryEvent",
+    "HumanTask",
+    "HumanTaskQuerySet",
     "Instance",
     "InstanceQuerySet",
     "KeptAnswer",

@@ -1,0 +1,54 @@
+"""Claim a human task, so that nobody else decides it meanwhile."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django import signals
+from temporalex_django.actions.human_task import ActionOnTask
+from temporalex_django.authoring import people
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import get_settings
+from temporalex_django.core.senders import Sender
+from temporalex_django.models import HumanTask
+
+
+class Claim(ActionOnTask[datetime]):
+    """Gives until when: for ``CLAIM_SECONDS`` by the clock of the database. Again by the same person prolongs it."""
+
+    name: ClassVar[str] = "claim"
+    label: ClassVar[Promise] = _("Claim")
+    effect: ClassVar[Promise] = _("For a while nobody else can decide it.")
+    done: ClassVar[Promise] = _("You have claimed it.")
+
+    def perform(self) -> datetime:
+        with self.storage.transaction():
+            task = self.held()
+            self.require_candidate(task)
+            self.require_unclaimed(task)
+            who = people.sender(self.user) or Sender("", "")
+            task.claimed_by_key, task.claimed_by_name = who.key, str(who)
+            until = task.claimed_until = self.storage.now() + timedelta(seconds=get_settings().CLAIM_SECONDS)
+            task.save(using=self.storage.alias, update_fields=["claimed_by_key", "claimed_by_name", "claimed_until"])
+            self.tell(self.subject, reason=self.reason, task=str(task.pk), until=until.isoformat())
+            self.storage.on_commit(lambda: _announce(task, self.user))
+        return until
+
+
+def _announce(task: HumanTask, actor: object) -> None:
+    signals.send(
+        "human_task_claimed",
+        workflows.sender_of(task.workflow),
+        workflow=task.workflow,
+        workflow_id=task.workflow_id,
+        run_id=str(task.run_id),
+        task=str(task.pk),
+        title=task.title,
+        key=task.key,
+        actor=actor,
+        until=task.claimed_until,
+    )

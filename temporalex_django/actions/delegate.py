@@ -1,0 +1,68 @@
+"""Hand a human task on to somebody else."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django import access
+from temporalex_django.actions.base import Actor
+from temporalex_django.actions.human_task import ActionOnTask, what
+from temporalex_django.actions.inbox import key_barred
+from temporalex_django.authoring import people
+from temporalex_django.authoring.people import Person
+from temporalex_django.core.senders import Sender
+from temporalex_django.errors import ActionNotPermitted, FourEyes
+from temporalex_django.models import Candidate, HumanTask
+
+
+class Delegate(ActionOnTask[None]):
+    """``to`` (a stored user) may decide it from then on, too; the claim ends. The access policy says who may do that.
+
+    Raises ``FourEyes`` for somebody who may not decide it whatever he is.
+    """
+
+    name: ClassVar[str] = "delegate"
+    label: ClassVar[Promise] = _("Delegate")
+    effect: ClassVar[Promise] = _("Somebody else may decide it, too. Your claim ends.")
+    done: ClassVar[Promise] = _("It is handed on.")
+
+    def __init__(self, task: HumanTask | UUID | str, *, to: Person, reason: str = "", by: Actor) -> None:
+        super().__init__(task, reason=reason, by=by)
+        self.to = people.person(to)
+
+    def perform(self) -> None:
+        with self.storage.transaction():
+            task = self.held()
+            self.require_candidate(task)
+            self.require_unclaimed(task)
+            who = self._permitted(task)
+            entry: dict[str, Any] = {
+                "to": who.name,
+                "by": str(people.sender(self.user)),
+                "at": self.storage.now().isoformat(),
+                "reason": self.reason,
+            }
+            task.delegated = [*task.delegated, entry]
+            task.claimed_by_key = task.claimed_by_name = ""
+            task.claimed_until = None
+            claim = ["claimed_by_key", "claimed_by_name", "claimed_until"]
+            task.save(using=self.storage.alias, update_fields=["delegated", *claim])
+            rows = Candidate.objects.using(self.storage.alias)
+            rows.get_or_create(task=task, who=f"user:{who.name}", defaults={"barred": False})
+            self.tell(self.subject, reason=self.reason, task=str(task.pk), to=who.name)
+
+    def _permitted(self, task: HumanTask) -> Sender:
+        """Who it goes to, if the policy lets it."""
+        to = self.to
+        who = people.sender(to)
+        if to is None or who is None or not who.name or not getattr(to, "is_active", True):
+            raise ActionNotPermitted(f"{what(task)} can be handed on to an active user alone, not to {to}")
+        if not access.policy().may_delegate(self.user, task, to):
+            raise ActionNotPermitted(f"{self.user} may not hand {what(task)} on to {to}")
+        if key_barred(to, task):
+            raise FourEyes(f"{to} may not decide {what(task)}: he started the run, or gave an approval in it")
+        return who

@@ -1,0 +1,127 @@
+"""The inbox of a person: the human tasks that he may decide now. And the look-up of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from django.db.models import Exists, F, OuterRef, Q
+from django.db.models.functions import Now
+
+from temporalex_django import access
+from temporalex_django.actions.base import storage
+from temporalex_django.authoring import people
+from temporalex_django.authoring.people import Person
+from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, WorkflowNotFound
+from temporalex_django.models import Candidate, HumanTask, HumanTaskQuerySet
+
+Order = Literal["due", "opened"]
+_ORDERS: dict[str, tuple[Any, ...]] = {
+    "due": (F("due_at").asc(nulls_last=True), "opened_at", "pk"),
+    "opened": ("opened_at", "pk"),
+}
+
+
+def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) -> HumanTaskQuerySet:
+    """The open human tasks that he may decide now: one query, of the open ones alone, whatever runs there are.
+
+    By his name, groups and permissions, by those of whom he stands in for, and handed on to him; not those that
+    somebody else has claimed, nor those that take another pair of eyes; of runs that there are for him. ``order``:
+    what is due first, or what was opened first; filter it like any queryset. ``now`` stands for the clock of the
+    database. Raises what the access policy raises.
+    """
+    alias = storage().alias
+    key = people.key_of(user)
+    found = HumanTask.objects.using(alias).open().filter(_may(user))
+    found = found.exclude(Q(claimed_until__gt=now or Now()) & ~Q(claimed_by_key=key))
+    runs = access.runs_for(user, alias=alias)
+    if runs is not None:
+        found = found.filter(run__in=runs.order_by().values("pk"))
+    return found.order_by(*_ORDERS[order])
+
+
+def tasks_of(run: UUID, *, user: Person | None = None) -> list[HumanTask]:
+    """The open human tasks of a run, oldest first; for a person those that he may see. One query for code."""
+    found = HumanTask.objects.using(storage().alias).open().filter(run_id=run).order_by("opened_at", "key")
+    return [task for task in found if user is None or sees(user, task)]
+
+
+def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
+    """The human task of that id, open or not.
+
+    Raises ``HumanTaskNotFound``, also for one that he may not see: those who may decide it (or might while it was
+    open) do, and those who may look at its run.
+    """
+    try:
+        number = pk if isinstance(pk, UUID) else UUID(pk)
+    except (ValueError, AttributeError, TypeError):
+        number = None
+    found = None if number is None else HumanTask.objects.using(storage().alias).filter(pk=number).first()
+    if found is None or (user is not None and not sees(user, found)):
+        raise HumanTaskNotFound(f"there is no human task {str(pk)[:50]!r}")
+    return found
+
+
+def sees(user: Person, task: HumanTask) -> bool:
+    """Whether there is that human task for him."""
+    alias = storage().alias
+    runs = access.runs_for(user, alias=alias)
+    if runs is not None and not runs.filter(pk=task.run_id).exists():
+        return False
+    if stands(user, task) is not None or key_barred(user, task):
+        return True
+    try:
+        access.admit(user, access.VIEW, alias=alias, run=task.run)
+    except (ActionNotPermitted, WorkflowNotFound):
+        return False
+    return True
+
+
+def stands(user: Person, task: HumanTask) -> tuple[str, Person] | None:
+    """By which word he may decide it, and whose word that is: his own, or of somebody for whom he stands in."""
+    words = [*task.asked, *(f"user:{one['to']}" for one in task.delegated)]
+    for person in (user, *_principals(user)):
+        for word in words:
+            if people.answers_to(person, word, permits=access.policy().permits):
+                return word, person
+    return None
+
+
+def key_barred(user: Person, task: HumanTask) -> bool:
+    """Whether it takes another pair of eyes than his."""
+    return task.candidates.filter(who=f"key:{people.key_of(user)}", barred=True).exists()
+
+
+def _may(user: Person) -> Q:
+    barred = Q(Exists(_barred(people.key_of(user))))
+    may = Q(pk__in=_asked_of(user))
+    for person in _principals(user):
+        may |= Q(pk__in=_asked_of(person)) & ~Q(Exists(_barred(people.key_of(person))))
+    return may & ~barred
+
+
+def _principals(user: Person) -> Collection[Person]:
+    if not getattr(user, "is_active", True):
+        return ()
+    return [one for one in access.policy().stands_in_for(user) if getattr(one, "pk", None) != getattr(user, "pk", 0)]
+
+
+def _barred(key: str) -> Any:
+    return Candidate.objects.using(storage().alias).filter(task=OuterRef("pk"), who=f"key:{key}", barred=True)
+
+
+def _asked_of(user: Person) -> Any:
+    """Ids of the open human tasks that ask for him; a superuser is in each group, and has each permission."""
+    found = Candidate.objects.using(storage().alias).filter(barred=False)
+    if not getattr(user, "is_active", True):
+        return found.none().values("task")
+    known = people.sender(user)
+    own = [] if known is None else [f"user:{known.name}"]
+    if getattr(user, "is_superuser", False):
+        return found.filter(Q(who__in=own) | Q(who__startswith="group:") | Q(who__startswith="perm:")).values("task")
+    groups = user.groups.values_list("name", flat=True) if hasattr(user, "groups") else ()
+    words = [*own, *(f"group:{name}" for name in groups)]
+    words += [f"perm:{name}" for name in sorted(access.policy().permissions(user))]
+    return found.filter(who__in=words).values("task")

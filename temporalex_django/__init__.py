@@ -9,12 +9,14 @@ if TYPE_CHECKING:
     from temporalex_django.authoring import api
     from temporalex_django.authoring.activity import activity
     from temporalex_django.authoring.activity_context import activity_context
+    from temporalex_django.authoring.approvals import Escalation
     from temporalex_django.authoring.handle import WorkflowHandle
     from temporalex_django.authoring.handlers import signal, update
     from temporalex_django.authoring.retry import RetryPolicy
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.versions import VersionedWorkflow
     from temporalex_django.authoring.workflow import Workflow, query
+    from temporalex_django.core.approvals import Decision
     from temporalex_django.core.results import (
         Async,
         ContinueAsNew,
@@ -45,6 +47,8 @@ _HOME = {
     "GraphWorkflow": "temporalex_django.graph.workflow",
     "transit": "temporalex_django.graph.definition.transitions",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
+    "Decision": "temporalex_django.core.approvals",
+    "Escalation": "temporalex_django.authoring.approvals",
     "query": "temporalex_django.authoring.workflow",
     "WorkflowHandle": "temporalex_django.authoring.handle",
     **dict.fromkeys(
@@ -59,7 +63,7 @@ __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
     "Workflow", "GraphWorkflow", "VersionedWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
     "activity", "activity_context", "api", "query", "signal", "update",
     "Ok", "Err", "ContinueAsNew", "Reply", "NoReply", "Stop", "Async", "TimedOut", "Event", "Pending",
-    "RetryPolicy", "Unique", "WorkflowHandle", "errors",
+    "Decision", "Escalation", "RetryPolicy", "Unique", "WorkflowHandle", "errors",
 ]  # fmt: skip
 
 

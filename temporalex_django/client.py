@@ -13,8 +13,10 @@ from asgiref.sync import sync_to_async
 
 from temporalex_django import access
 from temporalex_django.actions import describe as reading
+from temporalex_django.actions import inbox
 from temporalex_django.actions.base import Actor, refuse_inside_workflow, storage
 from temporalex_django.actions.cancel import Cancel
+from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.fork import Fork
 from temporalex_django.actions.query import Query
 from temporalex_django.actions.registry import STEERING
@@ -29,6 +31,7 @@ from temporalex_django.actions.update import SendUpdate
 from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, UNCHANGED, WorkflowHandle
+from temporalex_django.authoring.human_tasks import OpenHumanTask, meant
 from temporalex_django.authoring.people import Person, decider, person
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.authoring.viewing import EVERYTHING, View
@@ -106,6 +109,44 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         who, name = decider(by)
         actor = Actor(user=who)
         return Resume(self._found(who), event=event, step=step, data=data, timeout=timeout, by=actor, decided_by=name)
+
+    def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
+        who = person(by)
+        return [inbox.shown_to_code(task) for task in inbox.tasks_of(self._found(who).shown, user=who)]
+
+    def decide(
+        self,
+        outcome: str,
+        *,
+        task: str | None = None,
+        data: Any = None,
+        comment: str = "",
+        by: Person | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+    ) -> None:
+        self._decide(outcome, task, data, comment, by, timeout).execute()
+
+    def _decide(
+        self, outcome: str, task: str | None, data: Any, comment: str, by: Person | None, timeout: float | None
+    ) -> Decide:
+        who = _actor(by)
+        target = self._found(who.user)
+        rows = inbox.every_task_of(target.shown)
+        known = [inbox.shown_to_code(row) for row in rows]
+        one = rows[known.index(meant(known, task, run=f"{target.workflow} {target.workflow_id}"))]
+        return Decide(one, outcome=outcome, data=data, comment=comment, timeout=timeout, by=who)
+
+    async def adecide(
+        self,
+        outcome: str,
+        *,
+        task: str | None = None,
+        data: Any = None,
+        comment: str = "",
+        by: Person | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+    ) -> None:
+        await (await sync_to_async(self._decide)(outcome, task, data, comment, by, timeout)).aexecute()
 
     def instance(self, *, by: Person | None = None) -> Any:
         target, view = self._seen(by)

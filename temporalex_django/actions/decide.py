@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.human_task import ActionOnTask
+from temporalex_django import access
+from temporalex_django.actions.base import Actor, Subject, storage
+from temporalex_django.actions.human_task import admitted, held, require_unclaimed, what
+from temporalex_django.actions.inbox import find_task
+from temporalex_django.actions.targets import find_chain
+from temporalex_django.actions.update import JudgedMessage, UpdateStatus
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
+from temporalex_django.authoring.human_tasks import judged, step_of
+from temporalex_django.authoring.people import Person
+from temporalex_django.core.payloads import text
+from temporalex_django.core.process import REQUEST
+from temporalex_django.db.starts import Inserted, sent_before
+from temporalex_django.errors import ActionNotPermitted, HumanTaskClosed, PayloadError, WorkflowClosed
 from temporalex_django.models import HumanTask
 
 
-class Decide(ActionOnTask[None]):
+class Decide(JudgedMessage):
     """``outcome`` is one of the task's, ``data`` what its form wants.
 
     Judged in a turn of the run, where an update would be (see ``JudgedMessage``): of two who decide at once one wins,
-    the other is told by ``HumanTaskClosed`` who did. ``form``: the digest of the form that he filled in, where it is
-    known. Raises ``PayloadError`` for data that do not fit, ``RunPaused``, ``UpdateTimeout``.
+    the other is told by ``HumanTaskClosed`` who did. ``form``: the digest of the form that was filled in, where it is
+    known. Raises ``PayloadError`` for data that do not fit, also when the form has changed, ``HumanTaskClaimed``,
+    ``ActionNotPermitted``, ``FourEyes``, ``RunPaused``, ``UpdateTimeout``.
     """
 
     name: ClassVar[str] = "decide"
+    permission: ClassVar[str] = "view_humantask"
+    kind: ClassVar[str] = REQUEST
     label: ClassVar[Promise] = _("Decide")
     effect: ClassVar[Promise] = _("The run goes on with your decision.")
     done: ClassVar[Promise] = _("Your decision is in the history.")
@@ -35,11 +49,67 @@ class Decide(ActionOnTask[None]):
         data: Any = None,
         comment: str = "",
         form: str | None = None,
+        id: str | None = None,
         timeout: float | None = ANSWER_TIMEOUT,
         by: Actor,
     ) -> None:
-        super().__init__(task, by=by)
-        self.outcome, self.data, self.comment, self.form, self.timeout = outcome, data, comment, form, timeout
+        self.task = task if isinstance(task, HumanTask) else find_task(task, by.user)
+        self.comment = text(comment, what="the comment")
+        self.form = form
+        self._again = False
+        if not isinstance(outcome, str) or outcome not in self.task.outcomes:
+            raise PayloadError(f"{what(self.task)} takes {', '.join(self.task.outcomes)}, not {outcome!r}")
+        target = find_chain(self.task.chain_id, storage=storage())
+        body = {
+            "event": outcome,
+            "step": step_of(self.task.key),
+            "task": self.task.key,
+            "data": data,
+            "comment": self.comment,
+        }
+        super().__init__(target, message=outcome, body=body, id=id, timeout=timeout, mode="auto", by=by, exact=True)
+        self._again = id is not None and sent_before(target.chain_id, self.id, storage=self.storage) is not None
 
-    def perform(self) -> None:
-        raise NotImplementedError("decide: lands next")
+    @property
+    def asked(self) -> access.Operation:
+        """The policy may still refuse it; whoever is asked needs no permission."""
+        return replace(super().asked, permission=None)
+
+    @property
+    def user(self) -> Person:
+        if self.by.user is None:
+            raise ActionNotPermitted(f"{what(self.task)} is decided by a user (by=user)")
+        return self.by.user
+
+    def check(self) -> None:
+        """Also whether he may decide, and whether there is still something to decide."""
+        super().check()
+        if self._again:
+            return  # it counted once: he is told what became of it
+        task = self.task
+        self.body |= admitted(self.user, task, storage=self.storage)
+        if self.form is not None and self.form != (task.form or {}).get("digest"):
+            raise PayloadError(f"the form of {what(task)} has changed since you opened it: look at it again")
+        self.body |= judged(task.form, self.body["data"], title=task.title)
+
+    def _insert(self) -> Inserted:
+        """Under the lock of its run, or where a worker is to judge it: what stood in its way then stands there now."""
+        if not self._again:
+            require_unclaimed(self.user, held(self.task, storage=self.storage), storage=self.storage)
+        return super()._insert()
+
+    def _of_closed(self) -> UpdateStatus:
+        try:
+            return super()._of_closed()
+        except WorkflowClosed as exc:
+            held(self.task, storage=self.storage)
+            raise HumanTaskClosed(f"{what(self.task)} is not open any more: the run ended") from exc
+
+    def tell(self, subject: Subject, *, reason: str = "", **details: Any) -> None:
+        """With the task, and for whom he stood in."""
+        stood_in = {"for": self.body["for"]["name"]} if "for" in self.body else {}
+        super().tell(subject, reason=reason or self.comment, task=str(self.task.pk), **stood_in, **details)
+
+    @property
+    def _what(self) -> str:
+        return f"the decision {self.message!r} of {what(self.task)}"

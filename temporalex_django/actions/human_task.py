@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from django.utils.functional import Promise
 
 from temporalex_django import access
 from temporalex_django.actions.base import Action, Actor, Subject
-from temporalex_django.actions.inbox import find_task, key_barred, stands
+from temporalex_django.actions.inbox import find_task, happened, key_barred, stands
 from temporalex_django.authoring import people
 from temporalex_django.authoring.people import Person
 from temporalex_django.core.payloads import text
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import (
     ActionNotPermitted,
     FourEyes,
@@ -21,7 +22,7 @@ from temporalex_django.errors import (
     HumanTaskClosed,
     HumanTaskNotFound,
 )
-from temporalex_django.models import Ending, HumanTask, Instance
+from temporalex_django.models import HumanTask, Instance
 
 T = TypeVar("T")
 
@@ -72,24 +73,49 @@ class ActionOnTask(Action[T]):
 
     def held(self) -> HumanTask:
         """The task under the lock of the open transaction, as it stands now. Raises ``HumanTaskClosed``."""
-        rows = HumanTask.objects.using(self.storage.alias).select_for_update(of=("self",))
-        found = rows.filter(pk=self.task.pk).first()
-        if found is None:
-            raise HumanTaskNotFound(f"{what(self.task)} is gone: somebody has deleted its run")
-        self.task = found
-        require_open(found)
-        return found
+        self.task = held(self.task, storage=self.storage)
+        return self.task
 
     def require_candidate(self, task: HumanTask) -> tuple[str, Person]:
         """By which word, and whose, he may decide it. Raises ``ActionNotPermitted``, ``FourEyes``."""
         return require_candidate(self.user, task)
 
     def require_unclaimed(self, task: HumanTask) -> None:
-        """Raises ``HumanTaskClaimed``: somebody else has it, by the clock of the database."""
-        until = task.claimed_until
-        if until is None or task.claimed_by_key == people.key_of(self.user) or until <= self.storage.now():
-            return
-        raise HumanTaskClaimed(f"{what(task)} is claimed by {task.claimed_by_name} until {until.isoformat()}")
+        """Raises ``HumanTaskClaimed``."""
+        require_unclaimed(self.user, task, storage=self.storage)
+
+
+def held(task: HumanTask, *, storage: DjangoStorage) -> HumanTask:
+    """The task under the lock of the open transaction, as it stands now. Raises ``HumanTaskClosed``."""
+    found = HumanTask.objects.using(storage.alias).select_for_update(of=("self",)).filter(pk=task.pk).first()
+    if found is None:
+        raise HumanTaskNotFound(f"{what(task)} is gone: somebody has deleted its run")
+    require_open(found)
+    return found
+
+
+def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) -> None:
+    """Raises ``HumanTaskClaimed``: somebody else has it, by the clock of the database."""
+    until = task.claimed_until
+    if until is None or task.claimed_by_key == people.key_of(user) or until <= storage.now():
+        return
+    raise HumanTaskClaimed(f"{what(task)} is claimed by {task.claimed_by_name} until {until.isoformat()}")
+
+
+def admitted(user: Person, task: HumanTask, *, storage: DjangoStorage) -> dict[str, Any]:
+    """What a decision says of who decides, if he may: see ``HumanTasks.judge``.
+
+    Raises ``ActionNotPermitted``, ``FourEyes``, ``HumanTaskClosed``, ``HumanTaskClaimed``.
+    """
+    require_open(task)
+    word, person = require_candidate(user, task)
+    require_unclaimed(user, task, storage=storage)
+    said: dict[str, Any] = {"by": str(user), "by_key": people.key_of(user)}
+    if word not in task.asked:
+        said["word"] = word
+    if person is not user:
+        said["for"] = {"key": people.key_of(person), "name": str(people.sender(person))}
+    return said
 
 
 def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
@@ -111,19 +137,6 @@ def require_open(task: HumanTask) -> None:
     """Raises ``HumanTaskClosed`` with what happened."""
     if task.closed_at is not None:
         raise HumanTaskClosed(f"{what(task)} is not open any more: {happened(task)}")
-
-
-def happened(task: HumanTask) -> str:
-    """What became of a closed one."""
-    at = "" if task.closed_at is None else task.closed_at.isoformat(timespec="seconds")
-    match task.ending:
-        case Ending.DECIDED:
-            return f"{task.decided_by_name or 'code'} decided {task.outcome!r} at {at}"
-        case Ending.OVERDUE:
-            return f"nobody had decided by {at}, when it was due"
-        case Ending.CANCELLED:
-            return f"the run did not wait for it any more at {at}"
-    return f"the run ended at {at}"
 
 
 def what(task: HumanTask) -> str:

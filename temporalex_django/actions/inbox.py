@@ -13,9 +13,10 @@ from django.db.models.functions import Now
 from temporalex_django import access
 from temporalex_django.actions.base import storage
 from temporalex_django.authoring import people
+from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.people import Person
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, WorkflowNotFound
-from temporalex_django.models import Candidate, HumanTask, HumanTaskQuerySet
+from temporalex_django.models import Candidate, Ending, HumanTask, HumanTaskQuerySet
 
 Order = Literal["due", "opened"]
 _ORDERS: dict[str, tuple[Any, ...]] = {
@@ -46,6 +47,44 @@ def tasks_of(run: UUID, *, user: Person | None = None) -> list[HumanTask]:
     """The open human tasks of a run, oldest first; for a person those that he may see. One query for code."""
     found = HumanTask.objects.using(storage().alias).open().filter(run_id=run).order_by("opened_at", "key")
     return [task for task in found if user is None or sees(user, task)]
+
+
+def every_task_of(run: UUID) -> list[HumanTask]:
+    """The human tasks of a run, those that are not open any more too, oldest first."""
+    return list(HumanTask.objects.using(storage().alias).filter(run_id=run).order_by("opened_at", "key"))
+
+
+def shown_to_code(task: HumanTask) -> OpenHumanTask:
+    """A row as handles give it."""
+    return OpenHumanTask(
+        id=str(task.pk),
+        key=task.key,
+        title=task.title,
+        outcomes=task.outcomes,
+        asked=task.asked,
+        opened_at=task.opened_at,
+        due_at=task.due_at,
+        reminders=task.reminders,
+        escalated_at=task.escalated_at,
+        four_eyes=task.four_eyes,
+        form=task.form,
+        claimed_by=task.claimed_by_name,
+        claimed_until=task.claimed_until,
+        happened="" if task.is_open else happened(task),
+    )
+
+
+def happened(task: HumanTask) -> str:
+    """What became of a closed one."""
+    at = "" if task.closed_at is None else task.closed_at.isoformat(timespec="seconds")
+    match task.ending:
+        case Ending.DECIDED:
+            return f"{task.decided_by_name or 'code'} decided {task.outcome!r} at {at}"
+        case Ending.OVERDUE:
+            return f"nobody had decided by {at}, when it was due"
+        case Ending.CANCELLED:
+            return f"the run did not wait for it any more at {at}"
+    return f"the run ended at {at}"
 
 
 def find_task(pk: UUID | str, user: Person | None) -> HumanTask:

@@ -23,8 +23,9 @@ class Release(ActionOnTask[None]):
     def perform(self) -> None:
         with self.storage.transaction():
             task = self.held()
-            self.require_unclaimed(task)
             if task.claimed_until is None or task.claimed_by_key != people.key_of(self.user):
+                self.require_candidate(task)
+                self.require_unclaimed(task)
                 raise ActionNotPossible(f"{what(task)} is not claimed by {self.user}: there is nothing to release")
             task.claimed_by_key = task.claimed_by_name = ""
             task.claimed_until = None

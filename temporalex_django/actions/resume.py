@@ -14,7 +14,7 @@ from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.people import Person
 from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
 from temporalex_django.graph.durable.run import deciding, requested
-from temporalex_django.graph.steps import StepRef, role_of
+from temporalex_django.graph.steps import StepRef, words_of
 from temporalex_django.graph.workflow import GraphWorkflow
 
 
@@ -51,7 +51,7 @@ class Resume(JudgedMessage):
         # is judged
         self.permitted = by.user is None or by.source == CODE.source or self._permits(by.user, target)
         who, key = (str(by.user), people.key_of(by.user)) if by.user is not None else (decided_by, "")
-        request = requested(event, step=step, data=data, by=who, key=key, may=self.may, permitted=self.permitted)
+        request = requested(event, step=step, data=data, by=who, key=key, permitted=self.permitted)
         super().__init__(target, message=event, body=request, id=None, timeout=timeout, mode="auto", by=by)
 
     def _permits(self, user: Person, target: RunTarget) -> bool:
@@ -83,6 +83,6 @@ def approves(user: Person | None, ref: str, *, workflow: str | None = None, amon
     if code is None or not issubclass(code, GraphWorkflow):
         return False
     try:
-        return any(people.holds(user, role) for step in code.graph() if (role := role_of(step)) is not None)
+        return any(people.answers_to(user, word) for step in code.graph() for word in words_of(step))
     except ActionNotPermitted:
         return False

@@ -113,7 +113,7 @@ class Start(Action[RunTarget]):
             snapshot=first(
                 cls,
                 telemetry=None if self.telemetry is None else plain(self.telemetry, what="telemetry"),
-                started_by=people.key_of(self.by.user),
+                started_by=people.sender(self.by.user),
             ),
             **start_options(cls),
         )

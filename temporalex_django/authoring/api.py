@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from temporalex_django.authoring.approvals import Escalation, asking, positive
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core import current, names, other_runs, payloads, primitives
+from temporalex_django.core.approvals import Decision
 from temporalex_django.core.branches import Parallel, Race
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
@@ -61,6 +63,52 @@ def wait_for_signal(name: str) -> Awaitable[Any]:
     port = current.port_for("wait_for_signal")
     names.check_code_name(name, what="wait_for_signal")
     return cast("Awaitable[Any]", Call("wait_for_signal", lambda: port.dispatcher.wait_for_signal(name)))
+
+
+def approval(
+    title: str,
+    *,
+    role: str | None = None,
+    users: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    outcomes: Sequence[str] = ("approved", "rejected"),
+    due: timedelta | float | None = None,
+    remind: timedelta | float | None = None,
+    escalate: Escalation | None = None,
+    form: Any = None,
+    four_eyes: bool = False,
+) -> Awaitable[Decision]:
+    """Ask people to decide: opens a human task and waits for what they decide, see ``Decision``.
+
+    ``title`` is what is asked, in one line. Who has the ``role`` (a permission ``app.codename``, or a group) may
+    decide, and the ``users`` (usernames) and members of the ``groups``; it takes one of these at least. ``due`` gives
+    the outcome ``overdue`` when nobody has decided by then. Each ``remind`` a reminder is counted and told by a Django
+    signal; ``escalate`` lets others decide as well. ``form`` is what the data of the decision are to be: a dataclass,
+    TypedDict or msgspec type, or the dotted path of a Django form. With ``four_eyes`` neither who started the run
+    decides nor who gave an approval (the first of the outcomes) in it. Raises ``WorkflowDefinitionError`` here.
+    """
+    port = current.port_for("approval")
+    current.unit_for("approval")
+    if not names.is_name(title):
+        raise WorkflowDefinitionError(f"approval: {names.shown(title)} is no text of 1 to 200 printable characters")
+    asked = asking(
+        title,
+        called=f"the human task {title!r}",
+        what="approval",
+        role=role,
+        users=users,
+        groups=groups,
+        outcomes=outcomes,
+        four_eyes=four_eyes,
+        form=form,
+        remind=remind,
+        escalate=escalate,
+        due=due is not None,
+    )
+    if not asked.asked:
+        raise WorkflowDefinitionError(f"approval {title!r} asks nobody: give it a role, users or groups")
+    wait = None if due is None else positive(due, what="approval: due")
+    return cast("Awaitable[Decision]", Call("approval", lambda: port.approvals.ask(asked, wait)))
 
 
 def publish_state(value: Any) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, cast, overload
 
 from temporalex_django.authoring import binding
 from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.typed import R, Result_co, Runs
 from temporalex_django.core.history.events import HistoryEvent
@@ -114,6 +115,29 @@ class WorkflowHandle(Generic[Result_co]):
         several wait for the event. A mere name as ``by`` is noted, and has no role. Runs and waits as ``update`` does.
         Raises ``ResumeRefused`` when none or several match, ``ActionNotPermitted`` when ``by`` lacks the role of the
         step, ``WorkflowClosed``, ``PayloadError``, ``UpdateTimeout``; nothing changes then.
+        """
+        raise NotImplementedError
+
+    def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
+        """What the run asks people at present, oldest first; of a person's those that he may see."""
+        raise NotImplementedError
+
+    def decide(
+        self,
+        outcome: str,
+        *,
+        task: str | None = None,
+        data: Any = None,
+        comment: str = "",
+        by: Person | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+    ) -> None:
+        """Decide a human task of the run in the name of a user.
+
+        ``task`` is its key, id or title; it may be left out where one is open. ``data`` is what its form wants. Runs
+        and waits as ``update`` does. Raises ``HumanTaskNotFound``, ``HumanTaskClosed`` with what happened instead,
+        ``HumanTaskClaimed``, ``ActionNotPermitted``, ``FourEyes``, ``PayloadError``, ``RunPaused``,
+        ``UpdateTimeout``; nothing changes then.
         """
         raise NotImplementedError
 
@@ -298,6 +322,23 @@ class WorkflowHandle(Generic[Result_co]):
     ) -> None:
         """``resume`` for async code."""
         await self._from_async(self.resume, event, step, data, by=by, timeout=timeout)
+
+    async def ahuman_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
+        """``human_tasks`` for async code."""
+        return cast("list[OpenHumanTask]", await self._from_async(self.human_tasks, by=by))
+
+    async def adecide(
+        self,
+        outcome: str,
+        *,
+        task: str | None = None,
+        data: Any = None,
+        comment: str = "",
+        by: Person | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+    ) -> None:
+        """``decide`` for async code."""
+        await self._from_async(self.decide, outcome, task=task, data=data, comment=comment, by=by, timeout=timeout)
 
     async def aquery(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
         """``query`` for async code."""

@@ -13,6 +13,7 @@ from temporalex_django.errors import ActionNotPermitted
 
 _LONGEST = 200
 APP = "temporalex_django"
+_WORDS = frozenset({"user", "group", "perm"})
 
 
 class Person(Protocol):
@@ -95,6 +96,13 @@ def answers_to(
             "(app.codename) instead of a role"
         )
     return bool(groups.filter(name=name).exists()) if hasattr(groups, "filter") else name in groups
+
+
+def judged(user: Person, permission: str, *, permits: Callable[[Person, str], bool]) -> bool:
+    """Whether he has a permission of a handler, or is meant by a word (see ``answers_to``)."""
+    if permission.partition(":")[0] in _WORDS:
+        return answers_to(user, permission, permits=permits)
+    return permits(user, permission)
 
 
 def require(by: object, operation: str, *, what: str) -> Person | None:

@@ -19,10 +19,10 @@ from temporalex_django.core.permissions import Permissions
 from temporalex_django.core.phase import Phase
 from temporalex_django.core.process import RECORDED_AS, REQUESTED, Process
 from temporalex_django.core.scheduler import Scheduler, Unit
-from temporalex_django.core.senders import Judge
+from temporalex_django.core.senders import Judge, Sender
 from temporalex_django.core.shapes import Accepts
 from temporalex_django.core.standing import Standing
-from temporalex_django.errors import TemporalexError, UpdateRejected, WorkflowClosed, no_process
+from temporalex_django.errors import JudgingFailed, TemporalexError, UpdateRejected, WorkflowClosed, no_process
 
 
 class Dispatcher:
@@ -126,10 +126,11 @@ class Dispatcher:
             self.mailbox.updates.append(message)
             return
         if message.kind == REQUESTED:
-            payload = self._requested(message.attributes["id"], message.attributes["request"])
+            sender = senders.of(message.attributes)
+            payload = self._requested(message.attributes["id"], message.attributes["request"], sender)
             if payload is None:
                 return
-            noted = senders.recorded(senders.of(message.attributes))
+            noted = senders.recorded(sender)
             message = Job("SignalReceived", {"name": RECORDED_AS, "payload": payload, **noted})
         name = message.attributes["name"]
         sender = senders.of(message.attributes)
@@ -151,12 +152,15 @@ class Dispatcher:
         self.keep(message, permission=permission)
         self._match_waiters(name)
 
-    def _requested(self, update_id: str, request: dict[str, Any]) -> dict[str, Any] | None:
+    def _requested(self, update_id: str, request: dict[str, Any], sender: Sender | None) -> dict[str, Any] | None:
         """What a request becomes in the history, or None when it is refused, which leaves no trace."""
+        permits = partial(self._permissions.answers, message=f"the request {request.get('event')!r}")
         try:
             if self._process is None:
                 raise no_process(self._standing.run)
-            payload = self._process.judge(request)
+            payload = self._process.judge({**request, "person": sender is not None}, permits)
+        except JudgingFailed:
+            raise
         except TemporalexError as exc:
             self._journal.reject(update_id, exc)
             return None

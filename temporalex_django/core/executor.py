@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 from temporalex_django.core import current, eviction, payloads, senders
+from temporalex_django.core.approvals import Approvals
 from temporalex_django.core.arrivals import arrivals
 from temporalex_django.core.calls import Calls
 from temporalex_django.core.cancellation import Cancellation
@@ -28,6 +29,7 @@ from temporalex_django.core.history import matching
 from temporalex_django.core.history.activation import Activation, Completion, Definition, RunInfo
 from temporalex_django.core.history.cutting import Recorded, activations
 from temporalex_django.core.history.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS, HistoryEvent, Job
+from temporalex_django.core.human_tasks import HumanTasks
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Update
 from temporalex_django.core.patches import Patches
@@ -69,6 +71,8 @@ class Executor:
         self.conditions = Conditions(standing, journal, scheduler)
         self.cancellation = Cancellation(scheduler)
         self.patches = Patches()
+        self.asked_people: HumanTasks | None = None
+        self._approvals: Approvals | None = None
         self.suspect = False
         self.published: Any = None
         self.publications = 0
@@ -147,6 +151,8 @@ class Executor:
         judge: Judge | None = None,
     ) -> Completion:
         standing, calls, dispatcher = self.standing, self.calls, self.dispatcher
+        if self.asked_people is not None:
+            self.asked_people.begin()
         completion = self.journal.begin(changed=activation.start is not None or dispatcher.unfinished)
         dispatcher.begin(enough=enough, most=activation.dispatched, judge=judge, refused=activation.refused)
         standing.now = activation.now
@@ -244,6 +250,21 @@ class Executor:
             self._rng = random.Random(self._seed)  # noqa: S311 - reproducible on purpose
         return self._rng
 
+    @property
+    def human_tasks(self) -> HumanTasks:
+        """What the run asks people; most runs never do."""
+        if self.asked_people is None:
+            self.asked_people = HumanTasks(self.standing, self.calls)
+        return self.asked_people
+
+    @property
+    def approvals(self) -> Approvals:
+        """The process of code that asks for approvals, from the first one on."""
+        if self._approvals is None:
+            self._approvals = Approvals(self)
+            self.attach(self._approvals)
+        return self._approvals
+
     def attach(self, process: Process) -> None:
         """From here on ``process`` judges requests."""
         self.dispatcher.attach(process)
@@ -320,6 +341,7 @@ class Executor:
         self.dispatcher.dissolve()
         self.conditions.clear()
         self.calls.clear()
+        self._approvals = self.asked_people = None
         eviction.discard(coroutines)
 
     def __del__(self) -> None:

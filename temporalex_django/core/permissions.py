@@ -26,8 +26,10 @@ class Permissions:
 
         Raises ``JudgingFailed`` with what the judge raised as its cause.
         """
-        if sender is None:
-            return True
+        return sender is None or self.answers(permission, sender, message=message)
+
+    def answers(self, permission: str, sender: Sender, *, message: str) -> bool:
+        """The same of a person; ``permission`` may also be a word for people (see ``human_tasks.Asking``)."""
         if self._judge is None:
             return False
         try:

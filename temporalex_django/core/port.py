@@ -6,10 +6,12 @@ import random
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from temporalex_django.core.approvals import Approvals
     from temporalex_django.core.calls import Calls
     from temporalex_django.core.cancellation import Cancellation
     from temporalex_django.core.conditions import Conditions
     from temporalex_django.core.dispatcher import Dispatcher
+    from temporalex_django.core.human_tasks import HumanTasks
     from temporalex_django.core.journal import Journal
     from temporalex_django.core.patches import Patches
     from temporalex_django.core.process import Process
@@ -43,6 +45,14 @@ class Port(Protocol):
 
     @property
     def patches(self) -> Patches: ...
+
+    @property
+    def human_tasks(self) -> HumanTasks:
+        """What the run asks people."""
+
+    @property
+    def approvals(self) -> Approvals:
+        """What plain code asks people by."""
 
     @property
     def rng(self) -> random.Random:

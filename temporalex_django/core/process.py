@@ -2,12 +2,14 @@
 
 A process runs inside ``run`` and uses the same port as primitives do. People reach it by requests: the core asks it
 to judge one, records what it becomes as the signal ``RECORDED_AS``, and hands that back, now and when the history is
-replayed. To people a request is a resume; here alone that word is known.
+replayed. To people a request is a resume, or the decision of a human task; here alone the first word is known.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, Protocol
+
+from temporalex_django.core.human_tasks import Permits
 
 #: A request as a message in an inbox, as a job of an activation, and the signal that it is in a history.
 REQUEST: Final = "resume"
@@ -22,8 +24,10 @@ class Process(Protocol):
     when its run was moved here is ``Standing.snapshot``.
     """
 
-    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
+    def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
         """What a request (JSON data) becomes in the history. Not called on replay.
+
+        ``request["person"]`` says whether it was sent by somebody whom ``permits`` can be asked about.
 
         Raises a ``TemporalexError`` that the caller gets; nothing may have changed then.
         """

@@ -22,10 +22,11 @@ class CarriedMessages(TypedDict):
 class Waits(TypedDict):
     """What a unit waits for. Times are ISO texts; a key that says nothing is absent.
 
-    ``kind``: timer, phase, signal, condition, child, step. ``seq`` is the number of the command, ``since`` when the
-    wait began, ``until`` when a timer is due or the wait gives up, ``then`` what follows, ``label`` what it is about.
-    ``name`` is that of a signal, of the class of a child, or the key of a step; ``id`` that of a child. ``events``
-    and ``role``: what a step takes, from whom. ``labels``: of the messages of a phase, by name.
+    ``kind``: timer, phase, signal, condition, child, step, human_task. ``seq`` is the number of the command, ``since``
+    when the wait began, ``until`` when a timer is due or the wait gives up, ``then`` what follows, ``label`` what it is
+    about. ``name`` is that of a signal, of the class of a child, or the key of a step or a human task; ``id`` that of a
+    child. ``events`` and ``role``: what a step or a human task takes, from whom. ``labels``: of the messages of a
+    phase, by name.
     """
 
     kind: str

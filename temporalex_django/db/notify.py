@@ -19,7 +19,7 @@ from temporalex_django.core.telling import told
 from temporalex_django.db.dialects.base import dialect_for
 from temporalex_django.db.starts import CHANNEL
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.storage import RunFacts, RunWrite
+from temporalex_django.engine.storage import HumanTaskWrite, RunFacts, RunWrite
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -59,6 +59,20 @@ def announce(report: TurnReport) -> None:
 def _announce_run(write: RunWrite, facts: RunFacts) -> None:
     sender: Any = workflow.sender_of(facts.workflow, facts.version)
     who = {"workflow": facts.workflow, "workflow_id": facts.workflow_id, "run_id": str(facts.run_id)}
+    _announce_events(write, facts, sender, who)
+    for one in write.human_tasks:
+        _announce_task(one, sender, who)
+    if "published" in write.instance:
+        signals.send("state_published", sender, **who, state=write.instance["published"])
+    if blocked := write.instance.get("blocked"):
+        signals.send("instance_blocked", sender, **who, code=blocked["code"], error=blocked["error"])
+    for outcome in write.settled.values():
+        if outcome.status == "undelivered":
+            signals.send("message_received", sender, **who, kind="undelivered", name="")
+
+
+def _announce_events(write: RunWrite, facts: RunFacts, sender: Any, who: dict[str, str]) -> None:
+    """What is in the history now."""
     for event in write.events:
         if event.kind == "WorkflowStarted":
             signals.send("instance_started", sender, **who, version=facts.version)
@@ -75,13 +89,24 @@ def _announce_run(write: RunWrite, facts: RunFacts) -> None:
         notes = sender._cut_off_notes(CLOSING[ended.kind], facts.started_at, ended.at)  # noqa: SLF001 - a hook for us alone
         for name, facts_of in notes:
             signals.send(name, sender, **{**facts_of, **who, "workflow_version": facts.version})
-    if "published" in write.instance:
-        signals.send("state_published", sender, **who, state=write.instance["published"])
-    if blocked := write.instance.get("blocked"):
-        signals.send("instance_blocked", sender, **who, code=blocked["code"], error=blocked["error"])
-    for outcome in write.settled.values():
-        if outcome.status == "undelivered":
-            signals.send("message_received", sender, **who, kind="undelivered", name="")
+
+
+def _announce_task(one: HumanTaskWrite, sender: Any, who: dict[str, str]) -> None:
+    """What happened to a human task."""
+    task = one.task
+    about = {**who, "task": str(one.id), "title": task.asking.title, "key": task.key}
+    match one.change:
+        case "opened":
+            signals.send("human_task_opened", sender, **about, asked=task.asked, due_at=task.due_at)
+        case "reminded":
+            signals.send("human_task_reminded", sender, **about, reminders=task.reminders)
+        case "escalated":
+            signals.send("human_task_escalated", sender, **about, asked=task.asked)
+        case "closed":
+            if task.ending == "decided":
+                by = task.decided_by.name if task.decided_by is not None else ""
+                signals.send("human_task_decided", sender, **about, outcome=task.outcome, decided_by=by)
+            signals.send("human_task_closed", sender, **about, ending=task.ending)
 
 
 def notices(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:

@@ -13,8 +13,11 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from temporalex_django.access import policy
+from temporalex_django.authoring import people
 from temporalex_django.engine.storage import Refused
 from temporalex_django.models import OperatorAction
+
+_STANDS_IN = "stands_in_for:"
 
 
 class DatabaseJudge:
@@ -44,8 +47,13 @@ class DatabaseJudge:
             pk = _primary_key(key)
             users = get_user_model()._default_manager  # noqa: SLF001 - as authentication backends do
             self._users[key] = None if pk is None else users.filter(pk=pk).first()
-        user = self._users[key]
-        return user is not None and policy().permits(user, permission)
+        user, asked = self._users[key], policy()
+        if user is None:
+            return False
+        if permission.startswith(_STANDS_IN):
+            principals = asked.stands_in_for(user) if getattr(user, "is_active", True) else ()
+            return any(people.key_of(one) == permission.removeprefix(_STANDS_IN) for one in principals)
+        return people.judged(user, permission, permits=asked.permits)
 
 
 def audit_refused(refused: Sequence[Refused], *, alias: str) -> None:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.durations import seconds
+from temporalex_django.db.human_tasks import delete_human_tasks
 from temporalex_django.db.rows import RUNS
 from temporalex_django.db.storage import DjangoStorage
 
@@ -139,6 +140,7 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
     """A run; with the last one of a chain that too."""
     storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
     storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
+    delete_human_tasks(run, alias=storage.alias)
     if last_of is not None:
         storage.sql.execute("delete from temporalex_chain where id = %s", [last_of])
         storage.sql.execute("delete from temporalex_message where chain_id = %s", [last_of])

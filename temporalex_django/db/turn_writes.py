@@ -12,6 +12,7 @@ from uuid import UUID
 
 from temporalex_django.conf import codec
 from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.human_tasks import write_human_tasks
 from temporalex_django.db.other_runs import OtherRuns
 from temporalex_django.db.permissions import audit_refused
 from temporalex_django.db.rows import CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
@@ -113,6 +114,8 @@ class TurnStatements(ABC):
                 audit_refused(refused, alias=self.alias)
             self._write_runs(writes)
             self._write_chains(writes)
+        if any(w.human_tasks or w.cut_off for w in writes):
+            write_human_tasks(writes, alias=self.alias)
         return list(taken.values())
 
     def _warn_of_unfinished(self, writes: Sequence[RunWrite]) -> None:

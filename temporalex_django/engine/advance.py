@@ -13,6 +13,7 @@ from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.activation import Activation, Completion
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSING, DELIVERED, Job
+from temporalex_django.core.human_tasks import HumanTasks
 from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.core.senders import Judge, recorded
 from temporalex_django.core.stored import stored_fields
@@ -23,6 +24,7 @@ from temporalex_django.engine.other_runs import NewChild, NewMessage
 from temporalex_django.engine.outcomes import update_failed
 from temporalex_django.engine.shapes import RowAtPresent, RowChanges
 from temporalex_django.engine.storage import (
+    HumanTaskWrite,
     Inbox,
     InboxMessage,
     NewEvent,
@@ -131,7 +133,8 @@ class Advance:
         self.write.executed = True
         run, executor = self.run, entry.executor
         start, jobs = self._jobs(entry, results)
-        if jobs or start is not None or executor.unfinished:
+        activated = bool(jobs) or start is not None or executor.unfinished
+        if activated:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
             completion = executor.activate(activation, enough=enough, judge=judge)
             entry.payloads += sum(message.size for message in self.messages)
@@ -145,6 +148,8 @@ class Advance:
             self._refuse(completion, entry)
         self._settle(completion)
         self._commands(completion, entry)
+        if (tasks := executor.asked_people) is not None:
+            self._ask_people(tasks, completion, entry, activated=activated)
         if run.failed_tries:
             run.failed_tries = 0
             self.write.instance["blocked"] = None
@@ -325,6 +330,27 @@ class Advance:
                 write.messages.append(self._message(command, facts))
         write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
 
+    def _ask_people(self, tasks: HumanTasks, completion: Completion, entry: Cached, *, activated: bool) -> None:
+        """Rows of human tasks: those that changed; all that are open, where it is not known what the rows say."""
+        changes = {key: (one.change, one.task) for key, one in tasks.changed.items()} if activated else {}
+        for key, task in tasks.open.items():
+            if completion.closed is not None and completion.changed:
+                changes[key] = "closed", task.closed("run_closed", self.now)
+            elif entry.shown is None:
+                changes.setdefault(key, ("shown", task))
+        run, facts = self.run, entry.facts
+        self.write.human_tasks += [
+            HumanTaskWrite(
+                run_id=run.run_id,
+                chain_id=run.chain_id,
+                workflow=facts.workflow,
+                workflow_id=facts.workflow_id,
+                change=change,
+                task=task,
+            )
+            for change, task in changes.values()
+        ]
+
     def _child(self, command: Command, facts: RunFacts) -> NewChild:
         attributes = command.attributes
         assert command.seq is not None
@@ -383,6 +409,7 @@ class Advance:
                 args=event.attributes["args"],
                 seed=entry.executor.rng.getrandbits(62),
                 carried_messages=completion.carried,
+                snapshot=_who_started(entry.facts.snapshot),
             )
             facts = entry.facts
             run.due_at = self.now
@@ -425,6 +452,12 @@ class Advance:
     def _had_waits(self, shown: RowAtPresent | None) -> bool:
         """Whether the row may say what it waits for. That of a new run says nothing, and is not written to say so."""
         return bool(shown["waits"]) if shown is not None else self.run.activations != 1
+
+
+def _who_started(snapshot: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Of what a run began with, what goes along to the next one of its chain."""
+    found = {name: value for name, value in (snapshot or {}).items() if name in ("started_by", "started_as")}
+    return found or None
 
 
 def _publish(changes: RowChanges, executor: Executor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from uuid import UUID
+from uuid import UUID, uuid5
 
 
 def uuid7() -> UUID:
@@ -14,6 +14,11 @@ def uuid7() -> UUID:
     fraction = rest * 4096 // 1_000_000
     tail = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
     return UUID(int=(millis & ((1 << 48) - 1)) << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | tail)
+
+
+def human_task_id(run_id: UUID, key: str) -> UUID:
+    """Of the human task that has this key in a run."""
+    return uuid5(run_id, f"human task {key}")
 
 
 def token() -> int:

@@ -16,6 +16,7 @@ _REFUSALS = (
     errors.RunPaused,
     errors.ResumeRefused,
     errors.FourEyes,
+    errors.HumanTaskClosed,
     errors.ActionNotPermitted,
     errors.PayloadError,
 )

@@ -22,9 +22,11 @@ from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, HistoryEvent
 from temporalex_django.core.history.prefix import Behind
+from temporalex_django.core.human_tasks import HumanTaskState
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.shapes import CarriedMessages
 from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.ids import human_task_id
 from temporalex_django.engine.other_runs import NewChild, NewMessage
 from temporalex_django.engine.shapes import RowChanges
 from temporalex_django.engine.starts import RunStart
@@ -218,6 +220,22 @@ class Refused:
         return f"refused: {self.sender} lacks the permission {self.permission}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanTaskWrite:
+    """A human task as it stands after a turn; ``change``: opened, reminded, escalated, barred, closed, or shown."""
+
+    run_id: UUID
+    chain_id: UUID
+    workflow: str
+    workflow_id: str
+    change: str
+    task: HumanTaskState
+
+    @property
+    def id(self) -> UUID:
+        return human_task_id(self.run_id, self.task.key)
+
+
 @dataclass(slots=True, kw_only=True)
 class NewRun:
     """The next run of a chain, after continue-as-new or a reset.
@@ -265,6 +283,7 @@ class RunWrite:
         None  # of a recorded activation, for whoever watches; the storage has its events
     )
     refused: list[Refused] = field(default_factory=list)  # signals that are to be audited
+    human_tasks: list[HumanTaskWrite] = field(default_factory=list)  # those that changed
     closing: Outcome | None = None  # the chain closed: the answer for its updates that are accepted and unfinished
 
     @property

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from temporalex_django.authoring.viewing import View
+from temporalex_django.core.senders import Sender
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.context import ExecutionEntry, Log
 from temporalex_django.graph.definition.structure import Graph, bits
@@ -47,20 +48,24 @@ def dump(instance: Instance) -> dict[str, Any]:
     }
 
 
-def first(workflow: Any, *, telemetry: Any = None, started_by: str = "") -> dict[str, Any] | None:
-    """What a new run begins with beside its input; ``started_by`` is the key of a user.
+def first(workflow: Any, *, telemetry: Any = None, started_by: Sender | None = None) -> dict[str, Any] | None:
+    """What a new run begins with beside its input; ``started_by`` is the person who starts it.
 
     Raises ``PayloadError`` for telemetry of what is no graph, or that is no mapping.
     """
     graph = isinstance(getattr(workflow, "_graph", None), Graph)
-    if telemetry is None and not (graph and started_by):
-        return None
+    who = (
+        {}
+        if started_by is None or not started_by.key
+        else {"started_by": started_by.key, "started_as": started_by.name}
+    )
+    if telemetry is None and not (graph and who):
+        return who or None
     if not graph:
         raise PayloadError(f"{workflow.name} is no graph: its start takes no telemetry")
     if telemetry is not None and not isinstance(telemetry, Mapping):
         raise PayloadError(f"the telemetry metadata of {workflow.name} must be a mapping, not {telemetry!r}")
-    found: dict[str, Any] = {"telemetry_metadata": dict(telemetry or {})}
-    return {**found, "started_by": started_by} if started_by else found
+    return {"telemetry_metadata": dict(telemetry or {}), **who}
 
 
 def begun(workflow: Any, *, id: str, version: int, args: Any, data: Mapping[str, Any] | None) -> Instance:

@@ -13,8 +13,11 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from temporalex_django.authoring.approvals import Escalation, asking
+from temporalex_django.authoring.people import word_of
 from temporalex_django.core import names
 from temporalex_django.core.durations import seconds, wait_seconds
+from temporalex_django.core.human_tasks import Asking
 from temporalex_django.core.results import Event, Pending
 from temporalex_django.errors import WorkflowDefinitionError
 
@@ -148,10 +151,12 @@ class WaitForEvent(Step):
 
 @dataclass(frozen=True)
 class Approval(Step):
-    """A person decides: ``resume("approved", by=user)`` or ``resume("rejected", by=user)``.
+    """A person decides: ``approved`` or ``rejected``, in his inbox, or by ``resume("approved", by=user)``.
 
-    ``role`` is a Django permission (``app.codename``) or the name of a group; who decides must have it. ``due`` (a
-    timedelta or seconds) emits ``overdue`` when nobody has decided by then. With ``four_eyes`` a user decides who has
+    It opens a human task, called ``title`` (else what people call the step). ``role`` is a Django permission
+    (``app.codename``) or the name of a group; who decides must have it, or be one of the ``users`` (usernames) or in
+    one of the ``groups``. ``due`` (a timedelta or seconds) emits ``overdue`` when nobody has decided by then;
+    ``remind``, ``escalate`` and ``form`` are those of ``api.approval``. With ``four_eyes`` a user decides who has
     neither started the run nor given an approval in it; code that names nobody may not. Who decided stands in the
     history and, with the data given, in the context: as ``by`` (and ``by_key``, the user's primary key as text) beside
     the keys of an object, and beside ``data`` where the data are no object.
@@ -163,14 +168,19 @@ class Approval(Step):
     due: timedelta | float | None = None
     key: str | None = None
     four_eyes: bool = False
+    title: str | None = None
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    remind: timedelta | float | None = None
+    escalate: Escalation | None = None
+    form: Any = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.four_eyes, bool):
-            raise WorkflowDefinitionError(f"Approval: four_eyes must be True or False, not {self.four_eyes!r}")
-        if self.role is not None and (not isinstance(self.role, str) or not self.role):
-            raise WorkflowDefinitionError(
-                f"Approval: role must be a permission (app.codename) or the name of a group, not {self.role!r}"
-            )
+        names.check_label(self.title, what="Approval: title")
+        for name in ("users", "groups"):  # a list would do, and cannot be compared as steps are
+            if isinstance(given := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(given))
+        self.asking()
         if self.due is not None:
             _checked("Approval", "due", self.due)
         _check_key("Approval", self.key)
@@ -178,6 +188,23 @@ class Approval(Step):
     @property
     def events(self) -> tuple[str, ...]:  # type: ignore[override] # depends on the parameters
         return ("approved", "rejected") if self.due is None else ("approved", "rejected", "overdue")
+
+    def asking(self) -> Asking:
+        """What is asked of whom."""
+        return asking(
+            self.title or _spelt(self),
+            called=name_of(self),
+            what="Approval",
+            role=self.role,
+            users=self.users,
+            groups=self.groups,
+            outcomes=("approved", "rejected"),
+            four_eyes=self.four_eyes,
+            form=self.form,
+            remind=self.remind,
+            escalate=self.escalate,
+            due=self.due is not None,
+        )
 
     def timer(self) -> tuple[float, str] | None:
         return None if self.due is None else (seconds(self.due), "overdue")
@@ -189,6 +216,34 @@ class Approval(Step):
 def timer_of(step: StepRef) -> tuple[float, str] | None:
     """After how many seconds of waiting which event of the step comes by itself."""
     return step.timer() if isinstance(step, Step) else None
+
+
+def asking_of(step: StepRef) -> Asking | None:
+    """What a step asks people; None for one that asks nobody: an ``Approval`` does, and what waits with a role."""
+    if isinstance(step, Approval):
+        return step.asking()
+    role = role_of(step)
+    if role is None or not step.waits:
+        return None
+    comes = timer_of(step)
+    return Asking(
+        title=_spelt(step),
+        called=name_of(step),
+        asked=(word_of(role),),
+        outcomes=tuple(event for event in events_of(step) if comes is None or event != comes[1]),
+        four_eyes=bool(getattr(step, "four_eyes", False)),
+    )
+
+
+def _spelt(step: StepRef) -> str:
+    """A step in words."""
+    return (step.label or key_of(step).replace("_", " ").capitalize())[: names.LONGEST]
+
+
+def words_of(step: StepRef) -> tuple[str, ...]:
+    """Whom a step asks, as words (see ``people.answers_to``); none: nobody in particular."""
+    asked = asking_of(step)
+    return () if asked is None else asked.asked
 
 
 def role_of(step: StepRef) -> str | None:

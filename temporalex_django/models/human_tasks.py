@@ -101,6 +101,7 @@ class HumanTask(models.Model):
 
     @property
     def is_open(self) -> bool:
+        """Whether it is still to be decided."""
         return self.closed_at is None
 
 

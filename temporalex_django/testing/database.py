@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -13,14 +13,17 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError
 from django.db.models import Min
 
+from temporalex_django.actions import inbox
 from temporalex_django.actions.base import Actor
+from temporalex_django.actions.human_task import admitted
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.targets import find, find_chain
 from temporalex_django.authoring import activity, workflow
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.human_tasks import OpenHumanTask
+from temporalex_django.authoring.people import Person, judged, permits
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.senders import Sender
+from temporalex_django.core.senders import Judge, Sender
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.starts import NewStart, insert_message, insert_start, message_outcome, reopen, update_outcome
 from temporalex_django.db.storage import DjangoStorage
@@ -105,8 +108,20 @@ class DjangoEnvironment(Environment):
             inline_atomic=False,
             resolve=self.class_of,
             hurried=False,
-            judges=partial(DatabaseJudge, self.storage.alias),
+            judges=self._judges,
         )
+
+    def _judges(self) -> Judge:
+        """Whoever is no stored user is asked himself."""
+        stored = DatabaseJudge(self.storage.alias)
+
+        def judge(key: str, permission: str, message: str) -> bool:
+            somebody = self._people.get(key)
+            if somebody is None or hasattr(somebody, "pk"):
+                return stored(key, permission, message)
+            return judged(somebody, permission, permits=permits)
+
+        return judge
 
     def _insert(
         self, cls: type[Workflow], workflow_id: str, args: Any, seed: int, snapshot: dict[str, Any] | None = None
@@ -140,6 +155,15 @@ class DjangoEnvironment(Environment):
 
     def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
         return update_outcome(chain_id, update_id, storage=self.storage)
+
+    def human_tasks(self, run_id: UUID) -> list[OpenHumanTask]:
+        return [inbox.shown_to_code(task) for task in inbox.every_task_of(run_id)]
+
+    def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
+        return admitted(user, inbox.find_task(task.id, None), storage=self.storage)
+
+    def inbox(self, user: Person) -> list[OpenHumanTask]:
+        return [inbox.shown_to_code(task) for task in inbox.inbox(user, now=self.clock)]
 
     def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
         return reopen(chain_id, start, storage=self.storage)

@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 from uuid import UUID
 
 from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.people import Person, key_of, person, require_start
+from temporalex_django.authoring.people import Person, person, require_start, sender
 from temporalex_django.authoring.typed import R, Runs
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, defined_so_far, start_options
@@ -94,7 +94,7 @@ class Environment(EnvironmentActivities):
             workflow.unique.check(id)
         workflow_id = check_id(id)
         plain = payloads.plain(args, what=f"the input of {workflow.name}")
-        beside = snapshot.first(workflow, started_by=key_of(by))
+        beside = snapshot.first(workflow, started_by=sender(by))
         chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62), beside)
         self._classes[chain_id] = workflow, defined_so_far()
         self._drive()

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, UNCHANGED, WorkflowHandle
+from temporalex_django.authoring.human_tasks import OpenHumanTask, judged, meant, require_outcome, step_of
 from temporalex_django.authoring.people import Person, decider, key_of, permits, person, require
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.authoring.viewing import EVERYTHING, VIEW_PAYLOAD, View
@@ -22,7 +23,7 @@ from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.payloads import text
 from temporalex_django.engine.outcomes import result_of, update_value
 from temporalex_django.engine.storage import Outcome
-from temporalex_django.errors import WorkflowClosed
+from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
 from temporalex_django.graph import snapshot
 from temporalex_django.graph.durable.run import deciding, requested
 from temporalex_django.graph.steps import StepRef
@@ -159,12 +160,48 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         self._refuse_closed(f"resume({event!r})")
         update_id = str(uuid4())
         facts = self._row.facts
-        may = deciding(self.env.class_of(self.chain_id, facts.workflow, facts.version), event, user)
+        deciding(self.env.class_of(self.chain_id, facts.workflow, facts.version), event, user)
         who = str(user) if user is not None else name
-        request = requested(event, step=step, data=data, by=who, key=key_of(user), may=may)
+        request = requested(event, step=step, data=data, by=who, key=key_of(user))
         number = self.env.send(self.chain_id, "resume", event, request, update_id, by=user)
         if not self.env.batching:
             update_value(self.env.outcome(number), update_id=update_id, what=f"resume({event!r}) of {self.id}")
+
+    def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
+        """What the run asks people at present, oldest first. Raises ``ActionNotPermitted``."""
+        self._view(by)
+        return [task for task in self.env.human_tasks(UUID(self.run_id)) if not task.happened]
+
+    def decide(
+        self,
+        outcome: str,
+        *,
+        task: str | None = None,
+        data: Any = None,
+        comment: str = "",
+        by: Person | None = None,
+        timeout: float | None = ANSWER_TIMEOUT,
+    ) -> None:
+        """Decide a human task of the run in the name of a user, see ``WorkflowHandle.decide``."""
+        check_waiting(timeout)
+        user = person(by)
+        one = meant(self.env.human_tasks(UUID(self.run_id)), task, run=f"{self._row.facts.workflow} {self.id}")
+        require_outcome(one, outcome)
+        if user is None:
+            raise ActionNotPermitted(f"the human task {one.title!r} of {self.id} is decided by a user (by=user)")
+        request = {
+            "event": outcome,
+            "step": step_of(one.key),
+            "task": one.key,
+            "comment": text(comment, what="the comment"),
+            **self.env.admitted(one, user),
+            **judged(one.form, data, title=one.title),
+        }
+        update_id = str(uuid4())
+        number = self.env.send(self.chain_id, "resume", outcome, request, update_id, by=user)
+        if not self.env.batching:
+            what = f"the decision {outcome!r} of {self.id}"
+            update_value(self.env.outcome(number), update_id=update_id, what=what)
 
     def instance(self, *, by: Person | None = None) -> Any:
         """A graph as an instance of the pure engine: its context and execution history, from the history of the run."""

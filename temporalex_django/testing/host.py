@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.people import Person, sender
 from temporalex_django.authoring.workflow import Workflow, code_of, newest
 from temporalex_django.core.history.commands import Command
@@ -62,6 +63,7 @@ class EnvironmentHost(ABC):
     def __init__(self) -> None:
         #: One list of commands per recorded activation, in running order over all runs.
         self.commands: list[list[Command]] = []
+        self._people: dict[str, Person] = {}
         self._stand_ins: dict[str, Callable[..., Any]] = {}
         self._holding: set[str] = set()
         self._beats: dict[tuple[int, int, int], Any] = {}  # of the attempt that is running
@@ -112,6 +114,18 @@ class EnvironmentHost(ABC):
         """The same by the id of an update."""
 
     @abstractmethod
+    def human_tasks(self, run_id: UUID) -> list[OpenHumanTask]:
+        """What a run asks people, those that are not open any more too, oldest first."""
+
+    @abstractmethod
+    def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
+        """What a decision says of who decides, if he may. Raises ``ActionNotPermitted`` and its like."""
+
+    @abstractmethod
+    def inbox(self, user: Person) -> list[OpenHumanTask]:
+        """What he may decide now, of all runs; what is due first comes first."""
+
+    @abstractmethod
     def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
         """Make the id of a closed chain its own again; False when another open run keeps it out."""
 
@@ -140,8 +154,11 @@ class EnvironmentHost(ABC):
         return ()
 
     def _sender(self, by: Person | None) -> Sender | None:
-        """What travels with a message of that person."""
-        return sender(by)
+        """What travels with a message of that person, who is asked when the message is judged."""
+        who = sender(by)
+        if who is not None and by is not None:
+            self._people[who.key] = by
+        return who
 
     @property
     def batching(self) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring.people import Person, permits
+from temporalex_django.authoring.human_tasks import OpenHumanTask
+from temporalex_django.authoring.people import Person, answers_to, judged, key_of, permits
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine import endings
@@ -54,18 +55,11 @@ class WorkflowEnvironment(Environment):
             hurried=False,
             judges=lambda: self._judge,
         )
-        self._people: dict[str, Person] = {}
-
-    def _sender(self, by: Person | None) -> Sender | None:
-        who = super()._sender(by)
-        if who is not None and by is not None:
-            self._people[who.key] = by
-        return who
 
     def _judge(self, key: str, permission: str, message: str) -> bool:
         """What the user says who was given as ``by``."""
         del message
-        return permits(self._people[key], permission)
+        return judged(self._people[key], permission, permits=permits)
 
     def _insert(
         self, cls: type[Workflow], workflow_id: str, args: Any, seed: int, snapshot: dict[str, Any] | None = None
@@ -97,6 +91,22 @@ class WorkflowEnvironment(Environment):
     def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
         number = self.storage.number_of(chain_id, update_id)
         return None if number is None else self.outcome(number)
+
+    def human_tasks(self, run_id: UUID) -> list[OpenHumanTask]:
+        rows = (one for one in self.storage.human_tasks.values() if one.run_id == run_id)
+        found = [OpenHumanTask.of(one.task, str(one.id)) for one in rows]
+        return sorted(found, key=lambda task: (task.opened_at, task.key))
+
+    def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
+        any(answers_to(user, word) for word in task.asked)  # raises where that cannot be known
+        return {"by": str(user), "by_key": key_of(user)}
+
+    def inbox(self, user: Person) -> list[OpenHumanTask]:
+        rows = [one for one in self.storage.human_tasks.values() if not one.task.ending]
+        mine = (one for one in rows if key_of(user) not in one.task.barred)
+        found = [one for one in mine if any(answers_to(user, word) for word in one.task.asked)]
+        found.sort(key=lambda one: (one.task.due_at or datetime.max.replace(tzinfo=UTC), one.task.opened_at, one.id))
+        return [OpenHumanTask.of(one.task, str(one.id)) for one in found]
 
     def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
         return self.storage.reopen(chain_id, start)

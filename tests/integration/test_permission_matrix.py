@@ -38,9 +38,13 @@ from django.utils import timezone
 
 from temporalex_django import WorkflowHandle, errors
 from temporalex_django.actions.base import Actor, storage
+from temporalex_django.actions.claim import Claim
+from temporalex_django.actions.decide import Decide
+from temporalex_django.actions.delegate import Delegate
 from temporalex_django.actions.move import Move
 from temporalex_django.actions.query import Query
 from temporalex_django.actions.registry import ACTIONS, STEERING
+from temporalex_django.actions.release import Release
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.signal import SendSignal
@@ -54,7 +58,7 @@ from temporalex_django.admin.bulk import _written
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.steering import COMMANDS as SHELL_STEERING
-from temporalex_django.models import BulkJob, Instance
+from temporalex_django.models import BulkJob, HumanTask, Instance
 from temporalex_django.rest import urls
 from tests.settings import FOLDER
 from tests.support.client_flows import Basket
@@ -83,6 +87,8 @@ CODE = {
     "signal": Row((), lambda call, by: call("note", 1, by=by)),
     "update": Row((), lambda call, by: call("add", 5, by=by)),
     "resume": Row((), lambda call, by: call("approved", by=by), "graph"),
+    "decide": Row(("signal_instance",), lambda call, by: call("approved", by=by), "graph"),
+    "human_tasks": Row((), lambda call, by: call(by=by), "graph"),
     "query": Row(("query_instance",), lambda call, by: call("items", by=by)),
     "result": Row(SEE, lambda call, by: call(0, by=by), "ended"),
     "instance": Row(SEE, lambda call, by: call(by=by), "graph"),
@@ -180,6 +186,29 @@ OPERATIONS = {
     "query": Row(("query_instance",), lambda by: Query(red(), query="items", by=by)),
     "move": Row(("terminate_instance",), lambda by: Move(red(), version=2, by=by), "moving"),
 }
+
+#: Human tasks: whoever is asked may, and that one asks whoever may send signals.
+OPERATIONS |= {
+    "decide": Row(("signal_instance",), lambda by: Decide(asked(), outcome="approved", by=by), "graph"),
+    "claim": Row(("signal_instance",), lambda by: Claim(asked(), by=by), "graph"),
+    "release": Row(("signal_instance",), lambda by: Release(claimed(by), by=by), "graph"),
+    "delegate": Row(
+        ("signal_instance", "delegate_humantask"), lambda by: Delegate(asked(), to=by.user, by=by), "graph"
+    ),
+}
+
+
+def asked() -> Any:
+    """The human task that there is."""
+    return HumanTask.objects.get()
+
+
+def claimed(by: Actor) -> Any:
+    """The same, claimed by whom it is to be released by, as far as he could."""
+    if by.user is not None and by.user.has_perm("temporalex_django.signal_instance") and "red" in str(by.user):
+        Claim(asked(), by=by).execute()
+    return asked()
+
 
 #: Bulk jobs: a job is its owner's.
 OPERATIONS |= {

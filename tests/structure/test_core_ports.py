@@ -10,6 +10,7 @@ import pytest
 
 from temporalex_django import Ok, Workflow, activity, errors
 from temporalex_django.core import current
+from temporalex_django.core.human_tasks import Permits
 from temporalex_django.core.ivar import IVar
 from temporalex_django.testing import WorkflowEnvironment
 from tests.structure.source import PACKAGE, modules, name
@@ -92,7 +93,7 @@ class Ladder:
         self.at = 0
         self.done = IVar("the top")
 
-    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
+    def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
         rungs = request.get("data")
         if not isinstance(rungs, int) or not 0 < rungs <= self.height - self.at:
             raise errors.ResumeRefused(f"{rungs!r} rungs are not to be climbed from {self.at} of {self.height}")

@@ -232,4 +232,4 @@ def _signal(attributes: Mapping[str, Any]) -> Behind:
     if name != RECORDED_AS:
         return Behind(kind="signal", name=name, body=payload, sender=sender)
     # it was let through once: nobody is asked for a role again
-    return Behind(kind=REQUEST, name=payload["event"], body={**payload, "may": None, "permitted": True}, sender=sender)
+    return Behind(kind=REQUEST, name=payload["event"], body={**payload, "again": True}, sender=sender)

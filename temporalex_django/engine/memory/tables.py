@@ -16,7 +16,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.lookup import Found, as_run_id, the_one
 from temporalex_django.engine.memory.undo import Table, UndoLog
-from temporalex_django.engine.storage import InboxMessage, NewEvent, Outcome, RunFacts, RunState
+from temporalex_django.engine.storage import HumanTaskWrite, InboxMessage, NewEvent, Outcome, RunFacts, RunState
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +58,7 @@ class MemoryTables:
         self.runs: Table[UUID, MemoryRun] = Table(log)
         self.run_ids: Table[UUID, tuple[UUID, ...]] = Table(log)  # of each chain, oldest first
         self.messages: Table[int, MemoryMessage] = Table(log)
+        self.human_tasks: Table[UUID, HumanTaskWrite] = Table(log)
         self.queues: set[str] = set()  # all that ever were
         self._chain_of_run: Table[UUID, UUID] = Table(log)
         self._chains_of: Table[str, tuple[UUID, ...]] = Table(log)  # by business id, oldest first
@@ -100,6 +101,8 @@ class MemoryTables:
             self._chains_of[workflow_id] = tuple(one for one in self._chains_of[workflow_id] if one != chain_id)
             self.runs.discard(run_id)
             self._chain_of_run.discard(run_id)
+        for task in [task for task, kept in self.human_tasks.items() if kept.chain_id == chain_id]:
+            self.human_tasks.discard(task)
         for number in [number for number, kept in self.messages.items() if kept.chain_id == chain_id]:
             self._inboxes[chain_id].discard(number)
             self.messages.discard(number)

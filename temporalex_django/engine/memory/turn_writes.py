@@ -110,6 +110,13 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
             self._retry(state.run_id, seq, retry)
         self._drop(state.run_id, None if write.drop_tasks else write.cancelled_tasks)
         self._settle(write)
+        if write.cut_off:
+            at = write.events[-1].at
+            open_ones = [t for t in self.human_tasks.values() if t.run_id == state.run_id and not t.task.ending]
+            closed = (replace(one, change="closed", task=one.task.closed("run_closed", at)) for one in open_ones)
+            write.human_tasks += closed
+        for one in write.human_tasks:
+            self.human_tasks[one.id] = one
         if state.closed:
             self._open_keys.discard(state.chain_id)
         if write.next_run is not None:

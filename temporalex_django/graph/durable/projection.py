@@ -119,7 +119,7 @@ class Projection:
                 if not progress.instance.active >> number & 1 and not progress.instance.closed:
                     raise self._parted(f"step {attributes['args'][0]!r} was begun, and is not active in it")
                 self.begun[attributes["seq"]] = progress.instance
-            case "TimerStarted":
+            case "TimerStarted" if "step" in attributes:  # others are of human tasks
                 number = self._step_of[attributes["seq"]] = self._number(attributes["step"])
                 if not progress.instance.waiting >> number & 1 and not progress.instance.closed:
                     raise self._parted(f"step {attributes['step']!r} had a timer, and does not wait in it")

@@ -10,20 +10,32 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol
 
-from temporalex_django.authoring.people import Person, holds
+from temporalex_django.authoring.people import Person, answers_to
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import RunFailure
 from temporalex_django.core.history.events import Job
+from temporalex_django.core.human_tasks import OVERDUE, Asking, Permits
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.port import Port
 from temporalex_django.core.results import Err, Event
+from temporalex_django.core.senders import Sender
 from temporalex_django.core.shapes import Waits
-from temporalex_django.errors import ActionNotPermitted, FourEyes, ResumeRefused, TemporalexError
+from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
 from temporalex_django.graph.definition.structure import bits
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Failure, Fired, Progress, Result, as_result
-from temporalex_django.graph.steps import StepRef, events_of, is_event, is_step, key_of, name_of, role_of, timer_of
+from temporalex_django.graph.steps import (
+    StepRef,
+    asking_of,
+    events_of,
+    is_event,
+    is_step,
+    key_of,
+    name_of,
+    timer_of,
+    words_of,
+)
 
 _SHOWN = 20
 #: Arguments of Django's own signals: no name for what a caller gives.
@@ -71,6 +83,7 @@ class GraphRun:
         self._ended: list[tuple[int, Result]] = []
         self._timers: dict[int, int] = {}  # command number by step
         self._since: dict[int, Waits] = {}  # of steps that wait
+        self._asked: dict[int, str] = {}  # keys of the human tasks of steps that ask people
         self._wake = IVar("steps")
 
     async def drive(self) -> Instance:
@@ -119,9 +132,11 @@ class GraphRun:
             if timer is not None:
                 self._timers[number] = calls.start_timer(
                     self._remaining(key_of(step), timer[0]),
-                    lambda: self._end(number, Fired(timer[1])),
+                    lambda: self._fired(number, Fired(timer[1])),
                     step=key_of(step),
                 )
+            if (asking := asking_of(step)) is not None:
+                self._ask(number, step, asking)
             return
         attributes: dict[str, Any] = {
             "activity": self._calls.names[number],
@@ -131,6 +146,28 @@ class GraphRun:
             attributes["options"] = self._calls.options[number]
         calls.call_activity(attributes, lambda job: self._end(number, result_of(job)))
 
+    def _ask(self, number: int, step: StepRef, asking: Asking) -> None:
+        """Open the human task of a step; of one that was there before it is another one."""
+        instance, key = self.progress.instance, key_of(step)
+        before = sum(key_of(entry.step) == key for entry in instance.execution_history)
+        self._asked[number] = name = f"{key}#{before + 1}" if before else key
+        until = self._since[number].get("until")
+        starter = instance.started_by
+        started = self.port.standing.snapshot or {}
+        self.port.human_tasks.add(
+            name,
+            asking,
+            due_at=None if until is None else datetime.fromisoformat(until),
+            barred=barred(instance) if asking.four_eyes else {},
+            requested_by=Sender(starter, started.get("started_as", "")) if starter else None,
+        )
+
+    def _fired(self, number: int, result: Fired) -> None:
+        """The timer of a step: nobody has decided."""
+        if (key := self._asked.pop(number, None)) is not None:
+            self.port.human_tasks.close(key, OVERDUE)
+        self._end(number, result)
+
     def _about(self, step: StepRef, timer: tuple[float, str] | None) -> Waits:
         """What a step waits for, from now on."""
         now = self.port.standing.now
@@ -139,8 +176,8 @@ class GraphRun:
         about: Waits = {"kind": "step", "name": key_of(step), "since": now.isoformat(), "events": events}
         if timer is not None:
             about["until"] = (now + timedelta(seconds=self._remaining(key_of(step), timer[0]))).isoformat()
-        if (role := role_of(step)) is not None:
-            about["role"] = role
+        if words := words_of(step):
+            about["role"] = ", ".join(word.partition(":")[2] for word in words)
         return about
 
     @property
@@ -185,39 +222,44 @@ class GraphRun:
 
     # -- resume -------------------------------------------------------------------------------------------------------
 
-    def judge(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What a resume becomes in the history. Raises ``ResumeRefused``, ``ActionNotPermitted``; nothing changes then.
+    def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
+        """What a resume becomes in the history. Raises ``ResumeRefused``, and what ``HumanTasks.judge`` raises.
 
-        ``request``: event, step (a key or None), data, by (who), by_key (of the user), may (keys of the steps with a
-        role that this person may decide, None where nobody asks), permitted (whether this person may resume steps
-        without a role).
+        ``request``: event, step (a key or None), data, by (who), by_key (of the user), permitted (whether this person
+        may resume steps that ask nobody in particular); of the decision of a human task also its key (task), and
+        what ``HumanTasks.judge`` says.
         """
-        step = engine.resumed_by(self.progress.instance, request["event"], request.get("step"))
-        key, may = key_of(step), request.get("may")
-        if role_of(step) is None and request.get("permitted") is False:
+        tasks, wanted = self.port.human_tasks, request.get("task")
+        if wanted is not None and wanted not in tasks.open:
+            raise tasks.gone(wanted)
+        instance = self.progress.instance
+        step = engine.resumed_by(instance, request["event"], request.get("step"))
+        if not words_of(step) and request.get("permitted") is False:
             raise ActionNotPermitted(
                 f"{self.port.standing.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: that takes the permission "
                 "to signal runs"
             )
-        if may is not None and role_of(step) is not None and key not in may:
-            by = request.get("by") or "nobody"
-            raise ActionNotPermitted(
-                f"{self.port.standing.info.id}: {by} may not decide {name_of(step)}: it takes the role {role_of(step)!r} of a user (by=user)"
-            )
-        require_other_eyes(self.progress.instance, step, by=request.get("by"), key=request.get("by_key"))
+        key = self._asked.get(instance.graph.number[step])
+        noted = {name: request[name] for name in ("by", "by_key") if request.get(name)}
+        if key is not None:
+            noted = tasks.judge(key, request, permits)
         what = f"the data of resume({request['event']!r})"
         payload = {
             "event": request["event"],
-            "step": key,
+            "step": key_of(step),
             "data": payloads.plain(request.get("data"), what=what, limit=self.port.standing.payload_limit),
         }
-        return {**payload, **{name: request[name] for name in ("by", "by_key") if request.get(name)}}
+        return {**payload, **noted}
 
     def apply(self, payload: dict[str, Any]) -> None:
         """A resume that ``judge`` has let through, now or when the history was made."""
         number, result = resumption(self.progress.instance, payload)
         if (timer := self._timers.pop(number, None)) is not None:
             self.port.calls.cancel_timer(timer)
+        if (key := self._asked.pop(number, None)) is not None:
+            by = Sender(payload.get("by_key", ""), payload["by"]) if payload.get("by") else None
+            said = {"comment": payload.get("comment", ""), "decided_for": payload.get("for", "")}
+            self.port.human_tasks.close(key, "decided", outcome=payload["event"], decided_by=by, **said)
         self._end(number, result)
 
 
@@ -229,34 +271,23 @@ def waits(instance: Instance, *, most: int | None = None) -> list[str]:
 
 
 def deciding(code: Any, event: str, user: Person | None) -> list[str]:
-    """Keys of the steps with a role that take the event from this person: no role, nobody.
+    """Keys of the steps that ask for this person and take the event from him.
 
-    Raises ``ActionNotPermitted``, see ``holds``.
+    Raises ``ActionNotPermitted``, see ``answers_to``.
     """
     graph = code.graph() if hasattr(code, "graph") else ()
-    return [
-        key_of(step)
-        for step in graph
-        if event in events_of(step) and (role := role_of(step)) is not None and holds(user, role)
-    ]
+    found = [step for step in graph if words_of(step) and event in events_of(step)]
+    return [key_of(step) for step in found if any(answers_to(user, word) for word in words_of(step))]
 
 
-def require_other_eyes(instance: Instance, step: StepRef, *, by: str | None, key: str | None) -> None:
-    """Whoever decides a step with ``four_eyes`` has neither started the run nor given an approval in it.
-
-    Raises ``FourEyes``, and ``ActionNotPermitted`` for who has no key to be known by.
-    """
-    if not getattr(step, "four_eyes", False):
-        return
-    what = f"{instance.id}: {by or 'nobody'} may not decide {name_of(step)}"
-    if not key:
-        raise ActionNotPermitted(f"{what}: it takes a user (by=user), to see that another one has started it")
-    if key == instance.started_by:
-        raise FourEyes(f"{what}: he started the run, and it takes somebody else")
+def barred(instance: Instance) -> dict[str, str]:
+    """Who is no other pair of eyes, by key, and why: who started the run, and who gave an approval in it."""
+    found = {instance.started_by: "he started the run"} if instance.started_by else {}
     for entry in instance.execution_history:
         said = entry.context_updates
-        if entry.event == "approved" and isinstance(said, Mapping) and said.get("by_key") == key:
-            raise FourEyes(f"{what}: he gave the approval {key_of(entry.step)!r}, and it takes somebody else")
+        if entry.event == "approved" and isinstance(said, Mapping) and said.get("by_key"):
+            found.setdefault(str(said["by_key"]), f"he gave the approval {key_of(entry.step)!r}")
+    return found
 
 
 def requested(
@@ -266,7 +297,6 @@ def requested(
     data: Any,
     by: str | None,
     key: str = "",
-    may: list[str] | None = None,
     permitted: bool = True,
 ) -> dict[str, Any]:
     """The body of a resume message; see ``GraphRun.judge``.
@@ -278,7 +308,7 @@ def requested(
     if step is not None and not isinstance(step, str) and not is_step(step):
         raise ResumeRefused(f"{step!r} is neither a step nor the key of one")
     of = step if step is None or isinstance(step, str) else key_of(step)
-    return {"event": event, "step": of, "data": data, "by": by, "by_key": key, "may": may, "permitted": permitted}
+    return {"event": event, "step": of, "data": data, "by": by, "by_key": key, "permitted": permitted}
 
 
 def resumption(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]:
@@ -292,8 +322,8 @@ def resumption(instance: Instance, payload: dict[str, Any]) -> tuple[int, Event]
     data = payload.get("data")
     if payload.get("by") is not None:  # who decided goes with what he said, whatever that is
         said = data if isinstance(data, dict) else {} if data is None else {"data": data}
-        key = {"by_key": payload["by_key"]} if payload.get("by_key") else {}
-        data = {**{name: said[name] for name in said if name != "by_key"}, "by": payload["by"], **key}
+        more = {name: payload[name] for name in ("by_key", "comment", "for") if payload.get(name)}
+        data = {**{name: said[name] for name in said if name != "by_key"}, "by": payload["by"], **more}
     return instance.graph.number[step], Event(payload["event"], data)
 
 

@@ -19,11 +19,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from temporalex_django.authoring.definition import DURATIONS
-from temporalex_django.authoring.people import decider, holds
+from temporalex_django.authoring.people import answers_to, decider
 from temporalex_django.authoring.people import key_of as key_of_user
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.human_tasks import require_other_eyes, roles
 from temporalex_django.core.telling import told
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -39,12 +40,12 @@ from temporalex_django.errors import (
 from temporalex_django.graph import engine
 from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Timers, identity
 from temporalex_django.graph.definition.structure import bits
-from temporalex_django.graph.durable.run import requested, require_other_eyes, resumption
+from temporalex_django.graph.durable.run import barred, requested, resumption
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Fired, Progress, Result
 from temporalex_django.graph.standalone.attempts import execute
 from temporalex_django.graph.standalone.timers import ThreadTimers
-from temporalex_django.graph.steps import StepRef, events_of, key_of, name_of, role_of, timer_of
+from temporalex_django.graph.steps import StepRef, asking_of, events_of, key_of, name_of, timer_of
 
 logger = logging.getLogger("temporalex_django.graph")
 
@@ -176,11 +177,14 @@ class LocalRunner:
 
         def change(progress: Progress, now: datetime) -> None:
             found = engine.resumed_by(progress.instance, request["event"], request["step"])
-            if (role := role_of(found)) is not None and not holds(user, role):
-                raise ActionNotPermitted(
-                    f"{id}: {request['by'] or 'nobody'} may not decide {name_of(found)}: it takes the role {role!r} of a user (by=user)"
-                )
-            require_other_eyes(progress.instance, found, by=request["by"], key=request["by_key"])
+            what = f"{id}: {request['by'] or 'nobody'} may not decide {name_of(found)}"
+            if (asking := asking_of(found)) is not None:
+                if asking.asked and not any(answers_to(user, word) for word in asking.asked):
+                    raise ActionNotPermitted(f"{what}: it takes {roles(asking.asked)} of a user (by=user)")
+                if asking.four_eyes:
+                    require_other_eyes(what, barred(progress.instance), key=request["by_key"])
+                if asking.form is not None:
+                    payloads.fit(data, asking.form.type, what=f"the data of resume({event!r})")
             progress.fold([resumption(progress.instance, {**request, "step": key_of(found)})], now)
 
         self._change(f"resume({event!r})", id, workflow, version, change)

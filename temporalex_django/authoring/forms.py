@@ -1,0 +1,34 @@
+"""Forms that workflow code names by their path: form classes as Django has them. Nothing here imports Django."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from temporalex_django.core import payloads
+from temporalex_django.errors import PayloadError
+
+
+def form_class(path: str) -> Any:
+    """The class of that dotted path. Raises ``PayloadError`` when it is not there, or is no form."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as exc:
+        raise PayloadError(
+            f"the form {path} is not there: {exc}. Put it back, or let a later version ask anew"
+        ) from exc
+    if not (isinstance(found, type) and hasattr(found, "is_valid")):
+        raise PayloadError(f"{path} is no form: it lacks is_valid()")
+    return found
+
+
+def cleaned(path: str, data: Any, *, what: str) -> Any:
+    """What the form makes of the data, as JSON. Raises ``PayloadError`` with what it says against them."""
+    if data is not None and not isinstance(data, dict):
+        raise PayloadError(f"{what} must be an object of the fields of {path}, not {type(data).__name__}")
+    form = form_class(path)(data or {})
+    if not form.is_valid():
+        said = "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
+        raise PayloadError(f"{what} do not fit: {said}")
+    return payloads.plain(dict(form.cleaned_data), what=what)

@@ -1,0 +1,327 @@
+"""What a run asks people: the human tasks that are open in it, their reminders and escalations, and who may decide.
+
+The decision is a request (see ``core.process``), judged in a turn. What is open is a function of the history, like
+everything here; hosts keep rows of it, so that people find it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from temporalex_django.core import payloads
+from temporalex_django.core.calls import Calls
+from temporalex_django.core.copying import copied
+from temporalex_django.core.failures import message_of
+from temporalex_django.core.senders import Sender
+from temporalex_django.core.standing import Standing
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    FourEyes,
+    HumanTaskClosed,
+    PayloadError,
+    WorkflowDefinitionError,
+)
+
+#: Asks the host whether somebody is meant by a word (see ``Asking.asked``), or stands in: ``stands_in_for:<key>``.
+Permits = Callable[[str, Sender], bool]
+#: Who decides where nobody in particular is asked: code, and whoever may send messages to runs.
+ANYBODY = "perm:temporalex_django.signal_instance"
+OVERDUE = "overdue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What the data of a decision are to be.
+
+    ``kind`` "type": a dataclass, TypedDict or the like, judged where the decision is; ``schema`` is its JSON schema.
+    "form": a form class of Django of that ``name`` (its dotted path), judged before. ``digest`` changes with it.
+    """
+
+    kind: str
+    name: str
+    digest: str
+    schema: Mapping[str, Any] | None = None
+    type: Any = field(default=None, compare=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "name": self.name, "digest": self.digest, "schema": self.schema}
+
+
+@lru_cache(maxsize=1_000)
+def form_of(given: Any, what: str) -> Form:
+    """The form that workflow code names. Raises ``WorkflowDefinitionError`` for what can be none."""
+    if isinstance(given, str):
+        if not all(part.isidentifier() for part in given.split(".")) or "." not in given:
+            raise WorkflowDefinitionError(f"{what}: form {given!r} is no dotted path of a form class")
+        return Form(kind="form", name=given, digest=_digest(given.encode()))
+    try:
+        schema = msgspec.json.schema(given)
+    except Exception as exc:  # noqa: BLE001 - whatever msgspec makes of it, it is no form
+        raise WorkflowDefinitionError(
+            f"{what}: form must be a dataclass, a TypedDict or a msgspec type, or the dotted path of a form class: "
+            f"{given!r} has no schema ({message_of(exc)})"
+        ) from None
+    name = getattr(given, "__qualname__", str(given))
+    return Form(kind="type", name=name, digest=_digest(msgspec.json.encode(schema)), schema=schema, type=given)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2s(data, digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """What is asked of whom, as code says it.
+
+    ``asked``: words for who may decide, ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``; nobody in
+    particular where there are none. ``remind`` and ``after`` are seconds: between two reminders, and until ``others``
+    may decide, too. ``called`` is how errors call it.
+    """
+
+    title: str
+    called: str
+    asked: tuple[str, ...] = ()
+    outcomes: tuple[str, ...] = ("approved", "rejected")
+    four_eyes: bool = False
+    form: Form | None = None
+    remind: float | None = None
+    after: float | None = None
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanTaskState:
+    """A human task of a run as it stands.
+
+    ``key`` tells it from the others of the run. ``barred``: keys of users who may not decide it, with the reason.
+    ``ending``: decided, overdue, cancelled (nobody waits for it any more), run_closed; "" while it is open.
+    """
+
+    key: str
+    asking: Asking
+    asked: tuple[str, ...]
+    opened_at: datetime
+    due_at: datetime | None = None
+    barred: Mapping[str, str] = field(default_factory=dict)
+    requested_by: Sender | None = None
+    reminders: int = 0
+    reminded_at: datetime | None = None
+    escalated_at: datetime | None = None
+    closed_at: datetime | None = None
+    ending: str = ""
+    outcome: str = ""
+    decided_by: Sender | None = None
+    decided_for: str = ""
+    comment: str = ""
+
+    def closed(self, ending: str, at: datetime, **decided: Any) -> HumanTaskState:
+        """The same, with what became of it."""
+        return replace(self, ending=ending, closed_at=at, **decided)
+
+    @property
+    def happened(self) -> str:
+        """What became of it, in words."""
+        at = "" if self.closed_at is None else self.closed_at.isoformat(timespec="seconds")
+        if self.ending == "decided":
+            return f"{self.decided_by or 'code'} decided {self.outcome!r} at {at}"
+        if self.ending == OVERDUE:
+            return f"nobody had decided by {at}, when it was due"
+        return (
+            f"the run did not wait for it any more at {at}" if self.ending == "cancelled" else f"the run ended at {at}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanTaskChange:
+    """What a turn did to a human task: opened, reminded, escalated, closed, or "shown" where that is not known."""
+
+    change: str
+    task: HumanTaskState
+
+
+class HumanTasks:
+    """Those of one executor. ``changed``: what the present activation did, by key."""
+
+    __slots__ = ("_calls", "_standing", "_timers", "_visits", "changed", "ended", "open")
+
+    def __init__(self, standing: Standing, calls: Calls) -> None:
+        self._standing = standing
+        self._calls = calls
+        self._timers: dict[str, dict[str, int]] = {}  # numbers of commands, by task and by what they are for
+        self._visits = 0
+        self.open: dict[str, HumanTaskState] = {}
+        self.ended: dict[str, HumanTaskState] = {}
+        self.changed: dict[str, HumanTaskChange] = {}
+
+    # -- called by whoever asks ---------------------------------------------------------------------------------------
+
+    def next_key(self) -> str:
+        """Of a task that is known by its number alone."""
+        self._visits += 1
+        return str(self._visits)
+
+    def add(
+        self,
+        key: str,
+        asking: Asking,
+        *,
+        due_at: datetime | None,
+        barred: Mapping[str, str] = MappingProxyType({}),
+        requested_by: Sender | None = None,
+    ) -> None:
+        """Ask it, from now on. Its reminders and escalation are timers; when it is due is the caller's business."""
+        now = self._standing.now
+        self._note(
+            "opened",
+            HumanTaskState(
+                key=key,
+                asking=asking,
+                asked=asking.asked or (ANYBODY,),
+                opened_at=now,
+                due_at=due_at,
+                barred=dict(barred),
+                requested_by=requested_by,
+            ),
+        )
+        self._timers[key] = {}
+        if asking.remind is not None:
+            self._start(key, "remind", asking.remind, self._remind)
+        if asking.after is not None:
+            self._start(key, "escalate", asking.after, self._escalate)
+
+    def close(self, key: str, ending: str, **decided: Any) -> None:
+        """It is not open any more."""
+        task = self.open.pop(key, None)
+        if task is None:
+            return
+        for number in self._timers.pop(key, {}).values():
+            self._calls.cancel_timer(number)
+        task = self.ended[key] = task.closed(ending, self._standing.now, **decided)
+        self.changed[key] = HumanTaskChange(change="closed", task=task)
+        if (found := approver_of(task)) is not None:
+            self._bar(*found)
+
+    def _bar(self, key: str, why: str) -> None:
+        """Who gave an approval is not the other pair of eyes of those that are open beside it."""
+        for task in [*self.open.values()]:
+            if task.asking.four_eyes and key not in task.barred:
+                self._note("barred", replace(task, barred={**task.barred, key: why}))
+
+    # -- timers -------------------------------------------------------------------------------------------------------
+
+    def _start(self, key: str, what: str, seconds: float, fire: Callable[[str], None]) -> None:
+        number = self._calls.start_timer(seconds, lambda: fire(key), task=key, then=what)
+        self._timers[key][what] = number
+
+    def _remind(self, key: str) -> None:
+        task = self.open[key]
+        self._note("reminded", replace(task, reminders=task.reminders + 1, reminded_at=self._standing.now))
+        assert task.asking.remind is not None
+        self._start(key, "remind", task.asking.remind, self._remind)
+
+    def _escalate(self, key: str) -> None:
+        task = self.open[key]
+        del self._timers[key]["escalate"]
+        asked = (*task.asked, *(word for word in task.asking.others if word not in task.asked))
+        self._note("escalated", replace(task, asked=asked, escalated_at=self._standing.now))
+
+    # -- a decision ---------------------------------------------------------------------------------------------------
+
+    def judge(self, key: str, request: Mapping[str, Any], permits: Permits) -> dict[str, Any]:
+        """Whether a decision may be: gives what of it goes into the history beside event, key and data.
+
+        ``request``: event, data, by, by_key, comment; ``word`` by which he may where that is not one of the task
+        (handed on to him), ``for`` (key and name) of the one for whom he stands in, ``judged``: the name of the form
+        that its data went through; ``again``: it was let through once, and is delivered again. Raises
+        ``HumanTaskClosed``, ``ActionNotPermitted``, ``FourEyes``, ``PayloadError``.
+        """
+        task = self.open.get(key)
+        if task is None:
+            raise self.gone(key)
+        what = f"{self._standing.info.id}: {request.get('by') or 'nobody'} may not decide {task.asking.called}"
+        if task.asking.asked and not request.get("again"):
+            self._require_asked(task, request, permits, what)
+        if task.asking.four_eyes:
+            require_other_eyes(what, task.barred, key=request.get("by_key"))
+            if isinstance(principal := request.get("for"), Mapping):
+                require_other_eyes(what, task.barred, key=principal["key"])
+        form = task.asking.form
+        if form is not None and form.kind == "form":
+            if request.get("judged") != form.name and not request.get("again"):
+                raise PayloadError(
+                    f"the data of {task.asking.called} are judged by the form {form.name}: decide it there"
+                )
+        elif form is not None:
+            payloads.fit(copied(request.get("data")), form.type, what=f"the data for {task.asking.called}")
+        found = {name: request[name] for name in ("by", "by_key", "comment", "for") if request.get(name)}
+        return {**found, "for": principal["name"]} if isinstance(principal := found.get("for"), Mapping) else found
+
+    def _require_asked(self, task: HumanTaskState, request: Mapping[str, Any], permits: Permits, what: str) -> None:
+        principal, word = request.get("for"), request.get("word")
+        somebody = Sender(request.get("by_key") or "", request.get("by") or "")
+        if request.get("person"):
+            if principal is not None and permits(f"stands_in_for:{principal['key']}", somebody):
+                somebody = Sender(principal["key"], principal["name"])
+            elif principal is not None:
+                raise ActionNotPermitted(f"{what}: he does not stand in for {principal['name']}")
+            words = task.asked if word is None else (*task.asked, word)
+            if any(permits(one, somebody) for one in words):
+                return
+        raise ActionNotPermitted(f"{what}: it takes {roles(task.asked)} of a user (by=user)")
+
+    def gone(self, key: str) -> HumanTaskClosed:
+        """That it is not open any more, or never was."""
+        task = self.ended.get(key)
+        if task is None:
+            return HumanTaskClosed(f"{self._standing.run} asks nobody for the human task {key!r} at this time")
+        return HumanTaskClosed(
+            f"{self._standing.run}: the human task {task.asking.title!r} is not open any more: {task.happened}"
+        )
+
+    # -- called by the executor, and by hosts -------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A new activation."""
+        self.changed = {}
+
+    def _note(self, change: str, task: HumanTaskState) -> None:
+        self.open[task.key] = task
+        before = self.changed.get(task.key)
+        self.changed[task.key] = HumanTaskChange(
+            change="opened" if before is not None and before.change == "opened" else change, task=task
+        )
+
+
+def approver_of(task: HumanTaskState) -> tuple[str, str] | None:
+    """Who gave an approval with it (the first of its outcomes), by key, and why he may give no other one."""
+    if task.decided_by is None or not task.decided_by.key or task.outcome != task.asking.outcomes[0]:
+        return None
+    return task.decided_by.key, f"he gave the approval {task.asking.title!r}"
+
+
+def require_other_eyes(what: str, barred: Mapping[str, str], *, key: str | None) -> None:
+    """Raises ``FourEyes`` for who is barred, ``ActionNotPermitted`` for who has no key to be known by."""
+    if not key:
+        raise ActionNotPermitted(f"{what}: it takes a user (by=user), to see that another one has started it")
+    if key in barred:
+        raise FourEyes(f"{what}: {barred[key]}, and it takes somebody else")
+
+
+def roles(words: Iterable[str]) -> str:
+    """Whom these words mean, for an error."""
+    spelt = {"user": "the name", "group": "the role", "perm": "the role"}
+    found = (word.partition(":") for word in words)
+    return " or ".join(f"{spelt[kind]} {name!r}" for kind, _, name in found)
+
+
+def due_at(now: datetime, seconds: float | None) -> datetime | None:
+    """When something is due."""
+    return None if seconds is None else now + timedelta(seconds=seconds)

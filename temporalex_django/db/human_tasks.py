@@ -1,0 +1,111 @@
+"""Rows of human tasks, as turns write them: for runs that ask people alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from temporalex_django.core.human_tasks import Asking, HumanTaskState
+from temporalex_django.engine.storage import HumanTaskWrite, RunWrite
+from temporalex_django.models import Candidate, Ending, HumanTask
+
+#: What a turn may change; what people do with a task before they decide is theirs.
+_CHANGES = (
+    *("title", "outcomes", "asked", "form", "four_eyes", "due_at", "reminders", "reminded_at", "escalated_at"),
+    *("closed_at", "ending", "outcome", "decided_by_key", "decided_by_name", "decided_for", "comment"),
+)
+
+
+def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
+    """Store what turns did to human tasks, in the open transaction. Locks their rows.
+
+    Those of runs that somebody closed from outside are closed, and added to what was written.
+    """
+    for write in writes:
+        if write.cut_off:
+            write.human_tasks += _open_of(write, alias=alias)
+    found = [one for write in writes for one in write.human_tasks]
+    if not found:
+        return
+    HumanTask.objects.using(alias).bulk_create(
+        [_row(one) for one in found], update_conflicts=True, unique_fields=["id"], update_fields=_CHANGES
+    )
+    candidates = Candidate.objects.using(alias)
+    if closed := [one.id for one in found if one.task.ending]:
+        candidates.filter(task__in=closed).delete()
+    new = [candidate for one in found if not one.task.ending for candidate in _candidates(one.id, one.task)]
+    candidates.bulk_create(new, ignore_conflicts=True)
+
+
+def delete_human_tasks(run: UUID, *, alias: str) -> None:
+    """With the run that they are of."""
+    HumanTask.objects.using(alias).filter(run_id=run).delete()
+
+
+def _row(one: HumanTaskWrite) -> HumanTask:
+    task, asking = one.task, one.task.asking
+    return HumanTask(
+        id=one.id,
+        run_id=one.run_id,
+        chain_id=one.chain_id,
+        workflow=one.workflow,
+        workflow_id=one.workflow_id,
+        key=task.key,
+        title=asking.title,
+        outcomes=[*asking.outcomes],
+        asked=[*task.asked],
+        form=None if asking.form is None else asking.form.as_dict(),
+        four_eyes=asking.four_eyes,
+        requested_by_key="" if task.requested_by is None else task.requested_by.key,
+        requested_by_name="" if task.requested_by is None else task.requested_by.name,
+        opened_at=task.opened_at,
+        due_at=task.due_at,
+        reminders=task.reminders,
+        reminded_at=task.reminded_at,
+        escalated_at=task.escalated_at,
+        closed_at=task.closed_at,
+        ending=task.ending,
+        outcome=task.outcome,
+        decided_by_key="" if task.decided_by is None else task.decided_by.key,
+        decided_by_name="" if task.decided_by is None else task.decided_by.name,
+        decided_for=task.decided_for,
+        comment=task.comment,
+    )
+
+
+def _candidates(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
+    may = [Candidate(task_id=task_id, who=word, barred=False) for word in task.asked]
+    return may + [Candidate(task_id=task_id, who=f"key:{key}", barred=True) for key in task.barred]
+
+
+def _open_of(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
+    """The open human tasks of a run that is closed now, as closed."""
+    known: Collection[UUID] = {one.id for one in write.human_tasks}
+    rows = HumanTask.objects.using(alias).open().filter(run_id=write.run.run_id).exclude(pk__in=known)
+    at = write.events[-1].at
+    return [
+        HumanTaskWrite(
+            run_id=row.run_id,
+            chain_id=row.chain_id,
+            workflow=row.workflow,
+            workflow_id=row.workflow_id,
+            change="closed",
+            task=_state(row).closed(Ending.RUN_CLOSED.value, at),
+        )
+        for row in rows
+    ]
+
+
+def _state(row: HumanTask) -> HumanTaskState:
+    """As far as it is stored."""
+    asking = Asking(title=row.title, called=row.title, outcomes=tuple(row.outcomes), four_eyes=row.four_eyes)
+    return HumanTaskState(
+        key=row.key,
+        asking=asking,
+        asked=tuple(row.asked),
+        opened_at=row.opened_at,
+        due_at=row.due_at,
+        reminders=row.reminders,
+        reminded_at=row.reminded_at,
+        escalated_at=row.escalated_at,
+    )

@@ -212,14 +212,14 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 
 @register(TAG)
 def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Fields that are stored as plain text beside a codec that may have been chosen so that nothing is."""
+    """What is stored as plain text beside a codec that may have been chosen so that nothing is."""
     del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
     path = conf.read()[0].PAYLOAD_CODEC
     if path == conf.Settings().PAYLOAD_CODEC:
         return []
-    return [
+    found: list[CheckMessage] = [
         Warning(
             f"{cls.name} stores {', '.join(sorted(cls.stored))} of its published state as plain text, beside the codec {path}.",
             hint="If the codec encrypts, take out of `stored` what nobody may read in the database; else silence this check.",
@@ -228,6 +228,16 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
         for cls in workflow.concrete()
         if cls.stored
     ]
+    found += [
+        Warning(
+            f"{cls.name} keeps its search attributes {', '.join(sorted(cls.search_attributes))} as plain text, beside the codec {path}.",
+            hint="If the codec encrypts, declare none that nobody may read in the database; else silence this check.",
+            id="temporalex_django.W009",
+        )
+        for cls in workflow.concrete()
+        if cls.search_attributes
+    ]
+    return found
 
 
 @register(TAG)

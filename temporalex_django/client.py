@@ -312,10 +312,20 @@ class DatabaseBackend:
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> DatabaseHandle:
         target = Start(
-            workflow, args=args, id=id, value=value, subject=subject, telemetry=telemetry, by=_actor(by)
+            workflow,
+            args=args,
+            id=id,
+            value=value,
+            subject=subject,
+            telemetry=telemetry,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=_actor(by),
         ).execute()
         return DatabaseHandle(target.workflow_id, workflow=workflow, chain_id=target.chain_id)
 
@@ -328,10 +338,20 @@ class DatabaseBackend:
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> DatabaseHandle:
         return await sync_to_async(self.start)(
-            workflow, args, id=id, value=value, subject=subject, telemetry=telemetry, by=by
+            workflow,
+            args,
+            id=id,
+            value=value,
+            subject=subject,
+            telemetry=telemetry,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
         )
 
     def signal_with_start(

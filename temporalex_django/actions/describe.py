@@ -18,6 +18,7 @@ from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_se
 from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.conf import codec
+from temporalex_django.core.attributes import all_typed
 from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.db.graph_instances import instance_of
@@ -141,6 +142,8 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: 
         accepts=run.accepts or {"signals": [], "updates": []},
         started_at=run.started_at,
         closed_at=run.closed_at,
+        search_attributes=all_typed(run.search_attributes),
+        tags=run.tags or [],
     )
 
 

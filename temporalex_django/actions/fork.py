@@ -26,8 +26,8 @@ class Fork(TakingUp[RunTarget]):
     """A new chain, with the id that is given or one made of that of the run; its run has the history up to a point.
 
     The point is chosen, and what was open there is treated, as for a reset, see ``Reset``; without ``to`` it is behind
-    the last activation that the code goes through. Nobody waits for the new run. It has the subject and the search
-    attributes of the other one, and what its class says now. Gives its target.
+    the last activation that the code goes through. Nobody waits for the new run. It has the subject of the other one,
+    the search attributes that it had there, and what its class says now. Gives its target.
 
     In the caller's transaction, under the lock of the chain that it is made from: see ``Steering.held``. Raises
     ``ActionNotPossible``, ``InvalidId``, ``AlreadyRunning``, ``PayloadError``, ``UpdateTimeout``. Always audited.
@@ -66,7 +66,14 @@ class Fork(TakingUp[RunTarget]):
             named = fork_id(target.workflow_id, self.given.get("id"), code.unique, suffix=lambda: os.urandom(4).hex())
             seed = facts.seed if plan.prefix.activation else plan.seed
             options = start_options(code)
-            new = NewStart(workflow_id=named, args=facts.args, seed=seed, snapshot=facts.snapshot, **options)
+            new = NewStart(
+                workflow_id=named,
+                args=facts.args,
+                seed=seed,
+                snapshot=facts.snapshot,
+                search_attributes=plan.search_attributes,
+                **options,
+            )
             try:
                 started = insert_start(new, storage=storage)
             except AlreadyRunning:  # of whom is told to who sees that run
@@ -85,5 +92,5 @@ class Fork(TakingUp[RunTarget]):
     def _like(self, new: UUID, of: UUID) -> None:
         """It is about the same."""
         runs = Instance.objects.using(self.storage.alias)
-        shared = ("subject_type_id", "subject_id", "search_attributes")
+        shared = ("subject_type_id", "subject_id")
         runs.filter(pk=new).update(**dict(zip(shared, runs.values_list(*shared).get(pk=of), strict=True)))

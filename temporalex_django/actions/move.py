@@ -12,7 +12,7 @@ from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.authoring.workflow import start_options
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.replay import replay
@@ -131,24 +131,28 @@ class Move(ActionOnRun[MoveOutcome]):
         Instance.objects.using(self.storage.alias).filter(pk=write.next_run.run_id).update(
             version=self.to.version,
             snapshot=None if snapshot is None else codec().encode(snapshot),
-            **_of(self.to),
+            **self._of_class(),
         )
         inline.closed_from_outside(write, target, storage=self.storage)
         self._ring(run)
 
     def _move_function(self, run: RunState, events: list[HistoryEvent]) -> None:
         replay(self.to.definition, events)
-        Instance.objects.using(self.storage.alias).filter(pk=run.run_id).update(version=self.to.version, **_of(self.to))
+        Instance.objects.using(self.storage.alias).filter(pk=run.run_id).update(
+            version=self.to.version, **self._of_class()
+        )
         if run.failed_tries:  # it may have been blocked for want of its class
             Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(due_at=self.storage.now())
         inline.forget(run.run_id, storage=self.storage)
         self._ring(run)
 
+    def _of_class(self) -> dict[str, Any]:
+        """What a run's row has of its class; tags that it was started with stay."""
+        cls, before = self.to, self.target.code
+        own = [tag for tag in self.target.row.tags or () if before is None or tag not in before.tags]
+        tags = list(dict.fromkeys([*cls.tags, *own]))
+        return {"queue": cls.task_queue, "tags": tags or None, "metadata": dict(cls.metadata) or None}
+
     def _ring(self, run: RunState) -> None:
         Chain.objects.using(self.storage.alias).filter(pk=run.chain_id).update(queue=self.to.task_queue)
         ring_on_commit(alias=self.storage.alias, queues=[self.to.task_queue])
-
-
-def _of(cls: type[Workflow]) -> dict[str, Any]:
-    """What a run's row has of its class."""
-    return {"queue": cls.task_queue, "tags": list(cls.tags) or None, "metadata": dict(cls.metadata) or None}

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Exists, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models import Exists, FilteredRelation, OuterRef, Q, QuerySet, TextField, Value
 from django.db.models.functions import Cast, StrIndex
 from django.utils import timezone
 
+from temporalex_django.authoring.listing import WORDS
+from temporalex_django.authoring.searching import SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.models import ActivityTask, Chain, Instance
+from temporalex_django.models import ActivityTask, Chain, Instance, SearchAttribute
 from temporalex_django.models.instance import ENDED
 
 Runs = QuerySet[Instance]
@@ -30,13 +33,6 @@ _MANY_ATTEMPTS = 5
 #: The clock of who starts a run makes its id, that of the database says when it was: so far apart they never are.
 _CLOCKS = timedelta(days=1)
 _LAST = 1 << 48
-#: How the words begin in which a run says what it waits for, by the kinds of ``authoring.listing.WAITS``.
-_WORDS = {
-    "message": ("phase: ", "signal ", "step "),
-    "activity": ("activity ", "step "),
-    "timer": ("timer", "sleep"),
-    "child": ("child ", "workflow "),
-}
 
 
 def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
@@ -63,7 +59,7 @@ def waiting_for(runs: Runs, kind: str) -> Runs:
     """Open runs that wait for a thing of this kind (one of ``authoring.listing.WAITS``)."""
     found = runs.alias(words=Cast("waiting_for", TextField()))
     wanted = Q()
-    for word in _WORDS[kind]:
+    for word in WORDS[kind]:
         wanted |= Q(words__contains=f'"{word}')
     if kind == "activity":  # without this every run would be looked at
         found = found.filter(Exists(ActivityTask.objects.using(runs.db).filter(run_id=OuterRef("pk"))))
@@ -92,12 +88,34 @@ def tagged(runs: Runs, tag: str) -> Runs:
     return runs.alias(tag_at=at).filter(tags__isnull=False, tag_at__gt=0)
 
 
+def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:
+    """Runs with these search attributes: each condition is a row beside the run, found by an index."""
+    for number, one in enumerate(conditions):
+        rows = Q(workflow=one.workflow, name=one.name)
+        value = Decimal(one.value) if one.column == "number" else one.value
+        wanted = _compared(one.column, one.operator, value, alias=runs.db)
+        if one.several:  # a join would give a run once for each of its values
+            runs = runs.filter(Exists(SearchAttribute.objects.using(runs.db).filter(rows, wanted, run=OuterRef("pk"))))
+            continue
+        row = f"searched_{number}"
+        of_it = Q(searched__workflow=one.workflow, searched__name=one.name)
+        runs = runs.alias(**{row: FilteredRelation("searched", condition=of_it)})
+        runs = runs.filter(_compared(f"{row}__{one.column}", one.operator, value, alias=runs.db))
+    return runs
+
+
+def _compared(column: str, operator: str, value: Any, *, alias: str) -> Q:
+    if operator != "prefix":
+        return Q(**{f"{column}__{operator}" if operator else column: value})
+    if not connections[alias].features.has_case_insensitive_like:
+        return Q(**{f"{column}__startswith": value})
+    # there text is in the order of its code points, and the last of these is in none
+    return Q(**{f"{column}__gte": value, f"{column}__lt": f"{value}{chr(sys.maxunicode)}"})
+
+
 def id_begins(runs: Runs, prefix: str) -> Runs:
     """Runs whose business id begins so, capitals told from small letters; found by an index."""
-    if not connections[runs.db].features.has_case_insensitive_like:
-        return runs.filter(workflow_id__startswith=prefix)
-    # there text is in the order of its code points, and the last of these is in no id
-    return runs.filter(workflow_id__gte=prefix, workflow_id__lt=f"{prefix}{chr(sys.maxunicode)}")
+    return runs.filter(_compared("workflow_id", "prefix", prefix, alias=runs.db))
 
 
 #: By the names of ``authoring.listing.FILTERS``.
@@ -113,6 +131,7 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
     "waits": waiting_for,
     "subject": lambda runs, value: runs.for_subject(value),  # type: ignore[attr-defined] # of its own queryset class
     "tag": tagged,
+    "attributes": with_attributes,
     "created_after": created_after,
     "created_before": created_before,
     "closed_after": lambda runs, value: runs.filter(closed_at__gte=value),

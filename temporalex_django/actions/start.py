@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -28,8 +28,8 @@ class Start(Action[RunTarget]):
     """Insert a chain that is due now, and its first run, on the caller's connection: they vanish with his transaction.
 
     The id is ``id``, or made of ``value`` for a class with ``unique``, or made up. Locks nothing that exists. Raises
-    ``InvalidId``, ``PayloadError`` (the input cannot be encoded, or does not fit the annotation of ``run``) and
-    ``AlreadyRunning``; nothing is written then.
+    ``InvalidId``, ``PayloadError`` (the input cannot be encoded, or does not fit the annotation of ``run``; a search
+    attribute or tag is none) and ``AlreadyRunning``; nothing is written then.
     """
 
     name: ClassVar[str] = "start"
@@ -45,6 +45,8 @@ class Start(Action[RunTarget]):
         value: str | None = None,
         subject: models.Model | None = None,
         telemetry: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Actor = CODE,
     ) -> None:
         super().__init__(by=by)
@@ -56,6 +58,8 @@ class Start(Action[RunTarget]):
         self.value = value
         self.subject = subject
         self.telemetry = telemetry
+        self.search_attributes = search_attributes
+        self.tags = tags
 
     def check(self) -> None:
         """Also asks for the class's own permission, and whether it may be started from there."""
@@ -115,7 +119,7 @@ class Start(Action[RunTarget]):
                 telemetry=None if self.telemetry is None else plain(self.telemetry, what="telemetry"),
                 started_by=people.sender(self.by.user),
             ),
-            **start_options(cls),
+            **start_options(cls, search_attributes=self.search_attributes, tags=self.tags),
         )
 
     def _id(self) -> str:

@@ -50,7 +50,9 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
         names = [self.date_hierarchy]
         for entry in self.get_list_filter(request):
             one: Any = entry[0] if isinstance(entry, (list, tuple)) else entry
-            names.append(one if isinstance(one, str) else getattr(one, "parameter_name", None))
+            names += (
+                [one] if isinstance(one, str) else getattr(one, "parameters", (getattr(one, "parameter_name", None),))
+            )
         own = any(lookup == name or lookup.startswith(f"{name}__") for name in names if name)
         return own and bool(super().lookup_allowed(lookup, value, request))
 

@@ -168,7 +168,7 @@ class RunStatusFilter(admin.SimpleListFilter):
 
 
 class TagFilter(ChoicesFilter):
-    """By a tag of its class."""
+    """By a tag; those of starts can be asked for in the address."""
 
     title = _("tag")
     parameter_name = "tag"

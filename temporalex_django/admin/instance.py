@@ -42,6 +42,7 @@ from temporalex_django.admin.page import page_of
 from temporalex_django.admin.queries import QueryPage, query_links
 from temporalex_django.admin.requests import actor_of, may_not_look, refuse, user_of
 from temporalex_django.admin.run_pages import RunPage, not_the_present
+from temporalex_django.admin.searching import SearchAttributeFilter
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
 from temporalex_django.admin.steering import SteeringPage, part_tools, tools
@@ -93,6 +94,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         StartedFilter,
         QueueFilter,
         TagFilter,
+        SearchAttributeFilter,
     )
     list_select_related = False
     search_fields = ("workflow_id__startswith",)

@@ -22,6 +22,7 @@ from temporalex_django.admin.graph_picture import graph_of, graph_picture
 from temporalex_django.admin.shown import Value, duration, status_badge, value
 from temporalex_django.admin.steering import Tool
 from temporalex_django.authoring.viewing import View
+from temporalex_django.core.attributes import readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import Payload
 
@@ -222,6 +223,8 @@ def _payloads(run: Instance, view: View) -> list[tuple[str, Value]]:
             found.append((_("Result"), shown(closing.get("result"))))
         else:
             found.append((_("How it ended"), value(view.attributes(closing))))
+    if run.search_attributes:
+        found.append((_("Search attributes"), value(readable(run.search_attributes))))
     if run.tags:
         found.append((_("Tags"), value(run.tags)))
     if run.metadata:

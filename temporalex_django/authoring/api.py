@@ -118,6 +118,16 @@ def publish_state(value: Any) -> None:
     port.publish(port.standing.plain(value, "the published state"))
 
 
+def set_search_attributes(attributes: Mapping[str, Any]) -> None:
+    """Set those that are named, as the class declares them; None takes one away, the others stay.
+
+    They are there with the commit of the activation, and go along to the next run of the chain. Raises
+    ``PayloadError`` for a name that is not declared and for a value of another type; nothing is set then.
+    """
+    current.unit_for("set_search_attributes")
+    current.port_for("set_search_attributes").set_search_attributes(attributes)
+
+
 def now() -> datetime:
     """The time of the present activation: aware, UTC, constant until the run waits and is woken."""
     return current.port_for("now").standing.now
@@ -228,12 +238,15 @@ def child(
     value: str | None = None,
     parent_close: ParentClose = "terminate",
     version: int | None = None,
+    search_attributes: Mapping[str, Any] | None = None,
+    tags: Sequence[str] | None = None,
 ) -> Awaitable[R]:
     """Start another workflow and wait for its result, through all its continue-as-new.
 
     Without ``id`` it gets one from this run's. ``version`` is for a dispatcher. ``parent_close`` says what becomes of a
-    child that is open when this run closes. Raises ``ChildWorkflowFailure``, also when the id is taken; here, at the
-    call, ``InvalidId``, ``PayloadError``, ``UnknownVersion`` and ``WorkflowDefinitionError``.
+    child that is open when this run closes. ``search_attributes`` and ``tags`` are as for a start. Raises
+    ``ChildWorkflowFailure``, also when the id is taken; here, at the call, ``InvalidId``, ``PayloadError``,
+    ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
     port = current.port_for("child")
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
@@ -251,7 +264,7 @@ def child(
         "id": _child_id(concrete, id, value),
         "args": plain,
         "parent_close": parent_close,
-        **start_options(concrete),
+        **start_options(concrete, search_attributes=search_attributes, tags=tags),
     }
     return cast("Awaitable[R]", Call("child", lambda: other_runs.child(port, attributes)))
 

@@ -73,7 +73,8 @@ class Description:
     ``blocked`` is None, or why the run cannot go on (``code, error, since, attempt``), ``paused`` None, or who paused
     it (``since, reason, by``). ``waiting_for`` says in words what it waits for, a worker included. ``accepts`` names
     the signals and updates that the open phase takes. ``activities`` are those that have no result yet, with their
-    attempts and the last failure: the first hundred.
+    attempts and the last failure: the first hundred. ``search_attributes`` are as workflow code set them, ``tags``
+    those of the class and of the start.
     """
 
     id: str
@@ -88,6 +89,8 @@ class Description:
     started_at: datetime | None = None
     closed_at: datetime | None = None
     activities: list[OpenActivity] = field(default_factory=list)
+    search_attributes: dict[str, Any] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.__slots__:
@@ -113,6 +116,8 @@ class Backend(Protocol):
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> Any: ...
 
@@ -125,6 +130,8 @@ class Backend(Protocol):
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> Any: ...
 

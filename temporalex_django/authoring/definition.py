@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.facade import FACADE
 from temporalex_django.authoring.unique import Unique
-from temporalex_django.core import names
+from temporalex_django.core import attributes, names
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.payloads import text
 from temporalex_django.core.phase import takes
@@ -31,6 +31,8 @@ _INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_
 #: From so many characters on two typing errors are still a likeness; of short names (`run`, `tags`) every other word
 #: has two.
 _LONG = 6
+#: Of a stored field and of a search attribute: what a column and a query string can hold.
+_LONGEST_NAME = 100
 #: Like one of ours, and words of their own.
 _WORDS = frozenset({"interval", "store", "stores", "started", "sorted", "scored"})
 
@@ -77,6 +79,16 @@ def _labels(cls: type[Workflow]) -> Iterator[str]:
         yield from not_json("metadata", cls.metadata)
 
 
+def with_tags(cls: type[Workflow], given: Sequence[str]) -> list[str]:
+    """The tags of a run: those of its class, and those that it is given. Raises ``PayloadError``."""
+    if not isinstance(given, (list, tuple)) or len(given) > attributes.MOST or not all(map(names.is_name, given)):
+        raise PayloadError(
+            f"start of {cls.name}: tags are a list of at most {attributes.MOST} names of 1 to {names.LONGEST} printable "
+            f"characters, not {names.shown(given)}"
+        )
+    return list(dict.fromkeys([*cls.tags, *given]))
+
+
 def _durations(cls: type[Workflow]) -> Iterator[str]:
     for name in DURATIONS:
         value = getattr(cls, name)
@@ -94,16 +106,24 @@ def _exposure(cls: type[Workflow]) -> Iterator[str]:
     if cls.start_permission is not None and not names.is_permission(cls.start_permission):
         yield f"start_permission must be of the form app.codename, not {cls.start_permission!r}"
     yield from _no_paths(cls.redacted)
-    if not isinstance(cls.stored, Mapping):
-        yield f"stored {cls.stored!r} must be a mapping of fields to types, such as {{'total': Decimal}}"
+    stored = ", ".join(kind.__name__ for kind in KINDS)
+    yield from _typed_names(cls, "stored", KINDS, stored)
+    yield from _typed_names(cls, "search_attributes", attributes.KINDS, attributes.WRITTEN)
+
+
+def _typed_names(cls: type[Workflow], what: str, kinds: Container[Any], written: str) -> Iterator[str]:
+    """What is wrong with a mapping of names to types, of which everybody sees the values."""
+    declared = getattr(cls, what)
+    if not isinstance(declared, Mapping):
+        yield f"{what} {declared!r} must be a mapping of fields to types, such as {{'total': Decimal}}"
         return
-    for name, kind in cls.stored.items():
-        if not isinstance(name, str) or not name.isidentifier() or "__" in name:
-            yield f"stored: {names.shown(name)} is no name of a field without '__'"
-        elif kind not in KINDS:
-            yield f"stored: {name} must be {', '.join(kind.__name__ for kind in KINDS)}, not {kind!r}"
+    for name, kind in declared.items():
+        if not isinstance(name, str) or not name.isidentifier() or "__" in name or len(name) > _LONGEST_NAME:
+            yield f"{what}: {names.shown(name)} is no name of a field without '__', of at most {_LONGEST_NAME} characters"
+        elif not isinstance(kind, Hashable) or kind not in kinds:
+            yield f"{what}: {name} must be {written}, not {kind!r}"
         elif isinstance(cls.redacted, (list, tuple)) and name in cls.redacted:
-            yield f"stored: {name} is redacted, too: nobody may see it, and SQL would"
+            yield f"{what}: {name} is redacted, too: nobody may see it, and SQL would"
 
 
 def _no_paths(redact: Any) -> Iterator[str]:

@@ -91,6 +91,8 @@ class Startable:
         subject: Any = None,
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
         **options: Any,
     ) -> Any:
@@ -101,6 +103,7 @@ class Startable:
         ``start(args, id=...)``; without ``id`` one is made up. With ``unique``: ``start(value, args)``, the id is
         ``key::value``. ``subject`` links the run to a model instance. A dispatcher takes ``version`` and further
         options for its ``version_for``; ``telemetry`` (JSON) is merged into every signal about the steps of a graph.
+        ``search_attributes`` are values of those that the class declares, ``tags`` come beside those of the class.
         ``by`` is the user in whose name it is started: audited, and he needs the permission
         ``temporalex_django.start_instance``. Locks nothing that exists. Raises ``AlreadyRunning``, ``InvalidId``,
         ``UnknownVersion``, ``PayloadError``; nothing is written then.
@@ -108,7 +111,15 @@ class Startable:
         concrete = cls.choose(version, options)
         value, args = business(concrete, given, args=args, id=id, value=value)
         return binding.backend(concrete).start(
-            concrete, args, id=id, value=value, subject=subject, telemetry=telemetry, by=by
+            concrete,
+            args,
+            id=id,
+            value=value,
+            subject=subject,
+            telemetry=telemetry,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
         )
 
     async def _astart(
@@ -120,6 +131,8 @@ class Startable:
         subject: Any = None,
         version: int | None = None,
         telemetry: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
         **options: Any,
     ) -> Any:
@@ -127,7 +140,15 @@ class Startable:
         concrete = cls.choose(version, options)
         value, args = business(concrete, given, args=args, id=id, value=value)
         return await binding.backend(concrete).astart(
-            concrete, args, id=id, value=value, subject=subject, telemetry=telemetry, by=by
+            concrete,
+            args,
+            id=id,
+            value=value,
+            subject=subject,
+            telemetry=telemetry,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
         )
 
     start: ClassVar[Any] = _Facade(_start, needs="nothing")
@@ -178,7 +199,9 @@ class Startable:
         begins with), ``value`` (of a class with ``unique``), ``status`` (one or a list), ``version``, ``queue``,
         ``blocked``, ``paused`` and ``stuck`` (True or False), ``waits`` (``"message"``, ``"activity"``, ``"timer"``,
         ``"child"``), ``subject`` (a saved object), ``tag``, and with a time zone ``created_after``, ``created_before``,
-        ``closed_after``, ``closed_before`` (then or later; earlier). ``by`` is the user in whose name it is looked:
+        ``closed_after``, ``closed_before`` (then or later; earlier), and ``attributes``: a mapping of search attributes
+        that the class declares to values, ``{"total__gt": 1000, "customer": "x"}``, with ``__gt``, ``__gte``, ``__lt``,
+        ``__lte`` for numbers and times, ``__prefix`` for texts. ``by`` is the user in whose name it is looked:
         only runs that there are for him. Raises ``TypeError`` for other filters, ``ValueError`` for what one cannot be,
         ``InvalidId``, ``ActionNotPermitted``.
         """

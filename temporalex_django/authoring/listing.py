@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from temporalex_django.authoring.searching import conditions
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import is_name, shown
 
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.facade import Startable
 
 STATUSES = frozenset({"pending", "running", "waiting", *CLOSED_STATUSES})
+#: How the words begin in which a run says what it waits for, by their kind.
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "message": ("phase: ", "signal ", "step "),
+    "activity": ("activity ", "step "),
+    "timer": ("timer", "sleep"),
+    "child": ("child ", "workflow "),
+}
 #: Kinds of what a run waits for.
-WAITS = ("message", "activity", "timer", "child")
+WAITS = tuple(WORDS)
 
 
 def _text(value: Any) -> str:
@@ -63,7 +71,7 @@ def _subject(value: Any) -> Any:
     return value
 
 
-#: Every filter, with what checks its value.
+#: Every filter, with what checks its value. ``attributes`` are those of the class, see ``searching``.
 FILTERS: Mapping[str, Callable[[Any], Any]] = {
     "id": _text,
     "id_prefix": _text,
@@ -88,7 +96,7 @@ def checked(cls: type[Startable], given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ``TypeError`` for a filter that there is not, ``ValueError`` for what one cannot be, ``InvalidId``.
     """
-    known = sorted({*FILTERS, *(["value"] if cls.unique is not None else [])})
+    known = sorted({*FILTERS, "attributes", *(["value"] if cls.unique is not None else [])})
     if unknown := sorted(given.keys() - {*known}):
         near = difflib.get_close_matches(unknown[0], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -98,9 +106,11 @@ def checked(cls: type[Startable], given: Mapping[str, Any]) -> dict[str, Any]:
         if name == "value":
             continue
         try:
-            found[name] = FILTERS[name](value)
+            found[name] = conditions(cls, value) if name == "attributes" else FILTERS[name](value)
         except ValueError as exc:
             raise ValueError(f"{cls.__name__}.list: {name} {exc}") from None
+        except TypeError as exc:
+            raise TypeError(f"{cls.__name__}.list: {exc}") from None
     if "value" in given:
         if "id" in given:
             raise TypeError(f"{cls.__name__}.list: give id or value, not both")

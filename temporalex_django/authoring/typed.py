@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from temporalex_django.authoring.people import Person
@@ -28,6 +28,8 @@ class ValueOptions(TypedDict, total=False):
     subject: Any
     version: int | None
     telemetry: Mapping[str, Any] | None
+    search_attributes: Mapping[str, Any] | None
+    tags: Sequence[str] | None
     by: Person | None
 
 

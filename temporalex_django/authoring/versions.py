@@ -28,6 +28,8 @@ class VersionedWorkflow(Startable):
 
     versions: ClassVar[Mapping[int, type[Workflow]]] = {}
     current: ClassVar[int]
+    #: Those of all of its versions.
+    search_attributes: ClassVar[Mapping[str, Any]] = {}
     defined_as: ClassVar[int] = 0
 
     if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class VersionedWorkflow(Startable):
         cls.unique = next(iter(cls.versions.values())).unique
         for version in cls.versions.values():
             workflows.adopt(version, cls)
+            cls.search_attributes = {**cls.search_attributes, **version.search_attributes}
         workflows.register(cls)
 
     @classmethod
@@ -123,7 +126,7 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
         found.append("it has `versions`, so it has no `version` of its own")
     found += [
         f"{name} belongs to each of its versions: nobody asks a dispatcher for it"
-        for name in ("internal", "start_permission", "redacted")
+        for name in ("internal", "start_permission", "redacted", "search_attributes")
         if name in cls.__dict__
     ]
     if not names.is_name(cls.name) or cls.name.startswith("__"):
@@ -143,6 +146,19 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
         for version in classes
         for name in version.stored
         if name in redacted
+    ]
+    found += [
+        f"{version.__name__} has the search attribute {name}, which one of its versions redacts: nobody may see it"
+        for version in classes
+        for name in version.search_attributes
+        if name in redacted
+    ]
+    types: dict[str, Any] = {}
+    found += [
+        f"its versions declare the search attribute {name} with several types: no query could compare them"
+        for version in classes
+        for name, kind in version.search_attributes.items()
+        if types.setdefault(name, kind) != kind
     ]
     if not hasattr(cls, "current"):
         found.append("`current` is missing: which version does a start run?")

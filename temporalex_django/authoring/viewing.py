@@ -26,6 +26,7 @@ _SHAPE = frozenset(
     {"seq", "activity", "workflow", "name", "id", "run_id", "version", "type", "status", "queue", "step", "scope", "sender", "by"}
     | {"attempt", "attempts", "due", "duration", "timeout", "options", "after", "head", "delivered", "parent", "child"}
     | {"parent_close", "engine", "format", "outside", "deprecated", "carried", "max_pending", "admit_updates", "never_consumed"}
+    | {"search_attributes"}
 )  # fmt: skip
 _TEXTS = frozenset({"message", "traceback"})
 _SHAPE_OF_BLOCKED = frozenset({"code", "since", "attempt", "waits_for", "place", "event", "recorded", "produced"})

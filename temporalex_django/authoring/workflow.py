@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 from temporalex_django.authoring import binding, definition
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
-from temporalex_django.core import current, payloads
+from temporalex_django.core import attributes, current, payloads
 from temporalex_django.core.copying import copied
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.durations import seconds
@@ -80,6 +80,10 @@ class Workflow(Startable):
     ``stored`` names fields of its published state that SQL may read, with their types (``str``, ``int``, ``Decimal``):
     they are kept as plain text, whatever the codec, for ``with_workflow_state``.
 
+    ``search_attributes`` names what its runs are found by, with types (``str``, ``int``, ``bool``, ``Decimal``,
+    ``datetime``, ``date``, ``list[str]``): given at the start, set by ``api.set_search_attributes``, and plain text for
+    whoever may look at a run.
+
     ``title`` is what people call it, and ``summary`` names the fields of its result that they are told when it is done.
     """
 
@@ -94,6 +98,7 @@ class Workflow(Startable):
     start_permission: ClassVar[str | None] = None
     redacted: ClassVar[Sequence[str]] = ()
     stored: ClassVar[Mapping[str, type]] = {}
+    search_attributes: ClassVar[Mapping[str, Any]] = {}
     title: ClassVar[str | None] = None
     summary: ClassVar[Sequence[str]] = ()
 
@@ -125,6 +130,7 @@ class Workflow(Startable):
             tags=tuple(cls.tags) or None,
             metadata=dict(cls.metadata) or None,
             stored=dict(cls.stored),
+            search_attributes=dict(cls.search_attributes),
         )
         cls.dispatched_by = None
         register(cls)
@@ -358,11 +364,21 @@ def versions_here() -> dict[str, list[int]]:
     return found
 
 
-def start_options(cls: type[Workflow]) -> dict[str, Any]:
-    """What a class says about each run of it that is started, as far as it says anything; timeouts are in seconds."""
+def start_options(
+    cls: type[Workflow], *, search_attributes: Mapping[str, Any] | None = None, tags: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """What a class says about each run of it that is started, as far as it says anything; timeouts are in seconds.
+
+    With what the caller says, who may find it by more than that. Raises ``PayloadError`` for what does not fit.
+    """
     timeouts = {"execution_timeout": cls.execution_timeout, "run_timeout": cls.run_timeout}
     options = {name: seconds(value) for name, value in timeouts.items() if value is not None}
-    lists = {"tags": list(cls.tags), "metadata": dict(cls.metadata)}
+    lists: dict[str, Any] = {"tags": list(cls.tags), "metadata": dict(cls.metadata)}
+    if tags is not None:
+        lists["tags"] = definition.with_tags(cls, tags)
+    if search_attributes is not None:
+        given = attributes.fitting(search_attributes, cls.search_attributes, what=f"start of {cls.name}")
+        lists["search_attributes"] = attributes.merged({}, given)
     return {
         "workflow": cls.name,
         "version": cls.version,

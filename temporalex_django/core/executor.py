@@ -16,7 +16,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from temporalex_django.core import current, eviction, payloads, senders
+from temporalex_django.core import attributes, current, eviction, payloads, senders
 from temporalex_django.core.approvals import Approvals
 from temporalex_django.core.arrivals import arrivals
 from temporalex_django.core.calls import Calls
@@ -76,6 +76,8 @@ class Executor:
         self.suspect = False
         self.published: Any = None
         self.publications = 0
+        self.search_attributes: Mapping[str, Any] = {}  # as ``core.attributes`` keeps them; replaced, never changed
+        self.sets_attributes = False  # whether its code ever did
         self._seed = 0  # replaced by the recorded one
         self._rng: random.Random | None = None
         self._taken_over: dict[int, Coroutine[Any, Any, Any]] = {}  # given as branches, until they have ended
@@ -205,6 +207,7 @@ class Executor:
             self._known_as(start)
         self.standing.snapshot = start.get("snapshot")
         self.standing.goes_on = "carried" in start
+        self.search_attributes = start.get("search_attributes") or {}
         main = Unit(self.scheduler, "run", "run", self._run_ended, None)
         self.scheduler.spawn(main, self._main(start.get("args")))
 
@@ -273,6 +276,13 @@ class Executor:
         """Show ``value`` (JSON data) to queries."""
         self.published = value
         self.publications += 1
+
+    def set_search_attributes(self, given: Any) -> None:
+        """Change those that are named, and drop those that are None. Raises ``PayloadError``."""
+        declared, what = self.definition.search_attributes, f"set_search_attributes of {self.definition.name}"
+        changes = attributes.fitting(given, declared, what=what)
+        self.search_attributes = attributes.merged(self.search_attributes, changes)
+        self.sets_attributes = True
 
     def take_over(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """A coroutine was given as a branch: it is closed with the run if it never starts."""

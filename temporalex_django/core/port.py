@@ -68,6 +68,9 @@ class Port(Protocol):
     def publish(self, value: Any) -> None:
         """Show ``value`` (JSON data) to queries."""
 
+    def set_search_attributes(self, given: Any) -> None:
+        """Change those by which the run is found. Raises ``PayloadError``."""
+
     def take_over(self, coroutine: Any) -> None:
         """A coroutine was given as a branch: it is closed with the run if it never starts."""
 

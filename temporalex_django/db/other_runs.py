@@ -14,6 +14,7 @@ from uuid import UUID
 from temporalex_django.conf import codec
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run
+from temporalex_django.db.searched import insert_searched
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.lookup import Found, as_run_id, run_id_taken, the_one
 from temporalex_django.engine.other_runs import PARENT_CLOSED, NewChild, NewMessage, Reached
@@ -82,6 +83,8 @@ class OtherRuns:
             if chain in made
         ]
         self._sql.write(NEW_RUN.columns, _RUN_INSERT, runs)
+        found_by = [(run, c.search_attributes) for chain, run, c in new if c.search_attributes and chain in made]
+        insert_searched(self._sql, found_by)
         return [
             *(c.refusal(run_id_taken(c.workflow_id)) for c in children if c.workflow_id in refused),
             *(child.refusal() for chain, _, child in new if chain not in made),

@@ -19,6 +19,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.durations import seconds
 from temporalex_django.db.human_tasks import delete_human_tasks
 from temporalex_django.db.rows import RUNS
+from temporalex_django.db.searched import delete_searched
 from temporalex_django.db.storage import DjangoStorage
 
 log = logging.getLogger("temporalex_django.worker")
@@ -141,6 +142,7 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
     storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
     storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
     delete_human_tasks(run, alias=storage.alias)
+    delete_searched(storage.sql, [run])
     if last_of is not None:
         storage.sql.execute("delete from temporalex_chain where id = %s", [last_of])
         storage.sql.execute("delete from temporalex_message where chain_id = %s", [last_of])

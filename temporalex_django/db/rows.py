@@ -23,7 +23,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.db.dialects.base import Columns, Mark
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker
+from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, SearchAttribute, Worker
 
 _json = msgspec.json.Encoder().encode
 #: PostgreSQL types, the nearest kind of field first.
@@ -34,6 +34,7 @@ _KINDS: tuple[tuple[type[models.Field[Any, Any]], str], ...] = (
     (models.FloatField, "float8"),
     (models.BooleanField, "bool"),
     (models.DateTimeField, "timestamptz"),
+    (models.DecimalField, "numeric"),
     (models.JSONField, "jsonb"),
     (models.BinaryField, "bytea"),
     (models.CharField, "text"),
@@ -181,6 +182,7 @@ EVENTS = SqlTable(HistoryEvent)
 MESSAGES = SqlTable(Message)
 TASKS = SqlTable(ActivityTask)
 WORKERS = SqlTable(Worker)
+SEARCHED = SqlTable(SearchAttribute)
 
 #: A chain that begins, and a run.
 NEW_CHAIN = CHAINS.pick("id", "run_id", "queue", "due_at", "deadline", "open_key")

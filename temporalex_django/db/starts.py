@@ -7,6 +7,7 @@ runs cannot deadlock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -20,6 +21,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.dialects.base import Mark, dialect_for
 from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, new_run
+from temporalex_django.db.searched import insert_searched
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.lookup import as_run_id, run_id_taken
@@ -41,13 +43,12 @@ _UNLESS_OPEN = "on conflict (open_key) where open_key is not null do nothing"
 class NewStart(RunStart):
     """A run that a caller starts.
 
-    ``args``, ``tags``, ``metadata``, ``search_attributes`` and ``snapshot`` are plain JSON data. ``generated`` means
+    ``args``, ``tags``, ``metadata`` and ``snapshot`` are plain JSON data. ``generated`` means
     that the id was drawn just now: nobody else can have it, so nothing is checked.
     """
 
     generated: bool = False
     subject: models.Model | None = None
-    search_attributes: Mapping[str, Any] | None = None
     snapshot: Mapping[str, Any] | None = None
 
 
@@ -79,7 +80,10 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
     wide = ("", []) if start.generated else _wider_scope(start)
     try:
         insert = _insert_both if storage.sql.chained_writes else _insert_one_by_one
-        done = insert(start, started, storage, wide)
+        with storage.transaction() if start.search_attributes else nullcontext():
+            done = insert(start, started, storage, wide)
+            if done and start.search_attributes:
+                insert_searched(storage.sql, [(started.run_id, start.search_attributes)])
     except DatabaseError as exc:
         if not storage.transient(exc) or storage.interrupted(exc):
             raise

@@ -328,7 +328,7 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         for row in self.sql.select(_FACTS.select(f"where id {test}"), [parameter], _FACTS.types):
             stored = _FACTS.raw(row)
             with reading(f"the input of {stored['workflow']} {stored['workflow_id']}", run=stored["run_id"]):
-                facts = RunFacts(**_FACTS.read(row))
+                facts = _facts(_FACTS.read(row))
             found[facts.run_id] = facts
         return found
 
@@ -440,6 +440,13 @@ def _number(chain: UUID) -> int:
 
 def _state(row: tuple[Any, ...]) -> RunState:
     return RunState(**_STATE.raw(row))
+
+
+def _facts(read: dict[str, Any]) -> RunFacts:
+    """Of the row of a run. Its JSON comes as text."""
+    if (attributes := read["search_attributes"]) is not None:
+        read["search_attributes"] = json.loads(attributes)
+    return RunFacts(**read)
 
 
 def _event(run: UUID, row: Sequence[Any]) -> HistoryEvent:

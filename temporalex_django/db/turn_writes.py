@@ -16,6 +16,7 @@ from temporalex_django.db.human_tasks import write_human_tasks
 from temporalex_django.db.other_runs import OtherRuns
 from temporalex_django.db.permissions import audit_refused
 from temporalex_django.db.rows import CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
+from temporalex_django.db.searched import insert_searched, replace_searched
 from temporalex_django.engine.storage import NewTask, RunState, RunWrite, Taker, TaskState
 
 _EVENT = EVENTS.pick("run_id", "seq", "activation", "kind", "at", "attributes")
@@ -51,6 +52,7 @@ _CHANGED = (
         "status",
         "published",
         "stored",
+        "search_attributes",
         "accepts",
         "waiting_for",
         "waits",
@@ -61,12 +63,15 @@ _CHANGED = (
     ),
     "paused",
 )
-_NEXT = RUNS.pick("id", "args", "seed", "carried_messages", "snapshot", "created_at", previous="uuid", alike="bool")
+_NEXT = RUNS.pick(
+    *("id", "args", "seed", "carried_messages", "snapshot", "search_attributes", "created_at"),
+    previous="uuid",
+    alike="bool",
+)
 #: What the next run of a chain has from the one before.
 _INHERITED = (
     *("chain_id", "workflow_id", "workflow", "version", "queue", "parent", "parent_chain_id", "parent_run_id"),
     *("parent_seq", "parent_close", "expires_at", "run_timeout", "subject_type_id", "subject_id", "tags", "metadata"),
-    "search_attributes",
 )
 #: The same where that is not taken back: a reset ends a pause, and publishes anew.
 _GOES_ON = ("stored", "paused")
@@ -203,12 +208,15 @@ class TurnStatements(ABC):
         self.sql.write(_WAITING.columns, _WAITING_UPDATE, waiting, key="id")
 
     def _write_runs(self, writes: Sequence[RunWrite]) -> None:
-        changes: list[tuple[UUID, Mapping[str, object]]] = [(w.run.run_id, w.instance) for w in writes if w.instance]
+        changes: list[tuple[UUID, Mapping[str, Any]]] = [(w.run.run_id, w.instance) for w in writes if w.instance]
         if changes:
             names = tuple(name for name in _CHANGED if any(name in values for _, values in changes))
             pick, statement = _change(names)
             rows = pick.rows([run, *map(values.get, names), *(n in values for n in names)] for run, values in changes)
             self.sql.write(pick.columns, statement, rows, key="id")
+            if "search_attributes" in names:
+                attributes = [(run, values) for run, values in changes if "search_attributes" in values]
+                replace_searched(self.sql, [(run, values["search_attributes"] or {}) for run, values in attributes])
         successors = [(w.run, w.next_run) for w in writes if w.next_run is not None]
         if successors:
             now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
@@ -219,6 +227,7 @@ class TurnStatements(ABC):
                     n.seed,
                     n.carried_messages,
                     n.snapshot,
+                    n.search_attributes,
                     now,
                     n.like or run.run_id,
                     n.like is not None,
@@ -226,6 +235,7 @@ class TurnStatements(ABC):
                 for run, n in successors
             )
             self.sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.rows(new), key="previous")
+            insert_searched(self.sql, [(n.run_id, n.search_attributes) for _, n in successors if n.search_attributes])
 
 
 def _as_stored(w: RunWrite) -> RunState:

@@ -178,9 +178,7 @@ class Advance:
         later: list[Job] = []
         if run.head_token is None:
             facts = entry.facts
-            start = {"args": facts.args, "seed": facts.seed}
-            if facts.snapshot is not None:
-                start["snapshot"] = facts.snapshot
+            start = _beginning(facts)
             if facts.carried_messages is not None:
                 signals, cancel = facts.carried_messages["signals"], facts.carried_messages["cancel"]
                 start["carried"] = len(signals)
@@ -403,6 +401,7 @@ class Advance:
             write.instance["started_at"] = self.now
         if entry.shown is None or entry.shown.get("publications") != entry.executor.publications:
             _publish(write.instance, entry.executor)
+        _set_attributes(write.instance, entry.executor, entry.shown)
         if completion.closed == "ContinueAsNew":
             write.next_run = NewRun(
                 run_id=self._new_run_id(),
@@ -410,6 +409,7 @@ class Advance:
                 seed=entry.executor.rng.getrandbits(62),
                 carried_messages=completion.carried,
                 snapshot=_who_started(entry.facts.snapshot),
+                search_attributes=entry.executor.search_attributes or None,
             )
             facts = entry.facts
             run.due_at = self.now
@@ -433,6 +433,7 @@ class Advance:
             "waits": executor.waits,
             "accepts": executor.accepts,
             "publications": executor.publications,
+            "search_attributes": executor.search_attributes,
         }
         before, entry.shown = entry.shown, shown
         changes = self.write.instance
@@ -446,6 +447,7 @@ class Advance:
             changes["accepts"] = shown["accepts"]
         if before is None or before["publications"] != shown["publications"]:
             _publish(changes, executor)
+        _set_attributes(changes, executor, before)
         if self.run.activations == 1 and self.write.events:
             changes["started_at"] = self.now
 
@@ -460,10 +462,24 @@ def _who_started(snapshot: dict[str, Any] | None) -> dict[str, Any] | None:
     return found or None
 
 
+def _beginning(facts: RunFacts) -> dict[str, Any]:
+    """What a run begins with, but for what it carries."""
+    begin: dict[str, Any] = {"args": facts.args, "seed": facts.seed}
+    beside = {"snapshot": facts.snapshot, "search_attributes": facts.search_attributes or None}
+    return begin | {name: value for name, value in beside.items() if value is not None}
+
+
 def _publish(changes: RowChanges, executor: Executor) -> None:
     changes["published"] = executor.published
     if declared := executor.definition.stored:
         changes["stored"] = stored_fields(executor.published, declared)
+
+
+def _set_attributes(changes: RowChanges, executor: Executor, shown: RowAtPresent | None) -> None:
+    """What the row of a rebuilt run says is not known; of one that never set any it is what it began with."""
+    differ = executor.sets_attributes if shown is None else shown["search_attributes"] != executor.search_attributes
+    if differ:
+        changes["search_attributes"] = executor.search_attributes or None
 
 
 def _outcomes(completion: Completion) -> dict[str, Outcome]:

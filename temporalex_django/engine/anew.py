@@ -108,6 +108,7 @@ def _next(plan: Plan, run_id: UUID) -> NewRun:
         carried_messages=facts.carried_messages,
         snapshot=facts.snapshot,
         like=facts.run_id,
+        search_attributes=plan.search_attributes,
     )
 
 

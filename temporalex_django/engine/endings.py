@@ -35,6 +35,8 @@ def started_attributes(facts: RunFacts) -> dict[str, Any]:
         attributes["carried"] = len(facts.carried_messages["signals"])
     if facts.snapshot is not None:
         attributes["snapshot"] = facts.snapshot
+    if facts.search_attributes:
+        attributes["search_attributes"] = facts.search_attributes
     return attributes
 
 
@@ -75,7 +77,7 @@ def handed_on(run: RunState, *, run_id: UUID, seed: int, now: datetime, facts: R
         run=run,
         events=_last_events(run, kind, attributes, stamp, facts),
         drop_tasks=True,
-        next_run=NewRun(run_id=run_id, args=facts.args, seed=seed),
+        next_run=NewRun(run_id=run_id, args=facts.args, seed=seed, search_attributes=facts.search_attributes),
         instance=_as_closed(kind, attributes, stamp),
     )
 

@@ -82,7 +82,8 @@ class Plan:
 
     ``again``: messages behind the point are delivered again, else dropped. ``edited``: args and kwargs of open
     activities by the number of the command; they get a new key. ``seed`` is that of the run from there on. ``atomic``:
-    turns run atomic activities (else whoever claims activities does).
+    turns run atomic activities (else whoever claims activities does). ``search_attributes``: those that the run began
+    with.
     """
 
     facts: RunFacts
@@ -93,6 +94,7 @@ class Plan:
     tags: Sequence[str] | None = None
     metadata: Mapping[str, Any] | None = None
     atomic: bool = True
+    search_attributes: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ def planned(
         tags=list(code.tags) or None,
         metadata=dict(code.metadata) or None,
         atomic=atomic,
+        search_attributes=events[0].attributes.get("search_attributes") if events else facts.search_attributes,
     )
 
 

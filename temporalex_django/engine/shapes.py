@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
@@ -43,6 +44,7 @@ class RowChanges(TypedDict, total=False):
     accepts: Accepts
     published: Any
     stored: dict[str, Any]
+    search_attributes: Mapping[str, Any] | None
     blocked: Blocked | None
     paused: Paused | None
     closing: dict[str, Any]
@@ -58,3 +60,4 @@ class RowAtPresent(TypedDict):
     waits: list[Waits]
     accepts: Accepts
     publications: int
+    search_attributes: Mapping[str, Any]

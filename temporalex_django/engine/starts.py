@@ -15,6 +15,7 @@ class RunStart:
 
     ``scope`` says among which open runs the id is unique: global, workflow, version, or none. ``execution_timeout``
     (seconds) is for the whole chain, ``run_timeout`` for each run of it.
+    ``search_attributes`` are as ``core.attributes`` keeps them.
     """
 
     workflow_id: str
@@ -33,6 +34,7 @@ class RunStart:
     parent_close: str | None = None
     tags: Sequence[str] | None = None
     metadata: Mapping[str, Any] | None = None
+    search_attributes: Mapping[str, Any] | None = None
 
     @property
     def open_key(self) -> str | None:

@@ -89,6 +89,7 @@ class RunFacts:
     run_timeout: float | None = None  # seconds that each run of it has
     started_at: datetime | None = None
     snapshot: dict[str, Any] | None = None  # of a process that was moved from another version: where it goes on
+    search_attributes: Mapping[str, Any] | None = None  # those that it has at present
 
     @classmethod
     def of(cls, start: RunStart, *, run_id: UUID, started: datetime) -> RunFacts:
@@ -241,6 +242,7 @@ class NewRun:
     """The next run of a chain, after continue-as-new or a reset.
 
     ``like``: the run that it is, else the present one, whose mark of a pause and stored fields of the state it has.
+    ``search_attributes``: those that it begins with.
     """
 
     run_id: UUID
@@ -249,14 +251,15 @@ class NewRun:
     carried_messages: CarriedMessages | None = None  # as in ``RunFacts``
     snapshot: dict[str, Any] | None = None
     like: UUID | None = None
+    search_attributes: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class RunWrite:
     """All that a turn stores for one run. ``state`` keys present are columns to change, absent ones stay.
 
-    ``instance``: status, published (plain value), stored, accepts, waiting_for, started_at, closed_at, closing
-    (attributes of the closing event), blocked.
+    ``instance``: status, published (plain value), stored, search_attributes, accepts, waiting_for, started_at,
+    closed_at, closing (attributes of the closing event), blocked.
     """
 
     run: RunState  # with head_token, length, activations, activated_at, due_at … already as they are after the turn

@@ -74,6 +74,8 @@ def _fields(found: RunDescribed) -> list[tuple[str, object]]:
         ("Started", printing.moment(run.started_at)),
         ("Closed", printing.moment(run.closed_at)),
         ("Waits for", ", ".join(run.waiting_for)),
+        ("Search attributes", ", ".join(f"{name}={value}" for name, value in run.search_attributes.items())),
+        ("Tags", ", ".join(run.tags)),
         ("Signals", ", ".join(run.accepts.get("signals", ()))),
         ("Updates", ", ".join(run.accepts.get("updates", ()))),
         *(

@@ -21,7 +21,7 @@ from temporalex_django.management.exits import misused
 from temporalex_django.management.narrowing import add_filters, filters_of, narrowed
 from temporalex_django.management.outputs import RunListed, listed
 
-UNREAD = ("args", "carried_messages", "published", "closing", "snapshot", "metadata", "search_attributes")
+UNREAD = ("args", "carried_messages", "published", "closing", "snapshot", "metadata")
 _SHOWN = 50
 _PAGE = 500
 

@@ -56,4 +56,5 @@ def _written(name: str) -> str:
         "version": f"{_option(name)} 2",
         "blocked": f"{_option(name)} true, or false",
         "subject": f"{_option(name)} app.model:key",
+        "attributes": f"""--workflow NAME {_option(name)} '{{"total__gt": 1000, "customer": "x"}}'""",
     }.get(name, f"{_option(name)} VALUE")

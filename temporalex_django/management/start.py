@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.apps import apps
@@ -11,6 +12,7 @@ from django.db.models import Model
 from temporalex_django.actions.start import Start
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
+from temporalex_django.core.attributes import said
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
 from temporalex_django.management.exits import misused
@@ -30,6 +32,14 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--value", metavar="VALUE", help="what the id is made of, for a class with `unique`")
     parser.add_argument("--version", metavar="N", dest="number", type=int, help="of a versioned workflow")
     parser.add_argument("--subject", metavar="APP.MODEL:KEY", help="the object that it is about")
+    parser.add_argument(
+        "--attribute",
+        dest="attributes",
+        metavar="NAME=VALUE",
+        action="append",
+        help="a search attribute that the class declares; once for each",
+    )
+    parser.add_argument("--tag", dest="tags", metavar="TAG", action="append", help="beside those of the class")
     people.add_argument(parser)
     printing.add_json(parser)
 
@@ -43,6 +53,8 @@ def handle(
     value: str | None,
     number: int | None,
     subject: str | None,
+    attributes: list[str] | None,
+    tags: list[str] | None,
     as_user: str | None,
     json: bool,
     **_: Any,
@@ -51,11 +63,27 @@ def handle(
     cls = workflows.find(flow).choose(number, {})
     about = None if subject is None else _subject(subject)
     input_ = json_of(arguments, option="--args")
-    target = Start(cls, args=input_, id=id, value=value, subject=about, by=people.actor(as_user)).execute()
+    given = None if attributes is None else _given(attributes, cls.search_attributes)
+    by = people.actor(as_user)
+    target = Start(
+        cls, args=input_, id=id, value=value, subject=about, search_attributes=given, tags=tags, by=by
+    ).execute()
     if json:
         printing.document(command, RunNamed(**named(target)))
     else:
         printing.write(command, f"started {target.workflow} {target.workflow_id}, run {target.run_id}")
+
+
+def _given(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a list of texts there is one each time."""
+    found: dict[str, Any] = {}
+    for one in texts:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise misused(f"--attribute {printing.safe(one)} is no value of a name", "Write NAME=VALUE.")
+        found[name] = [*found.get(name, ()), value] if declared.get(name) == list[str] else value
+    values: dict[str, Any] = said(found, declared, what="--attribute")
+    return values
 
 
 def _subject(text: str) -> Model:

@@ -745,6 +745,40 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
             },
         ),
+        migrations.CreateModel(
+            name="SearchAttribute",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "run_id", "name", "place", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("workflow", models.CharField(max_length=200)),
+                ("name", models.CharField(max_length=100)),
+                ("place", models.SmallIntegerField(db_default=0)),
+                ("text", models.CharField(max_length=200, null=True)),
+                ("number", models.DecimalField(decimal_places=12, max_digits=32, null=True)),
+                ("moment", models.DateTimeField(null=True)),
+                (
+                    "run",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="searched",
+                        to="temporalex_django.instance",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "search attribute",
+                "verbose_name_plural": "search attributes",
+                "db_table": "temporalex_search_attribute",
+                "ordering": ["run_id", "name", "place"],
+                "default_permissions": (),
+            },
+        ),
         migrations.AddIndex(
             model_name="bulkjob",
             index=models.Index(condition=models.Q(("state", "running")), fields=["id"], name="temporalex_bulk_running"),
@@ -889,6 +923,31 @@ class Migration(migrations.Migration):
             model_name="operatoraction",
             index=models.Index(
                 condition=models.Q(("automatic", False)), fields=["id"], name="temporalex_operator_people"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="searchattribute",
+            index=models.Index(
+                condition=models.Q(("text__isnull", False)),
+                fields=["workflow", "name", "text", "run"],
+                name="temporalex_search_text",
+                opclasses=["text_ops", "text_ops", "varchar_pattern_ops", "uuid_ops"],
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="searchattribute",
+            index=models.Index(
+                condition=models.Q(("number__isnull", False)),
+                fields=["workflow", "name", "number", "run"],
+                name="temporalex_search_number",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="searchattribute",
+            index=models.Index(
+                condition=models.Q(("moment__isnull", False)),
+                fields=["workflow", "name", "moment", "run"],
+                name="temporalex_search_moment",
             ),
         ),
         migrations.RunPython(tune_hot_tables, migrations.RunPython.noop),

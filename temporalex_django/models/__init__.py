@@ -11,6 +11,7 @@ from temporalex_django.models.human_tasks import Candidate, Ending, HumanTask, H
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
 from temporalex_django.models.kept import KeptAnswer
 from temporalex_django.models.message import Message
+from temporalex_django.models.searched import SearchAttribute
 from temporalex_django.models.worker import Worker
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "KeptAnswer",
     "Message",
     "OperatorAction",
+    "SearchAttribute",
     "Status",
     "Worker",
 ]

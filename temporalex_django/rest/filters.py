@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
 from typing import Any
 
 import django_filters
@@ -12,7 +14,10 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions import narrowing
+from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.listing import WAITS
+from temporalex_django.authoring.searching import conditions
+from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.models import Instance, Status
 
 _MOST = 2**31 - 1
@@ -89,8 +94,47 @@ class KindFilter(OwnFilter, django_filters.ChoiceFilter):  # type: ignore[misc] 
     """What open runs wait for."""
 
 
+class AttributesField(forms.CharField):
+    """JSON, with numbers as they are written."""
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        if not text:
+            return None
+        try:
+            return json.loads(text, parse_float=Decimal)
+        except (ValueError, RecursionError):
+            raise ValidationError(_('Write an object of JSON, such as {"total__gt": 1000}.')) from None
+
+
+class AttributesFilter(OwnFilter):
+    """By search attributes of a class."""
+
+    field_class = AttributesField
+
+
+class RunFilterForm(forms.Form):
+    """What search attributes there are depends on the class."""
+
+    def clean(self) -> dict[str, Any]:
+        found = super().clean() or self.cleaned_data
+        if (given := found.get("attributes")) is None:
+            return found
+        try:
+            found["attributes"] = conditions(workflows.find(found.get("workflow") or ""), given, texts=True)
+        except UnknownWorkflow as exc:
+            said = exc.message if found.get("workflow") else _("Say which class has them, with workflow.")
+            self.add_error("attributes", said)
+        except (TypeError, ValueError) as exc:
+            self.add_error("attributes", str(exc))
+        return found
+
+
 class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     """A subclass may have more of them: ``filterset_class`` of the view set names it."""
+
+    class Meta:
+        form = RunFilterForm
 
     status = StatusFilter(
         field_name="status", choices=Status.choices, help_text=_("One of them, or several with commas.")
@@ -105,7 +149,12 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     paused = MarkFilter(help_text=_("Whether somebody stopped it until further notice."))
     stuck = MarkFilter(help_text=_("Whether it is blocked, fails again and again, or is due and taken by nobody."))
     waits = KindFilter(choices=[(kind, kind) for kind in WAITS], help_text=_("What an open run waits for."))
-    tag = OwnFilter(help_text=_("One that its class has."))
+    tag = OwnFilter(help_text=_("One that it has, from its class or its start."))
+    attributes = AttributesFilter(
+        help_text=_(
+            'Search attributes of the class that workflow names, as JSON: {"total__gt": 1000, "customer": "x"}.'
+        )
+    )
     subject = SubjectFilter(help_text=_("What it was started for: app.model:key."))
     created_after = MomentFilter()
     created_before = MomentFilter()

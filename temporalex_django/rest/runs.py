@@ -20,13 +20,14 @@ from temporalex_django.actions.summary import Reading, summary_of
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
 from temporalex_django.authoring.binding import Description
+from temporalex_django.core.attributes import readable
 from temporalex_django.models import Instance
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
 from temporalex_django.rest.once import Repeatable
 from temporalex_django.rest.tags import seen_in, tag_of
 
-_UNREAD = ("args", "carried_messages", "published", "closing", "snapshot", "metadata", "search_attributes")
+_UNREAD = ("args", "carried_messages", "published", "closing", "snapshot", "metadata")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,11 @@ class Shown:
     parent_run_id: UUID | None
     url: str
     summary: dict[str, Any]
+
+    @property
+    def search_attributes(self) -> dict[str, Any]:
+        """Numbers with a fraction are texts: a number of JSON would change them."""
+        return readable(self.run.search_attributes or {})
 
 
 class RunViewSet(Repeatable):

@@ -45,7 +45,8 @@ def _message_id() -> serializers.CharField:
 class StartBody(Body):
     """``id`` or ``value`` (for a class with ``unique``), or neither: then an id is made up.
 
-    ``version``: of a dispatcher.
+    ``version``: of a dispatcher. ``search_attributes``: of those that the class declares, numbers with a fraction and
+    times as texts; ``tags`` come beside those of the class.
     """
 
     workflow = serializers.CharField(max_length=_LONGEST)
@@ -55,6 +56,10 @@ class StartBody(Body):
     )
     args = _payload()
     version = serializers.IntegerField(required=False, allow_null=True, default=None)
+    search_attributes = serializers.DictField(
+        required=False, allow_null=True, default=None, child=serializers.JSONField(allow_null=True)
+    )
+    tags = serializers.ListField(required=False, allow_null=True, default=None, child=serializers.CharField())
 
 
 class SignalBody(Body):
@@ -154,6 +159,7 @@ class InstanceOut(Base):
     closed_at = _time(source="described.closed_at", allow_null=True)
     queue = serializers.CharField(source="run.queue")
     tags = serializers.ListField(source="run.tags", child=serializers.CharField(), allow_null=True)
+    search_attributes = serializers.DictField(child=serializers.JSONField())
     subject = SubjectOut(allow_null=True)
     parent_run_id = serializers.UUIDField(allow_null=True)
     url = serializers.CharField()

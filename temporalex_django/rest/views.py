@@ -23,6 +23,7 @@ from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.actions.unchanged import while_unchanged
 from temporalex_django.actions.update import SendUpdate, outcome_of
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.core.attributes import said
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import Contract, says
 from temporalex_django.rest.contracts import UPDATE_ID, WAIT, WORKFLOW, does, steering_contract, view
@@ -62,7 +63,16 @@ class InstanceViewSet(ReadingViewSet):
         """Start a run: 201."""
         body = self._body()
         cls = workflows.find(body["workflow"]).choose(body["version"], {})
-        start = Start(cls, args=body["args"], id=body["id"], value=body["value"], by=self._actor())
+        given = said(body["search_attributes"], cls.search_attributes, what=f"start of {cls.name}")
+        start = Start(
+            cls,
+            args=body["args"],
+            id=body["id"],
+            value=body["value"],
+            search_attributes=given,
+            tags=body["tags"],
+            by=self._actor(),
+        )
         return self._started(self._done(start.execute, lambda target: (target.run_id, True)))
 
     @says(does("signal", "Send a signal", serializers.SignalBody, {202: serializers.SignalOut}, WORKFLOW, keyed=True))

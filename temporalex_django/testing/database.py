@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -11,9 +11,9 @@ from uuid import UUID
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError
-from django.db.models import Min
+from django.db.models import F, Min
 
-from temporalex_django.actions import inbox
+from temporalex_django.actions import inbox, narrowing
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.human_task import admitted
 from temporalex_django.actions.registry import STEERING
@@ -36,6 +36,13 @@ from temporalex_django.models import ActivityTask, Chain, Instance
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.host import EPOCH
 from temporalex_django.workers.loop import run_until_idle
+
+_TIMES = {
+    "created_after": "created_at__gte",
+    "created_before": "created_at__lt",
+    "closed_after": "closed_at__gte",
+    "closed_before": "closed_at__lt",
+}
 
 
 def drain(timeout: float | None = 20.0) -> int:
@@ -71,6 +78,8 @@ class StoredRun:
         self.accepts: dict[str, list[str]] = run.accepts or {"signals": [], "updates": []}
         self.blocked, self.paused = run.blocked, run.paused
         self.started_at, self.closed_at = run.started_at, run.closed_at
+        self.tags: list[str] = run.tags or []
+        self.stored = run.stored
 
     @property
     def published(self) -> Any:
@@ -124,9 +133,16 @@ class DjangoEnvironment(Environment):
         return judge
 
     def _insert(
-        self, cls: type[Workflow], workflow_id: str, args: Any, seed: int, snapshot: dict[str, Any] | None = None
+        self,
+        cls: type[Workflow],
+        workflow_id: str,
+        args: Any,
+        seed: int,
+        snapshot: dict[str, Any] | None = None,
+        **labels: Any,
     ) -> UUID:
-        new = NewStart(workflow_id=workflow_id, args=args, seed=seed, snapshot=snapshot, **start_options(cls))
+        options = {**start_options(cls), **labels}
+        new = NewStart(workflow_id=workflow_id, args=args, seed=seed, snapshot=snapshot, **options)
         return insert_start(new, storage=self.storage).chain_id
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
@@ -134,6 +150,14 @@ class DjangoEnvironment(Environment):
             return find(ref, storage=self.storage, workflow=workflow).chain_id
         except WorkflowNotFound:
             return None
+
+    def _listed(self, workflow: str, filters: dict[str, Any]) -> Iterator[tuple[str, UUID]]:
+        """Times are those of the virtual clock, which the ids of runs know nothing of."""
+        times = {_TIMES[name]: value for name, value in filters.items() if name in _TIMES}
+        others = {name: value for name, value in filters.items() if name not in _TIMES}
+        runs = Instance.objects.using(self.storage.alias).filter(workflow=workflow, chain__run_id=F("id"), **times)
+        found = narrowing.narrowed(runs, others).order_by("-id").values_list("workflow_id", "chain_id")
+        return iter([*found])
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=chain_id).order_by("id")

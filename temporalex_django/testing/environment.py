@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, cast, overload
 from uuid import UUID
 
+from temporalex_django.authoring import listing
 from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.people import Person, person, require_start, sender
+from temporalex_django.authoring.people import Person, person, require, require_start, sender
 from temporalex_django.authoring.typed import R, Runs
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, defined_so_far, start_options
@@ -50,6 +51,8 @@ class Environment(EnvironmentActivities):
         value: str | None = None,
         version: int | None = None,
         *,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> EnvironmentHandle[R]: ...
     @overload
@@ -61,6 +64,8 @@ class Environment(EnvironmentActivities):
         value: str | None = None,
         version: int | None = None,
         *,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
         **options: Any,
     ) -> EnvironmentHandle: ...
@@ -72,6 +77,8 @@ class Environment(EnvironmentActivities):
         value: str | None = None,
         version: int | None = None,
         *,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
         **options: Any,
     ) -> EnvironmentHandle:
@@ -95,7 +102,8 @@ class Environment(EnvironmentActivities):
         workflow_id = check_id(id)
         plain = payloads.plain(args, what=f"the input of {workflow.name}")
         beside = snapshot.first(workflow, started_by=sender(by))
-        chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62), beside)
+        labels = start_options(workflow, search_attributes=search_attributes, tags=tags)
+        chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62), beside, **labels)
         self._classes[chain_id] = workflow, defined_so_far()
         self._drive()
         return EnvironmentHandle(self, workflow_id, chain_id)
@@ -146,6 +154,18 @@ class Environment(EnvironmentActivities):
         pinned = asked if asked in runs else None
         return EnvironmentHandle(self, self.row(runs[-1]).facts.workflow_id, chain_id, pinned=pinned)
 
+    def list(
+        self, workflow: type[Startable], *, by: Person | None = None, **filters: Any
+    ) -> Sequence[EnvironmentHandle]:
+        """What ``workflow.list(...)`` gives, of the runs of this environment: handles, those started last first.
+
+        The filters are the same; in memory there is no ``subject``. Raises ``TypeError`` for what is no filter,
+        ``ValueError`` for what one cannot be, ``ActionNotPermitted``, ``NotConfigured``.
+        """
+        require(by, "view", what="look at")
+        found = self._listed(workflow.name, listing.checked(workflow, filters))
+        return [EnvironmentHandle(self, workflow_id, chain_id) for workflow_id, chain_id in found]
+
     def send(
         self,
         chain_id: UUID,
@@ -194,7 +214,7 @@ class Environment(EnvironmentActivities):
             _, plan, code = self._plan(handle, in_trouble=True, **point)
             named = fork_id(handle.id, id, code.unique, suffix=self._suffix)
             seed = plan.facts.seed if plan.prefix.activation else plan.seed
-            chain_id = self._insert(code, named, plan.facts.args, seed)
+            chain_id = self._insert(code, named, plan.facts.args, seed, search_attributes=plan.search_attributes)
             run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=named)
         self._classes[chain_id] = code, defined_so_far()

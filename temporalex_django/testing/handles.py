@@ -16,6 +16,7 @@ from temporalex_django.authoring.human_tasks import OpenHumanTask, judged, meant
 from temporalex_django.authoring.people import Person, decider, key_of, permits, person, require
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.authoring.viewing import EVERYTHING, VIEW_PAYLOAD, View
+from temporalex_django.core.attributes import all_typed
 from temporalex_django.core.copying import copied
 from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
@@ -339,6 +340,8 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             started_at=row.started_at,
             closed_at=row.closed_at,
             activities=[view.activity(activity) for activity in open_ones],
+            search_attributes=all_typed(row.facts.search_attributes),
+            tags=row.tags,
         )
 
     # -- async ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -43,6 +43,8 @@ class RunRow(Protocol):
     paused: Any
     started_at: datetime | None
     closed_at: datetime | None
+    tags: list[str]
+    stored: dict[str, Any] | None
 
     @property
     def published(self) -> Any: ...
@@ -84,13 +86,23 @@ class EnvironmentHost(ABC):
 
     @abstractmethod
     def _insert(
-        self, cls: type[Workflow], workflow_id: str, args: Any, seed: int, snapshot: dict[str, Any] | None = None
+        self,
+        cls: type[Workflow],
+        workflow_id: str,
+        args: Any,
+        seed: int,
+        snapshot: dict[str, Any] | None = None,
+        **labels: Any,
     ) -> UUID:
-        """Store a new chain, due now; its id. Raises ``AlreadyRunning``."""
+        """Store a new chain, due now; its id. ``labels``: as of ``start_options``. Raises ``AlreadyRunning``."""
 
     @abstractmethod
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
+
+    @abstractmethod
+    def _listed(self, workflow: str, filters: dict[str, Any]) -> Iterator[tuple[str, UUID]]:
+        """Id and chain of the present runs of a class that checked filters leave, newest first."""
 
     @abstractmethod
     def run_ids(self, chain_id: UUID) -> list[UUID]:

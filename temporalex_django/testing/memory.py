@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +20,7 @@ from temporalex_django.engine.storage import Outcome
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.host import EPOCH
+from temporalex_django.testing.listing import listed
 from temporalex_django.testing.operator import OperatorInMemory
 
 
@@ -62,9 +63,15 @@ class WorkflowEnvironment(Environment):
         return judged(self._people[key], permission, permits=permits)
 
     def _insert(
-        self, cls: type[Workflow], workflow_id: str, args: Any, seed: int, snapshot: dict[str, Any] | None = None
+        self,
+        cls: type[Workflow],
+        workflow_id: str,
+        args: Any,
+        seed: int,
+        snapshot: dict[str, Any] | None = None,
+        **labels: Any,
     ) -> UUID:
-        start = RunStart(workflow_id=workflow_id, args=args, seed=seed, **start_options(cls))
+        start = RunStart(workflow_id=workflow_id, args=args, seed=seed, **{**start_options(cls), **labels})
         chain_id = self.storage.start(start)
         run = self.row(self.run_ids(chain_id)[0])
         run.facts = replace(run.facts, snapshot=snapshot)
@@ -72,6 +79,9 @@ class WorkflowEnvironment(Environment):
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         return self.storage.chain_of(ref, workflow=workflow)
+
+    def _listed(self, workflow: str, filters: dict[str, Any]) -> Iterator[tuple[str, UUID]]:
+        return listed(self.storage, workflow, filters)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         return list(self.storage.run_ids[chain_id])

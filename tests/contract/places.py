@@ -227,6 +227,8 @@ class DatabasePlace(Place):
         found = Instance.objects.get(pk=run)
         return MemoryRun(
             facts=self.storage.facts([run])[run],
+            created_at=found.created_at,
+            tags=found.tags or [],
             status=found.status,
             published=found.published_state,
             accepts=found.accepts or {"signals": [], "updates": []},

@@ -16,12 +16,13 @@ from django.utils import timezone
 
 from temporalex_django import ContinueAsNew, Ok, RetryPolicy, Stop, Workflow, activity, api, errors
 from temporalex_django.actions import narrowing
-from temporalex_django.authoring.listing import FILTERS, STATUSES, WAITS
+from temporalex_django.authoring.listing import FILTERS, STATUSES
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import Chain, Instance, Status
 from temporalex_django.models.instance import ENDED
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.testing import drain
+from temporalex_django.testing.listing import TESTS as IN_MEMORY
 from tests.support import tenants
 from tests.support.client_flows import Basket
 
@@ -123,7 +124,7 @@ def test_each_filter_leaves_the_runs_that_it_means():
 @pytest.mark.parametrize(
     ("filters", "error", "says"),
     [
-        ({"colour": "red", "blockd": True}, TypeError, "no such filter: blockd, colour .known: blocked, .*did you mean blocked"),
+        ({"colour": "red", "blockd": True}, TypeError, "no such filter: blockd, colour .known: attributes, blocked, .*did you mean blocked"),
         ({"value": "7"}, TypeError, "no such filter: value"),  # the class has no `unique`
         ({"status": "asleep"}, ValueError, "status is one of cancelled, .*not 'asleep'"),
         ({"status": []}, ValueError, "status is one of"),
@@ -167,11 +168,10 @@ def test_the_async_twin_gives_a_list():
 
 
 def test_filters_are_the_same_everywhere():
-    assert set(narrowing.FILTERS) == set(FILTERS)
-    assert set(RunFilter.base_filters) == {*FILTERS, "workflow"} - {"id"}
+    assert set(narrowing.FILTERS) == {*FILTERS, "attributes"} == set(IN_MEMORY)
+    assert set(RunFilter.base_filters) == {*FILTERS, "attributes", "workflow"} - {"id"}
     assert set(Status.values) == STATUSES
     assert CLOSED_STATUSES - {"completed"} == ENDED
-    assert set(narrowing._WORDS) == set(WAITS)
 
 
 @pytest.mark.postgres

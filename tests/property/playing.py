@@ -91,6 +91,7 @@ class Played:
                         row.waiting_for,
                         row.accepts if row.closed_at is None else None,
                         events,
+                        *found_by(row),
                     ]
                 )
         return found
@@ -100,6 +101,11 @@ class Played:
 
     def outcomes(self) -> list[Any]:
         return [outcome(update) for update in self.updates]
+
+
+def found_by(row: Any) -> list[Any]:
+    """What a run is found by and joined with, as far as there is any."""
+    return [dict(kept) for kept in (row.facts.search_attributes, row.stored) if kept]
 
 
 def play(program: Any, schedule: list[Any], env: Environment | None = None, **options: Any) -> Played:

@@ -84,6 +84,9 @@ class Boom(Exception):
 class Program(Workflow):
     """The interpreter."""
 
+    stored = {"at": int, "what": str}
+    search_attributes = {"which": str, "seen": int, "names": list[str]}
+
     async def run(self, args: Any) -> Any:
         self.log: list[Any] = []
         self.holder: str | None = None
@@ -104,6 +107,12 @@ class Program(Workflow):
             case "raise":
                 raise Boom("asked for")
         return Ok(self.log)
+
+    def mark(self, which: str) -> None:
+        """What runs are found by, and joined with."""
+        api.publish_state({"at": len(self.log), "what": which})
+        which_one = None if which == "c" else which
+        api.set_search_attributes({"which": which_one, "seen": len(self.log), "names": [which, "every"]})
 
     async def steps(self, who: str, steps: list[Any]) -> None:
         for index, step in enumerate(steps):
@@ -142,6 +151,8 @@ class Program(Workflow):
                 return await self.lock(who, *args)
             case "publish":
                 return api.publish_state(list(self.log))
+            case "attributes":
+                return self.mark(*args)
             case "condition":
                 return await api.wait_condition(lambda: len(self.log) > args[0], timeout=args[1])
             case "condition of state":

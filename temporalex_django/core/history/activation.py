@@ -28,6 +28,7 @@ class Definition:
     tags: tuple[str, ...] | None = None  # to find its activities by; None where the class has none
     metadata: Mapping[str, Any] | None = None
     stored: Mapping[str, type] = field(default_factory=dict)  # fields of the published state that SQL may read
+    search_attributes: Mapping[str, Any] = field(default_factory=dict)  # types of those that its runs may have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,8 @@ class Activation:
 
     ``now`` is the time that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``,
     ``snapshot`` of a process that was moved, and of a run that goes on from another one ``carried``: so many of the
-    first signals are in its mailbox when it begins. ``jobs`` are in delivery order: resolutions, a cancel request,
-    messages.
+    first signals are in its mailbox when it begins; ``search_attributes`` where it has any.
+    ``jobs`` are in delivery order: resolutions, a cancel request, messages.
     ``seed`` replaces the generator (after a reset). ``copied`` (replay only): what is before was copied from another
     run, which this one takes up, see ``prefix.mark``; nothing is delivered then. ``refused`` (replay only) holds the
     numbers of buffered signals that a phase refused in this activation, ``dispatched`` how many messages phases and

@@ -24,9 +24,11 @@ class MemoryRun:
     """What the database keeps in the row of a run, with its history."""
 
     facts: RunFacts
+    created_at: datetime
     status: str = "pending"
     published: Any = None
     stored: dict[str, Any] | None = None
+    tags: list[str] = field(default_factory=list)
     accepts: dict[str, list[str]] = field(default_factory=lambda: {"signals": [], "updates": []})
     waiting_for: list[str] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
@@ -79,8 +81,8 @@ class MemoryTables:
         """The present run of a chain."""
         return self.runs[self.chains[chain_id].run_id]
 
-    def _new_run(self, chain_id: UUID, facts: RunFacts) -> None:
-        self.runs[facts.run_id] = MemoryRun(facts=facts)
+    def _new_run(self, chain_id: UUID, facts: RunFacts, *, tags: Iterable[str] | None) -> None:
+        self.runs[facts.run_id] = MemoryRun(facts=facts, created_at=self.clock, tags=[*(tags or ())])
         self._chain_of_run[facts.run_id] = chain_id
         self.run_ids[chain_id] = (*self.run_ids.get(chain_id, ()), facts.run_id)
 

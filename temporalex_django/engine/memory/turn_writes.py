@@ -101,8 +101,10 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         state, run = write.run, self.runs[write.run.run_id]
         self._append(run, write.events)
         if changes := copied(write.instance):
-            if "started_at" in changes:
-                changes["facts"] = replace(run.facts, started_at=changes["started_at"])
+            known = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}
+            if known:
+                changes.pop("search_attributes", None)
+                changes["facts"] = replace(run.facts, **known)
             self.runs[state.run_id] = replace(run, **changes)
         for task in write.tasks:
             self._schedule(task)
@@ -121,7 +123,7 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
             self._open_keys.discard(state.chain_id)
         if write.next_run is not None:
             like, new = self.runs[write.next_run.like or state.run_id], write.next_run.run_id
-            self._new_run(state.chain_id, _following(like.facts, write.next_run))
+            self._new_run(state.chain_id, _following(like.facts, write.next_run), tags=like.tags)
             if write.next_run.like is None:
                 self.runs[new] = replace(self.runs[new], stored=like.stored, paused=like.paused)
         self.chains[state.chain_id] = _stored(write)
@@ -176,6 +178,7 @@ def _following(facts: RunFacts, new: NewRun) -> RunFacts:
         "seed": new.seed,
         "carried_messages": copied(new.carried_messages),
         "snapshot": copied(new.snapshot),
+        "search_attributes": copied(new.search_attributes),
     }
     return replace(facts, run_id=new.run_id, started_at=None, **given)
 

@@ -142,10 +142,14 @@ class EngineBackend:
         value: str | None = None,
         subject: Any = None,
         telemetry: Mapping[str, Any] | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Any = None,
     ) -> EngineHandle:
         """What ``OrderFlow.start(value, args)`` comes to."""
-        _refuse_kept(f"start of {workflow.name}", subject=subject, by=by)
+        _refuse_kept(
+            f"start of {workflow.name}", subject=subject, search_attributes=search_attributes, tags=tags, by=by
+        )
         if (id is None) == (value is None):
             raise InvalidId(f"{workflow.name}: an engine needs the id or the value of an instance, one of them")
         key = id

@@ -1,0 +1,55 @@
+"""Search attributes as rows, which an index finds."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.core.attributes import FRACTION, LONGEST, WHOLE
+from temporalex_django.models.fields import hot_key
+
+
+class SearchAttribute(models.Model):
+    """A value by which a run is found: in the column of its type. The row of the run shows it, and is not asked.
+
+    Turns write these rows when a workflow sets an attribute, so the row of the run, which they rewrite, has no index of
+    them. Of a list each text has a ``place``.
+    """
+
+    pk = models.CompositePrimaryKey("run_id", "name", "place")
+    run = hot_key("temporalex_django.Instance", related_name="searched")
+    workflow = models.CharField(max_length=200)
+    name = models.CharField(max_length=100)
+    place = models.SmallIntegerField(db_default=0)
+    text = models.CharField(max_length=LONGEST, null=True)  # noqa: DJ001 - no text is not an empty text
+    number = models.DecimalField(max_digits=WHOLE + FRACTION, decimal_places=FRACTION, null=True)
+    moment = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "temporalex_search_attribute"
+        verbose_name = _("search attribute")
+        verbose_name_plural = _("search attributes")
+        ordering = ["run_id", "name", "place"]
+        default_permissions = ()
+        indexes = [
+            models.Index(  # of the beginning of a text, too
+                fields=["workflow", "name", "text", "run"],
+                name="temporalex_search_text",
+                opclasses=["text_ops", "text_ops", "varchar_pattern_ops", "uuid_ops"],
+                condition=Q(text__isnull=False),
+            ),
+            models.Index(
+                fields=["workflow", "name", "number", "run"],
+                name="temporalex_search_number",
+                condition=Q(number__isnull=False),
+            ),
+            models.Index(
+                fields=["workflow", "name", "moment", "run"],
+                name="temporalex_search_moment",
+                condition=Q(moment__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.run_id}"

@@ -1,0 +1,70 @@
+"""The filters of ``Workflow.list`` over runs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from temporalex_django.authoring.listing import WORDS
+from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.engine.memory.storage import MemoryRunStorage
+from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.storage import RunState
+from temporalex_django.errors import NotConfigured
+
+_LATE = timedelta(seconds=60)
+_MANY_ATTEMPTS = 5
+
+Test = Callable[[MemoryRunStorage, RunState, MemoryRun, Any], bool]
+
+
+def _is_stuck(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, wanted: bool) -> bool:  # noqa: FBT001 - a value
+    late = chain.due_at is not None and chain.due_at < storage.clock - _LATE and not (chain.closed or chain.paused)
+    tried = any(task.attempt > _MANY_ATTEMPTS for task in storage.tasks_of(chain.run_id))
+    return (run.blocked is not None or late or tried) == wanted
+
+
+def _waits(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, kind: str) -> bool:
+    if run.status in CLOSED_STATUSES or (kind == "activity" and not storage.tasks_of(chain.run_id)):
+        return False
+    return any(said.startswith(WORDS[kind]) for said in run.waiting_for)
+
+
+def _no_subject(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, subject: Any) -> bool:
+    raise NotConfigured(f"runs in memory have no subject, so none has {subject!r}: use DjangoEnvironment")
+
+
+#: By the names of ``authoring.listing.FILTERS``.
+TESTS: Mapping[str, Test] = {
+    "id": lambda _storage, _chain, run, value: run.facts.workflow_id == value,
+    "id_prefix": lambda _storage, _chain, run, value: run.facts.workflow_id.startswith(value),
+    "status": lambda _storage, _chain, run, value: run.status in value,
+    "version": lambda _storage, _chain, run, value: run.facts.version == value,
+    "queue": lambda _storage, chain, _run, value: chain.queue == value,
+    "blocked": lambda _storage, _chain, run, value: (run.blocked is not None) == value,
+    "paused": lambda _storage, _chain, run, value: (run.paused is not None) == value,
+    "stuck": _is_stuck,
+    "waits": _waits,
+    "subject": _no_subject,
+    "tag": lambda _storage, _chain, run, value: value in run.tags,
+    "attributes": lambda _storage, _chain, run, value: all(
+        one.holds(run.facts.search_attributes or {}) for one in value
+    ),
+    "created_after": lambda _storage, _chain, run, value: run.created_at >= value,
+    "created_before": lambda _storage, _chain, run, value: run.created_at < value,
+    "closed_after": lambda _storage, _chain, run, value: run.closed_at is not None and run.closed_at >= value,
+    "closed_before": lambda _storage, _chain, run, value: run.closed_at is not None and run.closed_at < value,
+}
+
+
+def listed(storage: MemoryRunStorage, workflow: str, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
+    """Id and chain of the present runs of a class that ``filters`` (of ``authoring.listing``) leave, newest first."""
+    chains = {chain.run_id: chain for chain in storage.chains.values()}
+    for run_id, run in reversed([*storage.runs.items()]):
+        chain = chains.get(run_id)
+        if chain is None or run.facts.workflow != workflow:
+            continue
+        if all(TESTS[name](storage, chain, run, value) for name, value in filters.items()):
+            yield run.facts.workflow_id, chain.chain_id

@@ -1,0 +1,236 @@
+"""Search attributes and tags on the tables: rows beside runs, found by an index, and the same over every face."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from rest_framework.test import APIClient
+
+from temporalex_django import ContinueAsNew, NoReply, Ok, Stop, Workflow, api
+from temporalex_django.actions.narrowing import narrowed
+from temporalex_django.authoring.searching import conditions
+from temporalex_django.models import Instance, SearchAttribute
+from temporalex_django.testing import drain
+
+pytestmark = pytest.mark.django_db
+
+RUNS = "/admin/temporalex_django/instance/"
+
+
+class Invoicing(Workflow):
+    """Has a total that its messages change."""
+
+    name = "test.Invoicing"
+    search_attributes = {"total": Decimal, "customer": str, "due": date, "sent": datetime, "marks": list[str], "big": bool}  # fmt: skip
+
+    async def run(self, args: Any) -> Any:
+        def add(payload: Any, state: int) -> Any:
+            api.set_search_attributes({"total": state + payload, "big": state + payload > 1000})
+            return NoReply(state + payload)
+
+        total = await api.phase(
+            0, signal={"add": add, "go": lambda _, state: Stop(state)}, update={"fine": lambda _, state: NoReply(state)}
+        )
+        return ContinueAsNew("again") if args is None else Ok(total)
+
+
+class Unsearched(Workflow):
+    name = "test.Unsearched"
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.wait_for_signal("go"))
+
+
+def rows() -> list[tuple[Any, ...]]:
+    found = SearchAttribute.objects.order_by("run_id", "name", "place")
+    return [*found.values_list("run__status", "name", "place", "text", "number", "moment")]
+
+
+def test_the_rows_beside_a_run_follow_it_to_its_end():
+    run = Invoicing.start(
+        id="i-1",
+        search_attributes={"customer": "ann", "due": date(2026, 3, 1), "marks": ["a", "b"], "total": 5},
+        tags=["x"],
+    )
+    drain()
+    assert rows() == [
+        ("waiting", "customer", 0, "ann", None, None),
+        ("waiting", "due", 0, None, None, datetime(2026, 3, 1, tzinfo=UTC)),
+        ("waiting", "marks", 0, "a", None, None),
+        ("waiting", "marks", 1, "b", None, None),
+        ("waiting", "total", 0, None, Decimal(5), None),
+    ]
+    assert set(SearchAttribute.objects.values_list("workflow", flat=True)) == {"test.Invoicing"}
+    run.signal("add", 1200)
+    run.signal("go")
+    drain()
+    again = [row[1:5] for row in rows() if row[0] == "waiting"]
+    assert again == [row[1:5] for row in rows() if row[0] == "continued_as_new"]
+    assert ("total", 0, None, Decimal(1200)) in again
+    assert [handle.id for handle in Invoicing.list(attributes={"total__gt": 1000, "customer": "ann"})] == ["i-1"]
+    assert Instance.objects.get(workflow_id="i-1", status="waiting").tags == ["x"]
+    run.terminate()
+    run.delete()
+    assert rows() == []
+
+
+def test_an_index_finds_what_two_conditions_leave():
+    """Each condition is a probe of an index of the side table; the row that turns rewrite is not asked."""
+    for n in range(30):
+        Invoicing.start(id=f"i-{n}", search_attributes={"total": n, "customer": f"c{n % 3}"})
+    asked = narrowed(
+        Instance.objects.filter(workflow=Invoicing.name),
+        {"attributes": conditions(Invoicing, {"total__gt": 27, "customer": "c2"})},
+    ).order_by("-id")
+    assert [run.workflow_id for run in asked.all()] == ["i-29"]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("set local enable_seqscan = off")
+            cursor.execute("set local enable_bitmapscan = off")
+    plan = asked.all()[:50].explain()
+    assert "temporalex_search_" in plan or "sqlite_autoindex_temporalex_search_attribute" in plan, plan
+    assert not re.search(r"(Seq Scan on|^SCAN) temporalex_(search_attribute|instance)", plan, re.MULTILINE), plan
+
+
+def test_who_has_none_pays_nothing():
+    def statements(run: Any) -> list[str]:
+        with CaptureQueriesContext(connection) as asked:
+            run()
+        return [query["sql"] for query in asked.captured_queries]
+
+    started = statements(lambda: Unsearched.start(id="u"))
+    turned = statements(lambda: (Unsearched.handle("u").signal("go"), drain()))
+    assert not [sql for sql in [*started, *turned] if "search_attribute" in sql and "insert" not in sql and "temporalex_search" in sql]  # fmt: skip
+    assert not [sql for sql in [*started, *turned] if "temporalex_search_attribute" in sql]
+
+
+@pytest.mark.once
+def test_rest_starts_with_them_shows_them_and_lists_by_them():
+    client = APIClient()
+    client.force_authenticate(get_user_model().objects.create_superuser("root"))
+    body = {"workflow": Invoicing.name, "id": "r-1", "tags": ["mine"]}
+    given = {"total": "1200.50", "customer": "a \"b\" 'c'", "due": "2026-03-01", "sent": "2026-03-01T12:00:00+01:00", "big": True}  # fmt: skip
+    answer = client.post("/api/instances/", {**body, "search_attributes": given}, format="json")
+    assert answer.status_code == 201, answer.content
+    said = json.loads(answer.content)["search_attributes"]
+    assert said == {**given, "sent": "2026-03-01T11:00:00+00:00"}
+    assert answer.json()["tags"] == ["mine"]
+    Invoicing.start(id="r-2", search_attributes={"total": 3})
+
+    def listed(attributes: Any, workflow: str | None = Invoicing.name) -> Any:
+        asked = {"attributes": attributes if isinstance(attributes, str) else json.dumps(attributes)}
+        found = client.get("/api/instances/", {**asked, **({} if workflow is None else {"workflow": workflow})})
+        if found.status_code != 200:
+            assert found.status_code == 400, found.content
+            return found.json()["errors"]["attributes"][0]
+        return [run["id"] for run in found.json()["results"]]
+
+    assert listed({"total__gt": "1000", "customer__prefix": 'a "b'}) == ["r-1"]
+    assert listed({"total__lt": 1200.5, "total__gt": 2}) == ["r-2"]
+    assert listed({"due__lte": "2026-03-01", "sent": "2026-03-01T11:00:00Z"}) == ["r-1"]
+    assert listed({"big": "true"}) == ["r-1"]
+    assert listed({}) == ["r-2", "r-1"]
+    assert "Say which class has them" in listed({"total": 1}, None)
+    assert "no workflow 'Nobody'" in listed({"total": 1}, "Nobody")
+    assert "Write an object of JSON" in listed("{")
+    assert "did you mean total__gt" in listed({"totl__gt": 1})
+    assert "total__gt is a number, not 'x'" in listed({"total__gt": "x"})
+    assert "is a mapping of attributes" in listed("[1]")
+
+    for wrong, about in [
+        ({"search_attributes": {"totl": 1}}, "no search attribute 'totl' is declared"),
+        ({"search_attributes": {"total": "x"}}, "search attribute total is a number, not 'x'"),
+        ({"search_attributes": {"customer": 5}}, "customer is a text"),
+        ({"tags": [""]}, "tags"),
+    ]:
+        refused = client.post("/api/instances/", {"workflow": Invoicing.name, **wrong}, format="json")
+        assert refused.status_code == 400, refused.content
+        assert about in refused.content.decode().replace('\\"', '"')
+    assert Instance.objects.count() == 2
+
+
+@pytest.mark.once
+def test_commands_start_with_them_and_list_by_them(capsys):
+    def said(*arguments: str) -> str:
+        call_command("temporalex", *arguments)
+        return capsys.readouterr().out
+
+    said(
+        *("start", Invoicing.name, "--id", "c-1", "--tag", "mine", "--attribute", "total=12.50"),
+        *("--attribute", "marks=a", "--attribute", "marks=b=c", "--attribute", "customer='; drop table"),
+    )
+    assert Invoicing.handle("c-1").describe().search_attributes == {
+        "total": Decimal("12.50"),
+        "marks": ["a", "b=c"],
+        "customer": "'; drop table",
+    }
+    shown = said("describe", "c-1")
+    assert "total=12.50" in shown and "mine" in shown
+    assert json.loads(said("describe", "c-1", "--json"))["run"]["search_attributes"]["total"] == "12.50"
+    asked = '{"total__gt": 12, "marks": "b=c"}'
+    (line,) = said("list", "--json", "--workflow", Invoicing.name, "--attributes", asked).splitlines()
+    assert json.loads(line)["id"] == "c-1"
+    for arguments, about in [
+        (("start", Invoicing.name, "--attribute", "total"), "--attribute total is no value of a name"),
+        (("start", Invoicing.name, "--attribute", "totl=5"), "no search attribute 'totl'"),
+        (("list", "--attributes", asked), "Say which class has them"),
+        (("list", "--workflow", Invoicing.name, "--attributes", '{"totl": 1}'), "did you mean total"),
+    ]:
+        with pytest.raises(CommandError, match=re.escape(about)):
+            call_command("temporalex", *arguments)
+
+
+@pytest.mark.once
+def test_the_admin_narrows_its_list_a_condition_at_a_time():
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    for n, customer in enumerate(["ann", "<b>", "ann"]):
+        Invoicing.start(id=f"a-{n}", search_attributes={"total": n, "customer": customer})
+    Unsearched.start(id="u-1")
+
+    def page(**asked: str) -> tuple[set[str], str]:
+        found = client.get(f"{RUNS}?{urlencode(asked)}")
+        assert found.status_code == 200, found
+        text = found.content.decode()
+        return set(re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)<", text)), text
+
+    assert 'name="attribute_value"' not in page()[1]
+    assert 'name="attribute_value"' not in page(workflow=Unsearched.name)[1]
+    runs, text = page(workflow=Invoicing.name)
+    assert (len(runs), '<option value="total__gte">total ≥</option>' in text) == (3, True)
+    runs, text = page(workflow=Invoicing.name, attribute="customer", attribute_value="ann")
+    assert runs == {"a-0", "a-2"}
+    (written,) = re.findall(r'name="attributes" value="([^"]*)"', text)
+    both = page(
+        workflow=Invoicing.name,
+        attributes=written.replace("&quot;", '"'),
+        attribute="total__gt",
+        attribute_value="1",
+    )
+    assert both[0] == {"a-2"}
+    assert "customer = ann" in both[1]
+    assert page(workflow=Invoicing.name, attribute="customer", attribute_value="<b>")[0] == {"a-1"}
+    for asked, said in [
+        ({"attributes": '{"total": 1}'}, "Choose the workflow whose search attributes are meant."),
+        ({"workflow": Invoicing.name, "attribute": "totl", "attribute_value": "1"}, "did you mean total?"),
+        ({"workflow": Invoicing.name, "attribute": "total", "attribute_value": "<x>"}, "is a number, not"),
+        ({"workflow": Invoicing.name, "attributes": "{"}, "Write an object of JSON"),
+    ]:
+        runs, text = page(**asked)
+        shown = re.findall(r"messagelist.*?</ul>", text, re.DOTALL)
+        assert (runs, said in text, "<x>" in text) == (set(), True, False), (asked, shown)
+    one = Instance.objects.get(workflow_id="a-2")
+    shown = client.get(f"{RUNS}{one.pk}/change/").content.decode()
+    assert "Search attributes" in shown

@@ -4,9 +4,9 @@
 
 ``one``, ``graph`` and ``update`` need PostgreSQL: the server of DATABASE_URL, or an embedded one that ends with this
 command. Ours and the peers run in turn in the same call, on the same server. A peer that cannot start is reported as
-absent, never as zero. So do ``pages`` (a million runs are made first) and ``served`` (servers and a generator of load
-are started), which take minutes and run when they are named. All others run in this process, without a database and
-without Django.
+absent, never as zero. So do ``pages`` and ``listing`` (a million runs are made first) and ``served`` (servers and a
+generator of load are started), which take minutes and run when they are named. All others run in this process, without
+a database and without Django.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: What each benchmark is compared by.
 FIGURES = {"one": "workflows_per_s"}
 ON_DATABASE: Final = ("one", "graph", "update")
-OVER_HTTP: Final = ("pages", "served")
+OVER_HTTP: Final = ("pages", "listing", "served")
 IN_PROCESS: Final = ("replay", "steps", "fan", "long", "memory", "guard")
 #: Thresholds of the garbage collector that ``manage.py temporalex worker`` sets.
 WORKER_GC: Final = (50_000, 20, 100)
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts, without a database")
     parser.add_argument("--gc", choices=["default", "worker"], default="default", help="thresholds, without a database")
     parser.add_argument("--updates", type=int, default=500)
-    parser.add_argument("--runs", type=int, default=1_000_000, help="runs that `pages` makes")
+    parser.add_argument("--runs", type=int, default=1_000_000, help="runs that `pages` and `listing` make")
     parser.add_argument("--seconds", type=float, default=5.0, help="of load for each figure of `served`")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     options = parser.parse_args()
@@ -169,6 +169,11 @@ def _measure(wanted: list[str], peers: list[str], options: argparse.Namespace, f
 
         say("pages …")
         figures["pages"] = {"ours": pages.run(options.runs)}
+    if "listing" in wanted:
+        from benchmarks import listing
+
+        say("listing …")
+        figures["listing"] = {"ours": listing.run(options.runs)}
 
 
 def _peers(name: str, peers: list[str], options: argparse.Namespace) -> dict[str, Any]:

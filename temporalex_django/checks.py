@@ -6,7 +6,7 @@ What is wrong with our own settings is an Error; what the host's set-up lets us 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - the name Django gives it
 from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
+from django.urls import get_resolver
+from django.urls.resolvers import RoutePattern
 from django.utils.connection import ConnectionDoesNotExist
 
 from temporalex_django import conf
@@ -253,6 +255,37 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
         for path, classes in _workflow_files().items()
         for finding in _findings(path, classes)
     ]
+
+
+@register(Tags.urls)
+def check_routes(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """View sets with routes of runs behind a router that takes regular expressions for plain text."""
+    del app_configs
+    mixin = getattr(sys.modules.get("temporalex_django.rest.mixin"), "WorkflowViewMixin", None)
+    if mixin is None or not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    found = {
+        view.__qualname__
+        for route, view in _routes(get_resolver().url_patterns)
+        if isinstance(route, RoutePattern) and "(?P<message>" in str(route) and issubclass(view, mixin)
+    }
+    return [
+        Error(
+            f"The routes of signals and updates of {name} lead nowhere: its router takes no regular expressions.",
+            hint="Register it with a router of its own that does: DefaultRouter(), without use_regex_path=False.",
+            id="temporalex_django.E009",
+        )
+        for name in sorted(found)
+    ]
+
+
+def _routes(patterns: Iterable[Any]) -> Iterator[tuple[Any, type]]:
+    """Each route that leads to a class of views, with it."""
+    for one in patterns:
+        if hasattr(one, "url_patterns"):
+            yield from _routes(one.url_patterns)
+        elif isinstance(view := getattr(one.callback, "cls", None), type):
+            yield one.pattern, view
 
 
 def _workflow_files() -> dict[str, set[str]]:

@@ -9,11 +9,13 @@ from uuid import UUID
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.access import Operation
 from temporalex_django.actions import inline
-from temporalex_django.actions.start import admit_start, require_there
+from temporalex_django.actions.start import admit_start, require_there, start_lacks
 from temporalex_django.actions.steering import Input
 from temporalex_django.actions.taking_up import TakingUp, code_here, details
 from temporalex_django.actions.targets import RunTarget, find_chain
+from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import start_options
 from temporalex_django.db.starts import NewStart, insert_start
 from temporalex_django.engine import anew
@@ -48,6 +50,13 @@ class Fork(TakingUp[RunTarget]):
             name="id", kind=str, label=_("Id of the new run"), help=_("Empty: made of the id of this one."), single=True
         ),
     )
+
+    @classmethod
+    def lacks(cls, user: Person, run: Instance | None = None) -> Operation | None:
+        """Also asks for what a start of its class takes."""
+        found = super().lacks(user, run)
+        code = None if found is not None or run is None else code_here(run.workflow, run.version)
+        return found if code is None else start_lacks(user, code)
 
     def check(self) -> None:
         """Also asks for what a start of its class takes."""

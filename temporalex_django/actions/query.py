@@ -55,7 +55,7 @@ class Query(ActionOnRun[Any]):
             return view.answer(self._answer(), under=self.said)
         except QueryFailed as exc:
             why = exc.__cause__
-            if view.open or why is None or isinstance(why, TemporalexError):
+            if view.words or why is None or isinstance(why, TemporalexError):
                 raise
             what = f"query {self.said!r} of {self.target.workflow} raised {type(why).__name__}"
             raise QueryFailed(f"{what} ({view.text('')})") from None

@@ -39,6 +39,8 @@ class Resume(JudgedMessage):
         event: str,
         step: StepRef | str | None = None,
         data: Any = None,
+        id: str | None = None,
+        exact: bool = False,
         timeout: float | None = ANSWER_TIMEOUT,
         by: Actor = CODE,
         decided_by: str | None = None,
@@ -52,7 +54,7 @@ class Resume(JudgedMessage):
         self.permitted = by.user is None or by.source == CODE.source or self._permits(by.user, target)
         who, key = (str(by.user), people.key_of(by.user)) if by.user is not None else (decided_by, "")
         request = requested(event, step=step, data=data, by=who, key=key, permitted=self.permitted)
-        super().__init__(target, message=event, body=request, id=None, timeout=timeout, mode="auto", by=by)
+        super().__init__(target, message=event, body=request, id=id, timeout=timeout, mode="auto", by=by, exact=exact)
 
     def _permits(self, user: Person, target: RunTarget) -> bool:
         wanted = access.Operation(action=self.name, permission=f"{people.APP}.{self.permission}")

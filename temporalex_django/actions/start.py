@@ -14,7 +14,7 @@ from temporalex_django import access
 from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain, refuse_inside_workflow
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring import people
-from temporalex_django.authoring.people import APP
+from temporalex_django.authoring.people import APP, Person
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core import payloads
@@ -142,14 +142,29 @@ def admit_start(by: Actor, cls: type[Workflow], *, alias: str) -> None:
     user = by.user
     if user is None:
         return
-    asked = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
-    access.admit(user, asked, alias=alias)
-    if cls.start_permission is not None:
-        access.admit(user, replace(asked, permission=cls.start_permission), alias=alias)
+    for asked in _asked(cls):
+        access.admit(user, asked, alias=alias)
     if by.source != CODE.source and not access.policy().startable(user, cls):
         raise ActionNotPermitted(
             f"{cls.name} (version {cls.version}) is not started from here: it is internal, or an old version"
         )
+
+
+def start_lacks(user: Person, cls: type[Workflow]) -> access.Operation | None:
+    """What of that this person may not do from a face; without a permission: nobody may."""
+    asked = access.policy()
+    refused = next((one for one in _asked(cls) if not asked.allows(user, one)), None)
+    if refused is None and not asked.startable(user, cls):
+        return access.Operation(action=Start.name, permission=None, workflow=cls.name)
+    return refused
+
+
+def _asked(cls: type[Workflow]) -> Iterator[access.Operation]:
+    """What the access policy is asked about whoever makes a run of that class."""
+    asked = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
+    yield asked
+    if cls.start_permission is not None:
+        yield replace(asked, permission=cls.start_permission)
 
 
 def require_there(by: Actor, *, of: type[Workflow], alias: str, **run: Any) -> None:

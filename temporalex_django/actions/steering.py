@@ -14,9 +14,11 @@ from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.access import Operation, policy
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor, plain
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
+from temporalex_django.authoring.people import APP, Person
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads import text
 from temporalex_django.engine.storage import RunState
@@ -122,6 +124,16 @@ class Steering(ActionOnRun[T]):
     def answer(self) -> Text:
         """What has happened, in a sentence, for whoever did it."""
         return self.done
+
+    @classmethod
+    def lacks(cls, user: Person, run: Instance | None = None) -> Operation | None:
+        """What of all that it asks the access policy this person may not do, to that run or to any; None: he may.
+
+        An operation without a permission is one that the policy refuses to everybody from faces.
+        """
+        wanted = Operation(action=cls.name, permission=f"{APP}.{cls.permission}")
+        asked = wanted if run is None else wanted.of(run)
+        return None if policy().allows(user, asked) else asked
 
     # -- what subclasses use -------------------------------------------------------------------------------------------
 

@@ -13,12 +13,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Window, prefetch_related_objects
+from django.db.models import Case, Count, F, OuterRef, Q, QuerySet, Subquery, When, Window, prefetch_related_objects
 from django.db.models.functions import RowNumber
 from django.utils import timezone
 
 from temporalex_django.actions import titles
 from temporalex_django.actions.describe import able
+from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.authoring.viewing import View
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, Worker
@@ -109,6 +110,19 @@ def tasks_of(runs: Sequence[UUID], *, alias: str, most: int) -> QuerySet[Activit
     return rows.filter(place__lte=most).order_by("run_id", "place")
 
 
+def with_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """With what there is to say of their ends, of those that have one: then nothing more is read for that."""
+    acted = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
+    last = acted.order_by("-id")
+    named = [cls.name for cls in workflows.concrete() if cls.summary]
+    telling = Q(status__in=_TELL) | Q(status="completed", workflow__in=named)
+    return runs.annotate(
+        ended_with=Case(When(telling, then=F("closing")), default=None),
+        ended_by=Subquery(last.values("actor_name")[:1]),
+        ended_why=Subquery(last.values("reason")[:1]),
+    )
+
+
 class Reading:
     """What was read for some runs. ``whole``: of one run, with all that its page says."""
 
@@ -127,13 +141,14 @@ class Reading:
         if runs:
             prefetch_related_objects(list(runs), "chain")
         open_ones = [run for run in runs if run.is_open]
+        begun = [run for run in open_ones if not self.untouched(run)]
         self.tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
         self.workers: list[Worker] = []
         if known is not None:
             self.tasks |= {run.pk: [*known.tasks.get(run.pk, ())[:_NAMED]] for run in open_ones}
             self.workers = [*known.workers]
-        elif open_ones:
-            tasks = tasks_of([run.pk for run in open_ones], alias=str(self.alias), most=_NAMED)
+        elif begun:
+            tasks = tasks_of([run.pk for run in begun], alias=str(self.alias), most=_NAMED)
             for task in tasks.defer("call", "options", "heartbeat"):
                 self.tasks[task.run_id].append(task)
         if known is None and any(run.started_at is None or self.tasks.get(run.pk) for run in open_ones):
@@ -141,7 +156,7 @@ class Reading:
         self.names = {worker.epoch: str(worker) for worker in self.workers}
         self.live = able(self.workers, now=now)
         self.alive = len(self.live.able)
-        telling = [run.pk for run in runs if run.status in _TELL or (run.status == "completed" and _fields(run))]
+        telling = [run for run in runs if run.status in _TELL or (run.status == "completed" and _fields(run))]
         self.ends: dict[UUID, _Ended] = {}
         if telling and known is not None:
             (run,), (who, why) = runs, known.ended
@@ -149,15 +164,12 @@ class Reading:
         elif telling:
             self.ends = self._ends(telling)
 
-    def _ends(self, runs: Sequence[UUID]) -> dict[UUID, _Ended]:
-        acted = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"))
-        last = acted.order_by("-id")
-        rows = Instance.objects.using(self.alias).filter(pk__in=runs)
-        found = rows.annotate(
-            who=Subquery(last.values("actor_name")[:1]), why=Subquery(last.values("reason")[:1])
-        ).values_list("pk", "closing", "who", "why")
+    def _ends(self, runs: Sequence[Any]) -> dict[UUID, _Ended]:
+        if not all(hasattr(run, "ended_with") for run in runs):
+            runs = [*with_ends(Instance.objects.using(self.alias).filter(pk__in=[run.pk for run in runs]).only("pk"))]
         return {
-            pk: _Ended(closing=decoded(closing), who=who or "", reason=why or "") for pk, closing, who, why in found
+            run.pk: _Ended(closing=decoded(run.ended_with), who=run.ended_by or "", reason=run.ended_why or "")
+            for run in runs
         }
 
     # -- one run -------------------------------------------------------------------------------------------------------
@@ -188,6 +200,16 @@ class Reading:
             end=self._end(run, code, view),
             workers=WorkersNow(alive=self.alive, missing=self.missing(run)) if pending else None,
         )
+
+    @staticmethod
+    def untouched(run: Instance) -> bool:
+        """Whether it waits for its first turn: then it has no activities, and waits for nothing else."""
+        return run.is_open and run.started_at is None and not run.blocked and not run.paused
+
+    def waiting_for(self, run: Instance) -> list[str]:
+        """As its row says, and a worker that none of those is who live."""
+        missing = self.missing(run)
+        return [*(run.waiting_for or ()), *([missing] if missing else ())]
 
     def missing(self, run: Instance) -> str | None:
         """Why no live worker can take one that waits for its first turn; None: one can, or it waits for none."""
@@ -222,7 +244,7 @@ class Reading:
             seen = [(w.beat_at, str(w)) for w in self.workers if task.queue in w.queues]
             last_seen = (max(seen)[1], max(seen)[0]) if seen else None
         return ActivityNow(
-            activity=task.as_open if view.open else _wordless(task.as_open),
+            activity=task.as_open if view.words else _wordless(task.as_open),
             title=titles.of_activity(task.activity),
             worker=self.names.get(task.owner or 0, "") or "?",
             taken=taken,
@@ -244,7 +266,7 @@ class Reading:
             others = same.filter(blocked__code=code).exclude(pk=run.pk)[:_MOST_OTHERS].count()
         return BlockedNow(
             code=code,
-            error=str(mark.get("error", "")) if view.open or ours else code,
+            error=str(mark.get("error", "")) if view.words or ours else code,
             since=_moment(mark.get("since")),
             tries=int(mark.get("attempt") or 0),
             next_try=run.chain.due_at if run.chain.run_id == run.pk else None,
@@ -311,9 +333,9 @@ def _error(closing: Mapping[str, Any], view: View) -> str:
     kind = str(closing.get("type") or "")
     if not view.open:
         return kind
-    if closing.get("cause"):
+    if view.words and closing.get("cause"):
         return str(closing["cause"])
-    if closing.get("message"):
+    if view.words and closing.get("message"):
         return f"{kind}: {closing['message']}" if kind else str(closing["message"])
     reason = view.value(closing.get("reason"))
     return reason if isinstance(reason, str) else kind if reason is None else repr(reason)

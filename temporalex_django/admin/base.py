@@ -74,4 +74,4 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg] # generic in the stu
     @cached_property
     def count(self) -> int:
         rows: Any = self.object_list
-        return int(rows.order_by()[: self.MOST + 1].count())
+        return int(rows.order_by().values("pk")[: self.MOST + 1].count())

@@ -24,7 +24,7 @@ from temporalex_django.access import VIEW, is_every, policy, runs_for, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.summary import Reading
+from temporalex_django.actions.summary import Reading, with_ends
 from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
 from temporalex_django.admin.filters import (
@@ -50,14 +50,15 @@ from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
 
 _UNREAD = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
-_SAID = "said"  # of a run in the list, if it is open
+_SAID = "said"  # of a run in the list
 
 
 class InstanceChangeList(ChangeList):
-    """Says where the open runs of the page stand: two statements for all of them, however many."""
+    """Says where the runs of the page stand, or how they ended: two more statements, however many there are."""
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
-        return super().get_queryset(request, *args, **kwargs).defer(*_UNREAD).select_related("chain")
+        found = super().get_queryset(request, *args, **kwargs).defer(*_UNREAD)
+        return with_ends(found.select_related("chain"))
 
     def get_results(self, request: HttpRequest) -> None:
         first = [*self.queryset[: self.list_per_page + 1]] if self.page_num == 1 else None
@@ -67,9 +68,9 @@ class InstanceChangeList(ChangeList):
             super().get_results(request)
             if first is not None:
                 self.result_list = first[: self.list_per_page]
-        open_ones = [run for run in self.result_list if run.is_open]
-        reading = Reading(open_ones)
-        for run in open_ones:
+        runs = [*self.result_list]
+        reading = Reading(runs)
+        for run in runs:
             setattr(run, _SAID, reading.summary(run, view_of(user_of(request), run)))
 
     def _all_of(self, runs: list[Instance]) -> None:
@@ -144,9 +145,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
 
     @admin.display(description=_("where it stands"))
     def stands(self, run: Instance) -> SafeString | str:
-        said: Summary | None = getattr(run, _SAID, None)
-        if said is None:
-            return "–"
+        said: Summary = getattr(run, _SAID)
         return format_html('<span class="tx-problem">{}</span>', said.short) if said.trouble else said.short
 
     @admin.display(description=_("created"), ordering="id")

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 from temporalex_django.access import Operation, policy, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.once import AskedBefore
-from temporalex_django.actions.start import Start
+from temporalex_django.actions.start import Start, start_lacks
 from temporalex_django.admin.fields import NOTHING
 from temporalex_django.admin.payload_forms import PayloadForm
 from temporalex_django.admin.requests import actor_of, asked, refuse, sent_before, user_of
@@ -68,14 +68,9 @@ def startable(user: Person) -> Iterator[type[Workflow]]:
 
 def may_start(user: Person, cls: type[Workflow] | None = None) -> bool:
     """Whether he may start runs of that class from here; without one, of any."""
-    asked = policy()
-    wanted = Operation(action="start", permission=f"{APP}.start_instance", workflow=None if cls is None else cls.name)
-    if not asked.allows(user, wanted):
-        return False
-    if cls is None:
-        return True
-    own = cls.start_permission
-    return asked.startable(user, cls) and (own is None or asked.permits(user, own))
+    if cls is not None:
+        return start_lacks(user, cls) is None
+    return policy().allows(user, Operation(action="start", permission=f"{APP}.start_instance"))
 
 
 class StartPage:

@@ -14,7 +14,6 @@ from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from temporalex_django.access import Operation, policy
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.admin.fields import NOTHING, JSONBox
@@ -113,13 +112,14 @@ def tool(
 
 def not_yours(action: type[Steering[Any]], user: Person, run: Instance | None = None) -> str | None:
     """Why this person may not do it, to that run or to any; None: he may."""
-    wanted = Operation(action=action.name, permission=f"{APP}.{action.permission}")
-    if policy().allows(user, wanted if run is None else wanted.of(run)):
+    refused = action.lacks(user, run)
+    if refused is None:
         return None
-    names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
-    return _("You may not do that: it takes the permission “%(wanted)s”.") % {
-        "wanted": names.get(action.permission, action.permission)
-    }
+    if refused.permission is None:
+        return _("Runs of this class are not made from here: it is internal, or an old version.")
+    names = {f"{APP}.{code}": name for code, name in Instance._meta.permissions}  # noqa: SLF001 - Django documents it
+    wanted = names.get(refused.permission, refused.permission)
+    return _("You may not do that: it takes the permission “%(wanted)s”.") % {"wanted": wanted}
 
 
 class SteeringPage(RunPage):

@@ -1,11 +1,13 @@
 """What somebody sees of a run: its shape, its payloads, and of those not the fields that its class redacts.
 
 The shape is what happened and when: kinds of events, names, numbers and ids of things, times. All else is payload,
-whatever it is called.
+whatever it is called. What an exception says may quote a payload, and nobody knows which part of it: where a class
+redacts fields its words are not shown, only its type and the places that a traceback names.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +30,9 @@ _SHAPE = frozenset(
     | {"parent_close", "engine", "format", "outside", "deprecated", "carried", "max_pending", "admit_updates", "never_consumed"}
     | {"search_attributes"}
 )  # fmt: skip
-_TEXTS = frozenset({"message", "traceback"})
+_TEXTS = frozenset({"message", "cause", "traceback"})
+#: A line of a traceback that says where something was: the lines between may be of what was raised.
+_PLACE = re.compile(r' +File "[^"]+", line \d+, in [\w.<>]+')
 _SHAPE_OF_BLOCKED = frozenset({"code", "since", "attempt", "waits_for", "place", "event", "recorded", "produced"})
 
 
@@ -49,6 +53,11 @@ class View:
         """Whether any payload is shown."""
         return self.payloads and self.redact is not None
 
+    @property
+    def words(self) -> bool:
+        """Whether what exceptions say is shown: it may quote what is redacted."""
+        return self.open and not self.redact
+
     def require(self, who: object) -> View:
         """Raises ``ActionNotPermitted`` where nothing but payload is wanted, and none is shown."""
         if not self.open:
@@ -68,8 +77,16 @@ class View:
         return shown if self.mask is None else self.mask(shown)
 
     def text(self, text: str) -> str:
-        """A text that may quote payloads."""
-        return text if self.open else f"hidden: that takes the permission {VIEW_PAYLOAD}"
+        """What an exception says: it may quote payloads."""
+        if not self.open:
+            return f"hidden: that takes the permission {VIEW_PAYLOAD}"
+        return text if self.words else REDACTED
+
+    def traceback(self, text: str) -> str:
+        """As much of it as ``text`` would show; its places, where words are redacted."""
+        if self.words or not self.open:
+            return self.text(text)
+        return "\n".join([*(line for line in text.splitlines() if _PLACE.fullmatch(line)), REDACTED])
 
     def attributes(self, attributes: Any, *, kind: str = "") -> Any:
         """Those of an event of that kind. What goes to a child and comes from it is redacted as the child's class says.
@@ -86,7 +103,9 @@ class View:
     def _attribute(self, key: str, value: Any, under: str) -> Any:
         if key in _SHAPE:
             return value
-        return self.text(value) if key in _TEXTS and isinstance(value, str) else self.value(value, under=under)
+        if key in _TEXTS and isinstance(value, str):
+            return self.traceback(value) if key == "traceback" else self.text(value)
+        return self.value(value, under=under)
 
     def event(self, event: HistoryEvent) -> HistoryEvent:
         return replace(event, attributes=self.attributes(event.attributes, kind=event.kind))
@@ -94,9 +113,10 @@ class View:
     def activity(self, activity: OpenActivity) -> OpenActivity:
         """One that has no result yet: the words of its last failure may quote payloads."""
         failure = activity.last_failure
-        if failure is None or self.open:
+        if failure is None or self.words:
             return activity
-        hidden = replace(failure, message=self.text(failure.message), traceback=None)
+        places = self.traceback(failure.traceback) if self.open and failure.traceback is not None else None
+        hidden = replace(failure, message=self.text(failure.message), traceback=places)
         return replace(activity, last_failure=hidden)
 
     def _of_child(self, workflow: object) -> View:
@@ -108,7 +128,7 @@ class View:
 
     def blocked(self, blocked: dict[str, Any] | None) -> dict[str, Any] | None:
         """Why a run cannot go on: the text of the error may quote payloads."""
-        if not blocked or self.open:
+        if not blocked or self.words:
             return blocked
         return {k: v if k in _SHAPE_OF_BLOCKED else self.text("") for k, v in blocked.items()}
 

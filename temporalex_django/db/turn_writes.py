@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,13 +12,18 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.conf import codec
+from temporalex_django.core.telling import told
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.human_tasks import write_human_tasks
 from temporalex_django.db.other_runs import OtherRuns
 from temporalex_django.db.permissions import audit_refused
 from temporalex_django.db.rows import CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
 from temporalex_django.db.searched import insert_searched, replace_searched
+from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.storage import NewTask, RunState, RunWrite, Taker, TaskState
+from temporalex_django.errors import KeyMissing, PayloadError
+
+log = logging.getLogger("temporalex_django.turn")
 
 _EVENT = EVENTS.pick("run_id", "seq", "activation", "kind", "at", "attributes")
 _EVENT_INSERT = _EVENT.insert
@@ -103,11 +109,15 @@ class TurnStatements(ABC):
     @abstractmethod
     def now(self) -> datetime: ...
 
+    @abstractmethod
+    def tasks_of(self, run_id: UUID) -> list[TaskState]: ...
+
     def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
         OtherRuns(self.sql, self.clock).write(writes)
         taken = self._write_taken(writes, taker) if taker is not None and self.sql.claims_on_insert else {}
         self._warn_of_unfinished([w for w in writes if w.cut_off and w.next_run is None])
+        self._note_edited([w for w in writes if w.leaves_activities])
         with self.sql.together():
             events = (
                 [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes] for w in writes for e in w.events
@@ -132,6 +142,15 @@ class TurnStatements(ABC):
                 ("text",),
             )
             write.warn_of_unfinished([name for (name,) in rows])
+
+    def _note_edited(self, writes: Sequence[RunWrite]) -> None:
+        """Before they are dropped. A payload that cannot be read keeps nobody from closing a run."""
+        for write in writes:
+            try:
+                write.note_edited(edited_inputs(self.tasks_of(write.run.run_id)))
+            except (KeyMissing, PayloadError) as exc:
+                run_id = str(write.run.run_id)
+                log.warning("what somebody edited is lost with run %s: %s", run_id, told(exc), extra={"run_id": run_id})
 
     def _write_chains(self, writes: Sequence[RunWrite]) -> None:
         rows = [_CHAIN.values_of(_as_stored(w)) for w in writes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,6 +44,15 @@ def last_input(
     """What an activity had at last that somebody edited (option ``edited``, which says ``by`` whom)."""
     edit = options["edited"]
     return {"args": list(args), "kwargs": dict(kwargs), "key": key, **(edit if isinstance(edit, dict) else {})}
+
+
+def edited_inputs(tasks: Iterable[TaskState]) -> dict[str, Any]:
+    """The last inputs of those that somebody edited, by number: see ``RunWrite.note_edited``."""
+    return {
+        str(task.seq): last_input(task.args, task.kwargs, task.options, key=idempotency_key(task))
+        for task in tasks
+        if isinstance(task.options.get("edited"), Mapping)
+    }
 
 
 def completed(

@@ -382,7 +382,7 @@ class Advance:
         run, write = self.run, self.write
         event = write.events[-1]
         status = CLOSING[event.kind]
-        write.drop_tasks = True
+        write.drop_tasks, write.left_open = True, bool(entry.executor.calls.activities or write.cancelled_tasks)
         write.tasks = []
         write.close_children = entry.executor.had_children
         run.atomic_due = None

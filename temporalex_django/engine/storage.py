@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, Protocol
@@ -271,6 +271,7 @@ class RunWrite:
     )  # command numbers of this run: cancelled, or atomic and done
     retried_tasks: dict[int, Retry] = field(default_factory=dict)  # atomic ones, by number
     drop_tasks: bool = False  # the run closed: no activity of it may start any more
+    left_open: bool = False  # its own code closed it while activities were under way
     consumed: list[int] = field(default_factory=list)  # message ids that are in the history now: deleted
     settled: dict[int, Outcome] = field(default_factory=dict)  # message ids kept with their outcome
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # by update id, for messages settled in an earlier turn
@@ -296,6 +297,17 @@ class RunWrite:
             return False
         last = self.events[-1]
         return last.kind in CLOSED_FROM_OUTSIDE or bool(last.attributes.get("outside"))
+
+    @property
+    def leaves_activities(self) -> bool:
+        """Whether it closes the run while some may be under way: what somebody gave them is to be kept."""
+        return self.drop_tasks and (self.cut_off or self.left_open)
+
+    def note_edited(self, inputs: Mapping[str, Any]) -> None:
+        """``inputs`` that people gave to activities which are dropped: the closing event has them, as an end would."""
+        if inputs:
+            last = self.events[-1]
+            self.events[-1] = replace(last, attributes={**last.attributes, "edited": dict(inputs)})
 
     def warn_of_unfinished(self, updates: Collection[str]) -> None:
         """Say that handlers of these updates (names) were still at work when the run was closed from outside."""

@@ -26,8 +26,9 @@ from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.steering import Steering
 from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.authoring.people import APP
+from temporalex_django.conf import get_settings
 from temporalex_django.management import as_user as people
-from temporalex_django.management import exits, printing
+from temporalex_django.management import asking, exits, printing
 from temporalex_django.management.given import json_of
 from temporalex_django.management.narrowing import add_filters, filters_of, narrowed
 from temporalex_django.management.steering import add_inputs, inputs_of
@@ -101,6 +102,8 @@ def _add_start(parser: CommandParser, action: type[Steering[Any]] | None) -> Non
         parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
     else:
         add_inputs(parser, action)
+        if action.destructive:
+            asking.add_yes(parser)
     people.add_argument(parser)
     printing.add_json(parser)
 
@@ -116,7 +119,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     elif what in ("stop", "resume"):
         job = (StopBulk if what == "stop" else ResumeBulk)(options["job"], reason=options["reason"], by=by).execute()
     else:
-        job = _started(what, by, options)
+        job = _started(command, what, by, options)
         job = _awaited(command, job) if options["wait"] else job
     _print(command, job, by, json=json)
     if options.get("wait") and job.failed:
@@ -124,7 +127,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
         raise CommandError(exits.sentence(f"{job.failed} of {job.total} runs failed", then), returncode=exits.FOUND)
 
 
-def _started(what: str, by: Actor, options: dict[str, Any]) -> BulkJob:
+def _started(command: BaseCommand, what: str, by: Actor, options: dict[str, Any]) -> BulkJob:
     given = filters_of(options)
     if bool(given) + bool(options["runs"]) + options["all"] != 1:
         raise exits.misused("it is not said which runs", "Give filters, run ids, or --all: one of the three.")
@@ -137,7 +140,16 @@ def _started(what: str, by: Actor, options: dict[str, Any]) -> BulkJob:
         inputs = {"signal": options["signal"], "payload": json_of(options["payload"], option="--payload")}
     else:
         inputs = inputs_of(options, _ACTIONS[what])
+    if what in _ACTIONS and _ACTIONS[what].destructive:
+        asking.ask(command, f"{_ACTIONS[what].effect} Go on, for {_how_many(runs)}?", yes=options["yes"])
     return StartBulk(what, runs=runs, reason=options["reason"], token=options["token"], by=by, **inputs).execute()
+
+
+def _how_many(runs: Any) -> str:
+    """Of run ids, or of a queryset as far as a job may have them."""
+    most = get_settings().BULK_LIMIT
+    count = len(runs) if isinstance(runs, list) else runs.order_by()[: most + 1].count()
+    return "1 run" if count == 1 else f"{count:,} runs" if count <= most else f"more than {most:,} runs"
 
 
 def _job(ref: str, by: Actor) -> BulkJob:
@@ -159,15 +171,16 @@ def _jobs(by: Actor) -> QuerySet[BulkJob]:
 
 def _awaited(command: BaseCommand, job: BulkJob) -> BulkJob:
     """When workers are through, or it was stopped. Raises ``CommandError`` when nobody is there to do it."""
-    while True:
-        job = BulkJob.objects.using(storage().alias).get(pk=job.pk)
-        printing.progress(command, job.total - job.left, job.total, f", {job.failed:,} failed")
-        if job.state != BulkJob.State.RUNNING:
-            return job
-        if not live_workers(alias=storage().alias).able:
-            text = exits.sentence(f"no worker is alive to do it; the job {job.pk} waits", "manage.py temporalex worker")
-            raise CommandError(text, returncode=exits.TRY_AGAIN)
-        time.sleep(_LOOK)
+    with printing.progress(command) as tell:
+        while True:
+            job = BulkJob.objects.using(storage().alias).get(pk=job.pk)
+            tell(job.total - job.left, job.total, f", {job.failed:,} failed")
+            if job.state != BulkJob.State.RUNNING:
+                return job
+            if not live_workers(alias=storage().alias).able:
+                what = f"no worker is alive to do it; the job {job.pk} waits"
+                raise CommandError(exits.sentence(what, "manage.py temporalex worker"), returncode=exits.TRY_AGAIN)
+            time.sleep(_LOOK)
 
 
 def _list(command: BaseCommand, by: Actor, *, json: bool) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -119,7 +118,8 @@ def _of_all(as_user: str | None) -> DoctorSaid:
 
 def _of_deploy(command: BaseCommand, as_user: str | None, sample: int) -> DoctorSaid:
     runs = people.runs_of(people.actor(as_user))
-    findings = deploys.compared(runs, sample=sample, each=partial(printing.progress, command))
+    with printing.progress(command) as tell:
+        findings = deploys.compared(runs, sample=sample, each=tell)
     return DoctorSaid(well=all(one.severity != "error" for one in findings), findings=findings, runs=())
 
 

@@ -31,7 +31,7 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 #: For people: ``docs/reference/commands.md`` is made of these.
 MEANINGS = {
     0: "done",
-    FOUND: "something was found, or was left undone: findings of `doctor`, histories that do not fit, runs of a bulk job that failed",
+    FOUND: "something was found, or was left undone: findings of `doctor`, histories that do not fit, runs of a bulk job that failed, a question that was not answered with yes, work that a burst of a worker left",
     MISUSED: "the command line is wrong: an argument, JSON, a filter, an id",
     NOT_FOUND: "no such run, class, version, query or user; or an id that several classes used",
     NOT_PERMITTED: "`--as-user` may not do that",

@@ -6,6 +6,8 @@ The payloads are in them as they are.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,23 @@ from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.paging import in_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.lookup import as_run_id
-from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.management import as_user as people
+from temporalex_django.management import exits, printing
 from temporalex_django.models import Instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryWritten:
+    """A file that ``export`` has written, a line each."""
+
+    id: str
+    run_id: str
+    workflow: str
+    events: int
+    path: str
+
+
+output = HistoryWritten
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -33,6 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--open", action="store_true", help="only runs that are open")
     people.add_argument(parser)
     parser.add_argument("--output", metavar="FOLDER", default=".", help="where the files go (default: here)")
+    printing.add_json(parser)
 
 
 def handle(
@@ -43,14 +60,15 @@ def handle(
     open: bool,
     output: str,
     as_user: str | None,
+    json: bool,
     **_: Any,
 ) -> None:
-    """A file that is there already is replaced.
+    """A file that is there already is replaced. Runs are read one by one.
 
     Raises ``CommandError`` when nothing matches, and for a user who may not see payloads.
     """
     if not ids and workflow is None:
-        raise CommandError("say which runs: ids of workflows or runs, or --workflow NAME")
+        raise exits.misused("it is not said which runs", "Give ids of workflows or runs, or --workflow NAME.")
     by = people.actor(as_user)
     runs = people.runs_of(by).filter(started_at__isnull=False)
     if ids:
@@ -59,28 +77,45 @@ def handle(
         runs = runs.filter(workflow=workflow)
     if open:
         runs = runs.exclude(status__in=CLOSED_STATUSES)
-    folder, storage = Path(output), DjangoStorage()
-    folder.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for row in in_pages(runs.only("workflow"), by="id"):
-        view = EVERYTHING if by.user is None else _view(by.user, row)
-        run, path = row.pk, folder / f"{_safe(row.workflow)}-{row.pk}.json"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(json_file.dump([view.event(event) for event in storage.histories({run: 0})[run]]))
-        count += 1
+    folder, storage, count = Path(output), DjangoStorage(), 0
+    total = runs.count() if printing.watched(command, lines=json) else 0
+    with printing.progress(command, lines=json) as tell:
+        for row in in_pages(runs.only("workflow", "workflow_id"), by="id"):
+            written = _written(row, folder, EVERYTHING if by.user is None else _view(by.user, row), storage)
+            count += 1
+            tell(count, total)
+            if json:
+                printing.record(command, written)
     if not count:
-        raise CommandError("no run with a history matches")
-    command.stdout.write(f"{count:,} histories written to {folder}")
+        text = exits.sentence("no run with a history matches", "Look for it: manage.py temporalex list")
+        raise CommandError(text, returncode=exits.NOT_FOUND)
+    if not json:
+        printing.write(
+            command, printing.safe(f"{count:,} {'history' if count == 1 else 'histories'} written to {folder}")
+        )
+
+
+def _written(row: Instance, folder: Path, view: View, storage: DjangoStorage) -> HistoryWritten:
+    path = folder / f"{_safe(row.workflow)}-{row.pk}.json"
+    events = [view.event(event) for event in storage.histories({row.pk: 0})[row.pk]]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(json_file.dump(events))
+    except OSError as exc:
+        raise exits.misused(
+            f"{printing.safe(path)} cannot be written: {exc.strerror}", "Name another --output."
+        ) from exc
+    return HistoryWritten(
+        id=row.workflow_id, run_id=str(row.pk), workflow=row.workflow, events=len(events), path=str(path)
+    )
 
 
 def _view(user: Person, row: Instance) -> View:
-    try:
-        return view_of(user, row).require(user)
-    except ActionNotPermitted as exc:
-        raise CommandError(str(exc)) from exc
+    return view_of(user, row).require(user)
 
 
-def _named(ids: list[str]) -> Q:
+def _named(ids: Sequence[str]) -> Q:
     """Runs by their ids, and what else is no run's id by business id: all runs of it, of whatever workflow."""
     looks = {run_id: text for text in ids if (run_id := as_run_id(text)) is not None}
     found = Instance.objects.using(get_settings().DATABASE).filter(pk__in=looks).values_list("pk", flat=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,50 @@ from temporalex_django.actions.targets import find
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import render
+from temporalex_django.graph.definition.structure import Graph
+from temporalex_django.graph.instance import Instance
+from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import as_user as people
+from temporalex_django.management import exits, printing
 
 _SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDrawn:
+    """``state`` of the run: completed, active, waiting, requested or failed; null: it has not come to it."""
+
+    key: str
+    name: str
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowDrawn:
+    """From a step to another one, by their keys. ``dynamic``: code chooses among several."""
+
+    source: str
+    event: str
+    target: str
+    dynamic: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphDrawn:
+    """What is in the picture, and the picture; with ``--output`` it is in that file."""
+
+    workflow: str
+    version: int
+    run_id: str | None
+    steps: Sequence[StepDrawn]
+    arrows: Sequence[ArrowDrawn]
+    format: str
+    drawing: str | None
+    output: str | None
+
+
+output = GraphDrawn
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -31,6 +73,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--version", metavar="N", dest="number", type=int, help="of a versioned workflow")
     people.add_argument(parser)
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
+    printing.add_json(parser)
 
 
 def handle(
@@ -42,29 +85,64 @@ def handle(
     number: int | None,
     output: str | None,
     as_user: str | None,
+    json: bool,
     **_: Any,
 ) -> None:
     """Raises ``CommandError`` for no graph, no run, and without the program that draws SVG."""
-    try:
-        by = people.actor(as_user)
-        there = people.runs_of(by)
-        cls = workflows.find(name).choose(number, {})
-        instance = None
-        if id is not None:
-            target = find(_run(cls, id), storage=storage(), workflow=cls.name, among=there)
-            access.admit(by.user, access.VIEW, alias=storage().alias, run=target.row)
-            instance = instance_of(target, storage=storage())
-            cls = instance.workflow
-    except TemporalexError as exc:
-        raise CommandError(str(exc)) from exc
+    by = people.actor(as_user)
+    there = people.runs_of(by)
+    cls, instance, run_id = workflows.find(name).choose(number, {}), None, None
+    if id is not None:
+        target = find(_run(cls, id), storage=storage(), workflow=cls.name, among=there)
+        access.admit(by.user, access.VIEW, alias=storage().alias, run=target.row)
+        instance, run_id = instance_of(target, storage=storage()), str(target.shown)
+        cls = instance.workflow
     if not issubclass(cls, GraphWorkflow):
-        raise CommandError(f"{name} is no graph workflow: there is nothing to draw")
+        what = f"{printing.safe(name)} is no graph workflow: there is nothing to draw"
+        raise CommandError(exits.sentence(what, "Name a graph."), returncode=exits.REFUSED)
     graph = cls._checked()
     text = svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
-    if output is None:
-        command.stdout.write(text, ending="")
-    else:
-        Path(output).write_text(text, encoding="utf-8")
+    if output is not None:
+        _keep(text, Path(output))
+    if json:
+        printing.document(command, _drawn(cls, graph, instance, run_id, format, text, output))
+    elif output is None:
+        printing.write(command, text.rstrip("\n"))
+
+
+def _drawn(
+    cls: type[GraphWorkflow],
+    graph: Graph,
+    instance: Instance | None,
+    run_id: str | None,
+    format: str,
+    text: str,
+    output: str | None,
+) -> GraphDrawn:
+    states = render.states(instance)
+    return GraphDrawn(
+        workflow=cls.name,
+        version=cls.version,
+        run_id=run_id,
+        steps=[StepDrawn(key=key_of(step), name=name_of(step), state=states.get(step)) for step in graph.steps],
+        arrows=[
+            ArrowDrawn(source=key_of(edge.source), event=edge.event, target=key_of(target), dynamic=edge.dynamic)
+            for edge in graph.edges()
+            for target in edge.targets
+        ],
+        format=format,
+        drawing=text if output is None else None,
+        output=output,
+    )
+
+
+def _keep(text: str, path: Path) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise exits.misused(
+            f"{printing.safe(path)} cannot be written: {exc.strerror}", "Name another --output."
+        ) from exc
 
 
 def _run(cls: Any, id: str) -> str:
@@ -83,11 +161,12 @@ def svg(text: str) -> str:
     if program is None:
         raise CommandError(
             "SVG is drawn by the program d2: pip install 'temporalex-django[draw]'. "
-            "The formats mermaid and dot need nothing"
+            "The formats mermaid and dot need nothing",
+            returncode=exits.NOT_SET_UP,
         )
     done = subprocess.run(  # noqa: S603 - our own text on standard input, no shell
         [program, "--pad", "20", "-", "-"], input=text, capture_output=True, text=True, timeout=_SECONDS, check=False
     )
     if done.returncode:
-        raise CommandError(f"d2 could not draw it: {done.stderr.strip()}")
+        raise CommandError(f"d2 could not draw it: {printing.safe(done.stderr.strip())}")
     return done.stdout

@@ -14,17 +14,18 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from temporalex_django.actions.base import Actor, storage
+from temporalex_django.actions.base import storage
 from temporalex_django.actions.move import Move, MoveOutcome
-from temporalex_django.actions.targets import RunTarget, find_chain
+from temporalex_django.actions.targets import find_chain
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.errors import ActionNotPermitted, TemporalexError, UnknownWorkflow
+from temporalex_django.db.paging import in_pages
+from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import as_user as people
-from temporalex_django.management.printing import add_json, document
+from temporalex_django.management import exits, printing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def add_arguments(parser: CommandParser) -> None:
     people.add_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would happen")
     parser.add_argument("--batch", type=int, default=500, metavar="N", help="runs read at a time (default: 500)")
-    add_json(parser)
+    printing.add_json(parser)
 
 
 def handle(
@@ -64,45 +65,34 @@ def handle(
     **_: Any,
 ) -> None:
     """One transaction a run. Raises ``CommandError`` when a version is not in the code, and when runs stay behind."""
-    try:
-        before, after = _version(flow, old), _version(flow, new)
-    except TemporalexError as exc:
-        raise CommandError(str(exc)) from exc
+    if batch < 1:
+        raise exits.misused(f"--batch {batch}", "Give a number from 1.")
+    before, after = _version(flow, old), _version(flow, new)
     mapping = _mapping(names, before, after)
     verdicts: list[MoveOutcome] = []
-    last = None
     by = people.actor(as_user)
-    there = people.runs_of(by).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old).order_by("pk")
-    while True:
-        page = list((there if last is None else there.filter(pk__gt=last)).values_list("pk", "chain_id")[:batch])
-        if not page:
-            break
-        last = page[-1][0]
-        for _run, chain_id in page:
-            target = find_chain(chain_id, storage=storage())
+    there = people.runs_of(by).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
+    total = there.count() if printing.watched(command, lines=not json) else 0
+    with printing.progress(command, lines=not json) as tell:
+        for done, run in enumerate(in_pages(there.only("chain_id"), by="id", size=batch), 1):
+            target = find_chain(run.chain_id, storage=storage())
+            tell(done, total)
             if target.version != old or target.closed:
                 continue
-            verdict = _moved(target, version=new, names=mapping, rehearse=dry_run, by=by)
+            verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=by).execute()
             verdicts.append(verdict)
             if not json:
-                done = ("would move" if dry_run else "moved") if verdict.moves else f"stays: {verdict.why}"
-                command.stdout.write(f"{verdict.workflow_id}  {done}")
+                became = ("would move" if dry_run else "moved") if verdict.moves else f"stays: {verdict.why}"
+                printing.write(command, printing.safe(f"{verdict.workflow_id}  {became}"))
     stay = [verdict for verdict in verdicts if not verdict.moves]
     if json:
-        document(command, RunsMoved(dry_run=dry_run, runs=verdicts))
+        printing.document(command, RunsMoved(dry_run=dry_run, runs=verdicts))
     else:
-        command.stdout.write(
-            f"{len(verdicts) - len(stay)} of {len(verdicts)} runs {'would move' if dry_run else 'moved'}"
-        )
+        moved = f"{len(verdicts) - len(stay)} of {len(verdicts)} runs {'would move' if dry_run else 'moved'}"
+        printing.write(command, moved)
     if stay:
-        raise CommandError(f"{len(stay)} runs stay at version {old}", returncode=1)
-
-
-def _moved(target: RunTarget, *, by: Actor, **options: Any) -> MoveOutcome:
-    try:
-        return Move(target, by=by, **options).execute()
-    except ActionNotPermitted as exc:
-        raise CommandError(str(exc)) from exc
+        text = exits.sentence(f"{len(stay)} runs stay at version {old}", "See above why.")
+        raise CommandError(text, returncode=exits.FOUND)
 
 
 def _version(flow: str, version: int) -> type[Workflow]:
@@ -117,7 +107,7 @@ def _mapping(given: Sequence[str], before: type[Workflow], after: type[Workflow]
     for text in given:
         old, sign, new = text.partition("=")
         if not sign or not old:
-            raise CommandError(f"--map {text}: write OldStep=NewStep")
+            raise exits.misused(f"--map {printing.safe(text)} is no pair", "Write OldStep=NewStep.")
         found[_key(old, before)] = _key(new, after) if new else ""
     return found
 
@@ -128,4 +118,5 @@ def _key(name: str, cls: type[Workflow]) -> str:
     for step in steps:
         if name in (key_of(step), name_of(step)):
             return key_of(step)
-    raise CommandError(f"--map: {cls.__name__} has no step {name!r}")
+    known = ", ".join(map(name_of, steps)) or "none"
+    raise exits.misused(f"--map: {cls.__name__} has no step {printing.safe(repr(name))}", f"It has: {known}.")

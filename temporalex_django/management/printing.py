@@ -9,9 +9,10 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import IO, Any, cast
 
 import msgspec
 from django.core.management.base import BaseCommand, CommandParser
@@ -19,6 +20,7 @@ from django.utils import timezone
 
 _NARROWEST, _ENDLESS = 20, 10_000
 _BAR = 30
+Tell = Callable[..., None]
 
 
 def add_json(parser: CommandParser) -> None:
@@ -78,9 +80,35 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else timezone.localtime(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def progress(command: BaseCommand, done: int, total: int, said: str = "") -> None:
-    """How far long work is, on the standard error where that is a terminal."""
-    if command.stderr.isatty() and total:
-        end = "\n" if done == total else ""
-        bar = "#" * (_BAR * done // total)
-        command.stderr.write(f"\r[{bar:<{_BAR}}] {done:,} of {total:,}{said}{end}", ending="")
+def watched(command: BaseCommand, *, lines: bool = False) -> bool:
+    """Whether somebody sees how far long work is; with ``lines``, which are printed meanwhile, they say it."""
+    return command.stderr.isatty() and not (lines and command.stdout.isatty())
+
+
+def _nobody_looks(*_: object) -> None:
+    pass
+
+
+@contextmanager
+def progress(command: BaseCommand, *, lines: bool = False) -> Iterator[Tell]:
+    """A bar on the standard error, where that is ``watched``; what this gives is told how much of how much is done."""
+    if not watched(command, lines=lines):
+        yield _nobody_looks
+        return
+    from rich.console import Console  # noqa: PLC0415 - a worker draws no bars
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - as above
+
+    out = Console(file=cast("IO[str]", getattr(command.stderr, "_out", command.stderr)), force_terminal=True)
+    counted = TextColumn("{task.completed:,.0f} of {task.total:,.0f}{task.fields[said]}", markup=False)
+    bar = Progress(BarColumn(bar_width=_BAR), counted, TimeRemainingColumn(), console=out)
+    shown = bar.add_task("", total=None, said="")
+
+    def tell(done: int, total: int, said: str = "") -> None:
+        bar.update(shown, completed=done, total=total, said=safe(said))
+        bar.start()  # the first time only: before that there is nothing to show
+
+    try:
+        yield tell
+    finally:
+        if bar.live.is_started:
+            bar.stop()

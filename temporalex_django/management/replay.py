@@ -5,7 +5,6 @@ Reads only; exit status 1 when a run does not fit.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import random
@@ -14,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,44 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import NondeterminismError, PayloadError, TemporalexError
+from temporalex_django.management import exits, printing
 from temporalex_django.management.django_in_child import set_up
-from temporalex_django.management.printing import progress
 from temporalex_django.models import Instance
 
 Finding = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryMisfit:
+    """A history that does not fit, or cannot be used; ``source`` is its file.
+
+    ``recorded`` and ``produced`` are the commands that differ, ``seq`` is their number; ``file`` and ``line`` are where
+    the code stood.
+    """
+
+    run: str | None
+    id: str | None
+    workflow: str | None
+    error: str
+    message: str
+    source: str | None = None
+    seq: int | None = None
+    recorded: str | None = None
+    produced: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoriesReplayed:
+    """How many histories were replayed, and what does not fit."""
+
+    checked: int
+    clean: int
+    findings: Sequence[HistoryMisfit]
+
+
+output = HistoriesReplayed
 
 #: Runs that one process takes at a time.
 _CHUNK = 20
@@ -54,7 +87,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="a history file, or a folder of them, instead of the database (may be repeated)",
     )
     parser.add_argument("--processes", type=int, help="at most so many (default: one a processor)")
-    parser.add_argument("--json", metavar="PATH", help="write the report there; - is the standard output")
+    printing.add_json(parser)
 
 
 def handle(
@@ -63,12 +96,12 @@ def handle(
     file: Sequence[str] | None,
     sample: int | None,
     processes: int | None,
-    json: str | None,
+    json: bool,
     **chosen: Any,
 ) -> None:
     """Raises ``CommandError`` (exit status 1) when a history does not fit, or cannot be used."""
     if sample is not None and sample < 1:
-        raise CommandError(f"--sample {sample}: give a number from 1")
+        raise exits.misused(f"--sample {sample}", "Give a number from 1.")
     work: Callable[[Sequence[Any]], tuple[int, list[Finding]]] = replay_runs
     if file:
         runs: list[Any] = [str(path) for path in _paths(file)]
@@ -78,14 +111,20 @@ def handle(
     chunks = [runs[i : i + _CHUNK] for i in range(0, len(runs), _CHUNK)]
     findings: list[Finding] = []
     done = 0
-    for count, found in _spread(work, chunks, processes or os.cpu_count() or 1):
-        done += count
-        findings += found
-        progress(command, done, len(runs), f", {len(findings):,} do not fit")
-    report = {"checked": done, "clean": done - len(findings), "findings": findings}
-    _tell(command, report, json)
+    with printing.progress(command) as tell:
+        for count, found in _spread(work, chunks, processes or os.cpu_count() or 1):
+            done += count
+            findings += found
+            tell(done, len(runs), f", {len(findings):,} do not fit")
+    report = HistoriesReplayed(checked=done, clean=done - len(findings), findings=[*map(_misfit, findings)])
+    if json:
+        printing.document(command, report)
+    else:
+        _print(command, report)
     if findings:
-        raise CommandError(f"{len(findings)} of {done} histories do not fit the code", returncode=1)
+        text = f"{len(findings)} of {done} histories do not fit the code"
+        then = "Put the code right, or make a new version of it."
+        raise CommandError(exits.sentence(text, then), returncode=exits.FOUND)
 
 
 def replay_runs(runs: Sequence[UUID]) -> tuple[int, list[Finding]]:
@@ -164,7 +203,7 @@ def _paths(given: Sequence[str]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, given):
         if not path.exists():
-            raise CommandError(f"--file {path}: there is no such file")
+            raise exits.misused(f"--file {printing.safe(path)}: there is no such file", "Name a file or a folder.")
         found += sorted(path.rglob("*.json")) if path.is_dir() else [path]
     return found
 
@@ -182,14 +221,15 @@ def _spread(work: Any, chunks: Sequence[Any], processes: int) -> Iterator[tuple[
         yield from results
 
 
-def _tell(command: BaseCommand, report: dict[str, Any], path: str | None) -> None:
-    text = json.dumps(report, indent=2, ensure_ascii=False)
-    if path == "-":
-        command.stdout.write(text)
-        return
-    if path is not None:
-        Path(path).write_text(text + "\n")
-    for found in report["findings"]:
-        where = f" ({found['file']}:{found['line']})" if found.get("file") else ""
-        command.stdout.write(f"{found['workflow']} {found['id']} run {found['run']}{where}: {found['message']}")
-    command.stdout.write(f"{report['checked']:,} histories replayed, {len(report['findings']):,} do not fit the code")
+def _misfit(found: Finding) -> HistoryMisfit:
+    texts = ("run", "id", "workflow", "error", "message", "source", "recorded", "produced", "file")
+    said: dict[str, Any] = {name: None if found.get(name) is None else str(found[name]) for name in texts}
+    return HistoryMisfit(**said, seq=found.get("seq"), line=found.get("line"))
+
+
+def _print(command: BaseCommand, report: HistoriesReplayed) -> None:
+    for one in report.findings:
+        where = f" ({one.file}:{one.line})" if one.file else ""
+        printing.write(command, printing.safe(f"{one.workflow} {one.id} run {one.run}{where}: {one.message}"))
+    text = f"{report.checked:,} histories replayed, {len(report.findings):,} do not fit the code"
+    printing.write(command, text)

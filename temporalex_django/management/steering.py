@@ -12,7 +12,7 @@ from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.management import as_user as people
-from temporalex_django.management import given, printing
+from temporalex_django.management import asking, given, printing
 from temporalex_django.management.outputs import named
 
 _KINDS: dict[type, Any] = {int: int, float: float, str: str, object: str}
@@ -49,6 +49,8 @@ class SteeringCommand:
                 "seq", metavar="SEQ", type=int, help=f"number of the {self.action.of}: describe and history have it"
             )
         add_inputs(parser, self.action)
+        if self.action.destructive:
+            asking.add_yes(parser)
 
     def handle(
         self,
@@ -60,12 +62,15 @@ class SteeringCommand:
         json: bool,
         reason: str,
         seq: int | None = None,
+        yes: bool = False,
         **options: Any,
     ) -> None:
         """As the action says: what locks, what is refused."""
         by = people.actor(as_user)
         target = given.found(run, workflow, by=by)
         action = self.action(target, reason=reason, seq=seq, by=by, **inputs_of(options, self.action))
+        if self.action.destructive:
+            asking.ask(command, f"{self.action.effect} Go on, for {target.workflow} {target.workflow_id}?", yes=yes)
         made = action.execute()
         new = str(made.shown) if isinstance(made, RunTarget) else made if isinstance(made, str) else None
         if json:

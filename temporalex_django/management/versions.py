@@ -14,7 +14,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.management import as_user as people
-from temporalex_django.management.printing import add_json, document
+from temporalex_django.management.printing import add_json, document, safe, write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,7 @@ def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str |
     for one in found:
         code = "code here" if one.here else "no code here"
         more = f"; waits for {one.missing}" if one.missing else ""
-        command.stdout.write(
-            f"{one.workflow} version {one.version}: {one.open} open, oldest {one.oldest}, {code}{more}"
-        )
+        text = f"{one.workflow} version {one.version}: {one.open} open, oldest {one.oldest}, {code}{more}"
+        write(command, safe(text))
     if not found:
-        command.stdout.write("no open runs")
+        write(command, "no open runs")

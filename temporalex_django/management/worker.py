@@ -7,7 +7,10 @@ import gc
 import logging
 import os
 import threading
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
@@ -17,8 +20,58 @@ from temporalex_django.checks import unapplied
 from temporalex_django.conf import get_settings
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import StopSignals, attended
+from temporalex_django.management import exits, printing
 from temporalex_django.workers.loop import WorkerLoop, all_queues
 from temporalex_django.workers.patience import once_there
+
+#: What lines of the log say apart from their text.
+_ABOUT = ("run_id", "workflow", "workflow_id", "action", "worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSaid:
+    """A line of a worker: it ``started``, it has something for the ``log``, it ``ended`` after so many turns of runs.
+
+    ``about`` names what a line of the log is about: ``run_id``, ``workflow``, ``workflow_id``, as far as it says so.
+    """
+
+    event: Literal["started", "log", "ended"]
+    at: datetime
+    text: str
+    worker: str | None = None
+    workflows: int | None = None
+    queues: Sequence[str] | None = None
+    database: str | None = None
+    turns: int | None = None
+    level: str | None = None
+    logger: str | None = None
+    about: Mapping[str, str] | None = None
+
+
+output = WorkerSaid
+
+
+class JsonLines(logging.Handler):
+    """The log as lines of JSON, between the other ones."""
+
+    def __init__(self, command: BaseCommand) -> None:
+        super().__init__()
+        self.command = command
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never payloads: the log has none."""
+        try:
+            said = WorkerSaid(
+                event="log",
+                at=datetime.fromtimestamp(record.created, UTC),
+                text=record.getMessage(),
+                level=record.levelname,
+                logger=record.name,
+                about={name: str(value) for name in _ABOUT if (value := record.__dict__.get(name)) is not None},
+            )
+            printing.record(self.command, said)
+        except Exception:  # noqa: BLE001 - as every handler of the standard library
+            self.handleError(record)
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -30,18 +83,27 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--timeout", type=float, help="with --burst: fail when there is still work after so many seconds"
     )
+    printing.add_json(parser)
 
 
 def handle(
-    command: BaseCommand, *, queues: str | None, burst: bool, timeout: float | None, verbosity: int = 1, **_: Any
+    command: BaseCommand,
+    *,
+    queues: str | None,
+    burst: bool,
+    timeout: float | None,
+    json: bool,
+    verbosity: int = 1,
+    **_: Any,
 ) -> None:
     """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go.
 
     A second one: go now.
 
-    From the command line the work is done by a child of this process, which ends it when nothing else can.
+    From the command line the work is done by a child of this process, which ends it when nothing else can. With JSON
+    its log is on the standard output, too, where the project has set up none.
     """
-    _log_to_console(verbosity)
+    _log_to_console(command, verbosity, json=json)
     hard_limit, on_beat = get_settings().HARD_DEADLOCK_TIMEOUT, _nothing
     if hard_limit is not None and getattr(command, "_called_from_command_line", False):
         connections.close_all()
@@ -61,15 +123,24 @@ def handle(
         if not once_there(connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout):
             return
     except TimeoutError as exc:
-        raise CommandError(str(exc)) from exc
+        raise CommandError(str(exc), returncode=exits.NOT_SET_UP) from exc
     if missing := unapplied(storage.alias):
-        raise CommandError(
+        text = (
             f"the tables of workflows are not up to date: run manage.py migrate ({', '.join(missing)} is not applied)"
         )
+        raise CommandError(text, returncode=exits.NOT_SET_UP)
     loop = WorkerLoop(queues=chosen, kind="burst" if burst else "worker", on_beat=on_beat)
-    command.stdout.write(
-        f"worker {loop.row.id}: {len(workflow.registry)} workflows, queues {', '.join(chosen)}, database {loop.alias!r}"
+    here, text = str(loop.row.id), f"{len(workflow.registry)} workflows, queues {', '.join(chosen)}"
+    began = WorkerSaid(
+        event="started",
+        at=datetime.now(UTC),
+        text=f"worker {here}: {text}, database {loop.alias!r}",
+        worker=here,
+        workflows=len(workflow.registry),
+        queues=chosen,
+        database=loop.alias,
     )
+    _say(command, began, json=json)
     gc.freeze()  # what is loaded now stays: collections need not look at it again
     gc.set_threshold(
         50_000, 20, 100
@@ -77,19 +148,28 @@ def handle(
     try:
         turns = loop.run(stop, until_idle=burst, timeout=timeout)
     except TimeoutError as exc:
-        raise CommandError(str(exc)) from exc
-    command.stdout.write(f"worker {loop.row.id}: done, {turns} turns of runs")
+        raise CommandError(str(exc), returncode=exits.FOUND) from exc
+    text = f"worker {here}: done, {turns} turns of runs"
+    _say(command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=here, turns=turns), json=json)
+
+
+def _say(command: BaseCommand, said: WorkerSaid, *, json: bool) -> None:
+    if json:
+        printing.record(command, said)
+    else:
+        command.stdout.write(said.text)
+    command.stdout.flush()  # it may be long before the next one
 
 
 def _nothing() -> None:
     pass
 
 
-def _log_to_console(verbosity: int) -> None:
+def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None:
     """A worker without configured logging says at least what goes wrong."""
     logger = logging.getLogger("temporalex_django")
     if not logger.hasHandlers():
-        handler = logging.StreamHandler()
+        handler = JsonLines(command) if json else logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO if verbosity > 1 else logging.WARNING)

@@ -23,11 +23,11 @@ from rest_framework.reverse import reverse
 
 from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.people import Person, key_of
 from temporalex_django.models import Instance
 from temporalex_django.rest import serializers
 from temporalex_django.rest.auditing import Audited
-from temporalex_django.rest.contract import Contract, refuse_unknown
+from temporalex_django.rest.contract import KEY, Contract, refuse_unknown
 from temporalex_django.rest.pagination import MOST_ROWS_A_PAGE, ROWS_A_PAGE, NewestFirst
 from temporalex_django.rest.parsing import BoundedJSON
 from temporalex_django.rest.permissions import InstancePermission
@@ -109,9 +109,11 @@ class ContractViewSet(Audited, GenericViewSet):
         if (contract := self.contract) is None:
             return
         refuse_unknown(request.query_params, self.parameters())
-        for header, taken in (("Idempotency-Key", contract.keyed), ("If-Match", contract.matched)):
+        for header, taken in ((KEY, contract.keyed), ("If-Match", contract.matched)):
             if header in request.headers and not taken:
                 raise ValidationError({header: ["this address does not take it"]})
+        if KEY in request.headers and not key_of(self._user):
+            raise ValidationError({KEY: ["of users who are logged in: those of others could not be told apart"]})
 
     def parameters(self) -> list[str]:
         """Names of what the query string may have."""

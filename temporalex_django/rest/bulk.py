@@ -60,6 +60,12 @@ def _on_jobs(
     )
 
 
+def _looks_after(operation: str, summary: str) -> Contract:
+    """The contract of what is done to a job."""
+    answers = {200: serializers.JobOut}
+    return _on_jobs(operation, summary, answers, body=serializers.ReasonBody, scope="act", keyed=True)
+
+
 class BulkViewSet(Repeatable):
     """Jobs of whoever asks; superusers for whom there are all runs see all of them.
 
@@ -122,17 +128,17 @@ class BulkViewSet(Repeatable):
             following = self._following("bulk-items", {"after": page[-1].pk, "limit": limit, **more}, job=job)
         return Response({"next": following, "results": serializers.ItemOut(page, many=True).data})
 
-    @says(_on_jobs(StopBulk.name, "Stop it", {200: serializers.JobOut}, body=serializers.ReasonBody, scope="act"))
+    @says(_looks_after(StopBulk.name, "Stop it"))
+    @once
     def stop(self, request: Request, job: str) -> Response:
         """200: what was done stays, the other runs are left alone until it is resumed."""
-        return self._one(StopBulk(job, by=self._actor(), **self._body()).execute())
+        return self._one(self._kept(StopBulk(job, by=self._actor(), **self._body())))
 
-    @says(
-        _on_jobs(ResumeBulk.name, "Go on with it", {200: serializers.JobOut}, body=serializers.ReasonBody, scope="act")
-    )
+    @says(_looks_after(ResumeBulk.name, "Go on with it"))
+    @once
     def resume(self, request: Request, job: str) -> Response:
         """200: workers go on with the runs that are left."""
-        return self._one(ResumeBulk(job, by=self._actor(), **self._body()).execute())
+        return self._one(self._kept(ResumeBulk(job, by=self._actor(), **self._body())))
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -161,8 +167,12 @@ class BulkViewSet(Repeatable):
         except TypeError as exc:
             raise ValidationError({"inputs": [str(exc)]}) from None
 
+    def _kept(self, action: StopBulk) -> BulkJob:
+        return self._done(action.execute, lambda job: (job.pk, False))
+
     def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
-        return self._new(self._job(str(made)))
+        job = self._job(str(made))
+        return self._new(job) if new else self._one(job)
 
     def _new(self, job: BulkJob) -> Response:
         return self._one(job, status=201, headers={"Location": self._address("bulk-job", job=str(job.pk))})

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 else:
     Form = type
 
+#: The header by which a request that comes again is known.
+KEY = "Idempotency-Key"
 F = TypeVar("F", bound=Callable[..., Any])
 Scope = Literal["read", "start", "message", "act"]
 

@@ -62,7 +62,7 @@ def does(
 @cache
 def steering_contract(action: type[Steering[Any]]) -> Contract:
     """The contract of what an operator does to a run."""
-    run = serializers.InstanceDetail
+    run = serializers.RunOut
     return Contract(
         operation=action.name,
         permission=action.permission,

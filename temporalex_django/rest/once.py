@@ -15,8 +15,8 @@ from rest_framework.response import Response
 from temporalex_django.actions.once import Asked, AskedBefore
 from temporalex_django.core.names import check_message_id
 from temporalex_django.rest.base import ContractViewSet
+from temporalex_django.rest.contract import KEY
 
-KEY = "Idempotency-Key"
 T = TypeVar("T")
 Method = Callable[..., Response]
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from drf_spectacular.extensions import OpenApiSerializerExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.settings import patched_settings
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers as fields
 
-from temporalex_django.rest.contract import Contract, Form
+from temporalex_django.rest.contract import KEY, Contract, Form
 from temporalex_django.rest.problems import MEDIA_TYPE
-from temporalex_django.rest.serializers import Base, ProblemOut
+from temporalex_django.rest.serializers import Base, ProblemOut, RunOut
 
 _SETTINGS = {"OAS_VERSION": "3.1.1", "TITLE": "Runs", "VERSION": "1", "POSTPROCESSING_HOOKS": []}
 _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
@@ -64,9 +65,7 @@ class ContractSchema(AutoSchema):
                     required=bool(one and one.required),
                 )
             )
-        headers = [
-            name for name, taken in (("If-Match", self.said.matched), ("Idempotency-Key", self.said.keyed)) if taken
-        ]
+        headers = [name for name, taken in (("If-Match", self.said.matched), (KEY, self.said.keyed)) if taken]
         return [*query, *(OpenApiParameter(name, str, OpenApiParameter.HEADER) for name in headers)]
 
     def get_request_serializer(self) -> Any:
@@ -91,6 +90,16 @@ class ContractSchema(AutoSchema):
             }
             for name in variables
         ]
+
+
+class RunForms(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # it is not typed
+    """The whole run, or its names: whatever is whole has the names, too, so that it is not exactly one of them."""
+
+    target_class = RunOut
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
+        refs = [auto_schema.resolve_serializer(form, direction).ref for form in RunOut.forms]  # type: ignore[arg-type] # the stubs know two words
+        return {"anyOf": refs, "description": RunOut.__doc__}
 
 
 @cache

@@ -45,7 +45,7 @@ class ReadingViewSet(RunViewSet):
 
     @says(view("Runs, newest first", serializers.InstanceOut, *PAGES, several=True))
     def list(self, request: Request) -> Response:
-        """Two reads, at most four."""
+        """Two reads, at most three."""
         given = {name: self._text(name) for name in self.filterset_class.base_filters if name in request.query_params}
         return self._paged(self._listed(narrowed(self.filterset_class, given, self.get_queryset())))
 

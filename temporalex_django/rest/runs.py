@@ -16,7 +16,7 @@ from temporalex_django import errors
 from temporalex_django.access import VIEW, is_every, policy, runs_for, view_of
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import describe, described
-from temporalex_django.actions.summary import Reading, summary_of
+from temporalex_django.actions.summary import Reading, with_ends
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
 from temporalex_django.authoring.binding import Description
@@ -68,7 +68,7 @@ class RunViewSet(Repeatable):
 
     def _row(self, target: RunTarget) -> Instance:
         runs = Instance.objects.using(storage().alias).defer(*_UNREAD).select_related("chain")
-        run = self._with_parents(runs).filter(pk=target.shown).first()
+        run = with_ends(self._with_parents(runs)).filter(pk=target.shown).first()
         if run is None:  # deleted since it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return run
@@ -86,9 +86,12 @@ class RunViewSet(Repeatable):
         if not policy().allows(self._user, VIEW.of(run)):
             names = {"id": run.workflow_id, "run_id": str(run.pk), "url": self._address("instance", id=str(run.pk))}
             return Response(names, status=status, headers=headers)
-        view = self._view(run)
-        what = describe(target, storage=storage(), run=run, view=view)
-        said = summary_of(run, view=view)
+        view, reading = self._view(run), Reading([run], whole=True)
+        if reading.untouched(run):  # it has nothing open yet, and whether a worker could take it is known
+            what = described(run, waiting_for=reading.waiting_for(run), view=view)
+        else:
+            what = describe(target, storage=storage(), run=run, view=view)
+        said = reading.summary(run, view)
         body = serializers.InstanceDetail(self._shown(what, run, said, text=said.text)).data
         # the sentence counts the seconds: a tag of it would change while nothing happens
         tag = tag_of(seen(run), {name: shown for name, shown in body.items() if name != "summary"})
@@ -100,19 +103,15 @@ class RunViewSet(Repeatable):
         return None if given is None else seen_in(given)
 
     def _listed(self, runs: QuerySet[Instance]) -> list[Any]:
-        """A page of them, rendered. One read, and those of their sentences: at most three."""
-        page: Sequence[Instance] = (
-            self.paginate_queryset(self._with_parents(runs.defer(*_UNREAD).select_related("chain"))) or ()
-        )
+        """A page of them, rendered. One read, and those of their sentences: at most two."""
+        rows = with_ends(self._with_parents(runs.defer(*_UNREAD).select_related("chain")))
+        page: Sequence[Instance] = self.paginate_queryset(rows) or ()
         reading = Reading(page)
         shown = []
         for run in page:
-            waiting = list(run.waiting_for or [])
-            if missing := reading.missing(run):
-                waiting.append(missing)
             view = view_of(self._user, run)
-            said = reading.summary(run, view)
-            shown.append(self._shown(described(run, waiting_for=waiting, view=view), run, said, text=said.short))
+            said, what = reading.summary(run, view), described(run, waiting_for=reading.waiting_for(run), view=view)
+            shown.append(self._shown(what, run, said, text=said.short))
         return [*serializers.InstanceOut(shown, many=True).data]
 
     def _shown(self, what: Description, run: Instance, said: Summary, *, text: str) -> Shown:

@@ -198,6 +198,20 @@ class InstanceDetail(InstanceOut):
     activities = ActivityOut(many=True, source="described.activities")
 
 
+class RunNamesOut(Base):
+    """How a run is found again: all that is told of what he did to whoever may not look at it (``view_instance``)."""
+
+    id = serializers.CharField()
+    run_id = serializers.CharField()
+    url = serializers.CharField()
+
+
+class RunOut(Base):
+    """What is answered to whoever has done something to a run: one of ``forms``. It is described, and never made."""
+
+    forms = (InstanceDetail, RunNamesOut)
+
+
 class EventOut(Base):
     """An event of the history.
 

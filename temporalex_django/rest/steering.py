@@ -6,9 +6,8 @@ from typing import Any
 
 from rest_framework import serializers as fields
 
-from temporalex_django.access import Operation, policy
 from temporalex_django.actions.steering import Input, Steering
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring.people import Person
 from temporalex_django.models import Instance
 from temporalex_django.rest.serializers import ReasonBody
 
@@ -39,12 +38,19 @@ def _field(said: Input) -> fields.Field[Any, Any, Any, Any]:
 
 def operation_of(action: type[Steering[Any]], run: Instance, user: Person) -> dict[str, Any]:
     """As ``OperationOut`` has it."""
-    wanted = f"{APP}.{action.permission}"
-    may = policy().allows(user, Operation(action=action.name, permission=wanted).of(run))
     return {
         "name": action.name,
         "of": action.of,
         "effect": str(action.effect),
         "destructive": action.destructive,
-        "why_not": action.why_not(run) if may else f"That takes the permission {wanted}.",
+        "why_not": _not_his(action, run, user) or action.why_not(run),
     }
+
+
+def _not_his(action: type[Steering[Any]], run: Instance, user: Person) -> str | None:
+    refused = action.lacks(user, run)
+    if refused is None:
+        return None
+    if refused.permission is None:
+        return f"{refused.workflow} is not started from here: it is internal, or an old version."
+    return f"That takes the permission {refused.permission}."

@@ -25,15 +25,15 @@ from temporalex_django.actions.update import SendUpdate, outcome_of
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.attributes import said
 from temporalex_django.rest import serializers
-from temporalex_django.rest.contract import Contract, says
+from temporalex_django.rest.contract import KEY, Contract, says
 from temporalex_django.rest.contracts import UPDATE_ID, WAIT, WORKFLOW, does, steering_contract, view
-from temporalex_django.rest.once import KEY, once
+from temporalex_django.rest.once import once
 from temporalex_django.rest.problems import RETRY_AFTER
 from temporalex_django.rest.reading import ReadingViewSet
 from temporalex_django.rest.seats import seat
 
 DEFAULT_WAIT = 5.0
-_RUN = {200: serializers.InstanceDetail}
+_RUN = {200: serializers.RunOut}
 _UPDATE = {200: serializers.UpdateOut, 202: serializers.NoOutcomeOut}
 
 
@@ -53,7 +53,7 @@ class InstanceViewSet(ReadingViewSet):
             "start",
             "Start a run",
             serializers.StartBody,
-            {201: serializers.InstanceDetail},
+            {201: serializers.RunOut},
             scope="start",
             keyed=True,
         )
@@ -146,13 +146,17 @@ class InstanceViewSet(ReadingViewSet):
             _RUN,
             WORKFLOW,
             permission="signal_instance",
+            keyed=True,
         )
     )
     def resume(self, request: Request, id: str) -> Response:
         """200: the step has its event. 409 when none or several steps wait for it."""
         target = self._target(id)
         body = self._body()
-        Resume(target, event=body["event"], step=body["step"], data=body["data"], by=self._actor()).execute()
+        said = {name: body[name] for name in ("event", "step", "data")}
+        resume = Resume(target, **said, id=request.headers.get(KEY), exact=True, by=self._actor())
+        with self._once():
+            resume.execute()
         return self._one(find_chain(target.chain_id, storage=storage()))
 
     @once

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from temporalex_django import Ok, Reply, RetryPolicy, Stop, Workflow, activity, activity_context, api, errors, query
+from temporalex_django import (
+    Ok,
+    Reply,
+    RetryPolicy,
+    Stop,
+    Workflow,
+    activity,
+    activity_context,
+    api,
+    errors,
+    query,
+)
 from temporalex_django.authoring import activity as activities
 from tests.acceptance.test_by_hand import FAILING, SEEN, HandGraph
 from tests.support.people import person
@@ -61,6 +72,31 @@ def test_an_input_that_was_edited_stays_with_its_key(env: Any) -> None:
 
     fork.reset(1, edited={1: [4]})  # he says otherwise now
     assert (fork.result(), TRIED[-1]) == (4, (4, f"{fork.run_id}:1"))
+
+
+def test_an_input_that_was_edited_outlives_a_run_that_closed_meanwhile(env: Any) -> None:
+    """By somebody outside, by its deadline, and by its own code."""
+    closed = {
+        "terminated": env.start(once(lambda: refunded(-1), name="test.EditedAndEnded")),
+        "timed_out": env.start(once(lambda: refunded(-1), name="test.EditedAndLate", run_timeout=50)),
+        "cancelled": env.start(once(lambda: refunded(-1), name="test.EditedAndCancelled")),
+    }
+    for h in closed.values():
+        h.retry_activity(1, input=[-2])
+    keys = dict(zip(closed, [key for amount, key in TRIED if amount == -2], strict=True))
+    closed["terminated"].terminate("by mistake")
+    env.advance(60)
+    closed["cancelled"].cancel()
+
+    for status, h in closed.items():
+        run_id, key = h.run_id, keys[status]
+        assert (h.status, h.history()[-1].attributes["edited"]["1"]["args"]) == (status, [-2])
+        h.reset(len(events(h, "ActivationStarted")) - (status == "cancelled"))
+        assert TRIED[-1] == (-2, key)
+        fork = env.handle(run_id).fork()
+        assert TRIED[-1] == (-2, key)
+        for left in (fork, h):
+            left.terminate()
 
 
 def test_what_was_done_by_hand_and_nobody_has_read_comes_again(env: Any) -> None:

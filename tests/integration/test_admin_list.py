@@ -12,7 +12,9 @@ from django.test import Client
 from django.utils import timezone
 
 from temporalex_django.admin.base import CappedPaginator
+from temporalex_django.conf import codec
 from temporalex_django.engine.ids import uuid7
+from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.models import Chain, Instance
 from tests.support.client_flows import Basket, Sleepy, drain
 
@@ -43,6 +45,40 @@ def test_stuck_runs_are_blocked_or_late_or_try_an_activity_again_and_again(admin
     Chain.objects.filter(run__workflow_id="paused").update(**of_late, paused=True)
 
     assert found(admin, "standing=stuck") == {"blocked", "late"}
+
+
+def test_of_a_closed_run_it_says_how_it_ended_by_whom_and_why(admin):
+    """Who was refused has not ended it."""
+    for name in ("done", "ended", "asked", "late", "failed"):
+        Basket.start(id=name)
+    drain()
+    ann = get_user_model().objects.create_superuser("ann")
+    with pytest.raises(ActionNotPermitted):
+        Basket.handle("late").terminate("I want to", by=get_user_model().objects.create_user("eve"))
+    Basket.handle("done").signal("checkout")
+    Basket.handle("ended").terminate("a <b>mistake</b>", by=ann)
+    Basket.handle("asked").cancel("too late", by=ann)
+    drain()
+    Instance.objects.filter(workflow_id="late").update(status="timed_out", closed_at=timezone.now())
+    failed = {"type": "CardDeclined", "message": "no money", "reason": None}
+    Instance.objects.filter(workflow_id="failed").update(
+        status="failed", closed_at=timezone.now(), closing=codec().encode(failed)
+    )
+
+    text = " ".join(admin.get(RUNS).content.decode().split())
+
+    for said in (
+        "Completed ",
+        "Terminated by ann ",
+        "(a &lt;b&gt;mistake&lt;/b&gt;): nothing was cleaned up.",
+        "Cancelled by ann ",
+        ": too late. Clean-up is done.",
+        "Ran out of time ",
+        ": CardDeclined: no money.",
+    ):
+        assert said in text, said
+    assert "eve" not in text
+    assert '<td class="field-stands">–</td>' not in text
 
 
 def test_by_what_a_run_waits_for(admin):

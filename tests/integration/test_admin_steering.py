@@ -84,7 +84,7 @@ def run() -> Any:
 
 
 def somebody(*codenames: str) -> Client:
-    user = get_user_model().objects.create_user("ann", is_staff=True)
+    user, _made = get_user_model().objects.get_or_create(username="ann", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     client = Client()
     client.force_login(user)
@@ -251,6 +251,35 @@ def test_the_buttons_of_a_run_say_why_they_are_grey(admin, run):
     run.terminate()
 
     assert f'href="{do(run, "knock")}"' not in admin.get(f"{RUNS}{run.run_id}/change/").content.decode()
+
+
+def test_a_fork_is_grey_for_who_may_not_start_such_runs(run, monkeypatch):
+    """It makes a run: what a start takes is asked before, too, here and by REST."""
+
+    def said(*codes: str) -> tuple[str, Any]:
+        browser = somebody("view_instance", "reset_instance", *codes)
+        (fork,) = (one for one in browser.get(f"/api/instances/{run.run_id}/operations/").json()["results"]
+                   if one["name"] == "fork")  # fmt: skip
+        return browser.get(f"{RUNS}{run.run_id}/change/").content.decode(), fork["why_not"]
+
+    page, why = said()
+    assert f'href="{do(run, "fork")}"' not in page
+    assert f'href="{do(run, "reset")}"' in page
+    assert "it takes the permission “Can start runs”" in page
+    assert why == "That takes the permission temporalex_django.start_instance."
+    page, why = said("start_instance")
+    assert f'href="{do(run, "fork")}"' in page
+    assert why is None
+    monkeypatch.setattr(Basket, "start_permission", "auth.add_user")
+    page, why = said("start_instance")
+    assert "auth.add_user" in page
+    assert why == "That takes the permission auth.add_user."
+    monkeypatch.setattr(Basket, "start_permission", None)
+    monkeypatch.setattr(Basket, "internal", True)
+    page, why = said("start_instance")
+    assert f'href="{do(run, "fork")}"' not in page
+    assert "it is internal, or an old version" in page
+    assert why == "test.Basket is not started from here: it is internal, or an old version."
 
 
 def test_without_the_permission_nothing_is_done(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -56,7 +57,7 @@ def fits(name: str, text: str) -> Any:
     """The output of ``--json``, which its schema takes; each line is a value where the command prints lines."""
     kept = "steering" if name in STEERED else name
     schema = json.loads((GOLDEN / f"{kept}.schema.json").read_text(encoding="utf-8"))
-    lines = name in {"list", "history"}
+    lines = name in {"list", "history", "export"}
     values = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
     for value in values:
         jsonschema.validate(value, schema)
@@ -206,10 +207,104 @@ def flowing(schema: Any) -> Any:
 
 
 def test_schemas_are_those_of_the_code() -> None:
+    """Every command has ``--json``, and says what it prints then."""
+    parsers = Command().create_parser("manage.py", "temporalex")._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     for name, module in Command.subcommands.items():
-        if (output := getattr(module, "output", None)) is not None:
-            schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **flowing(msgspec.json.schema(output))}
-            golden(f"{'steering' if name in COMMANDS else name}.schema.json", json.dumps(schema, indent=2) + "\n")
+        assert "--json" in parsers[name].format_help() or name == "bulk", name
+        schema = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **flowing(msgspec.json.schema(module.output)),
+        }
+        golden(f"{'steering' if name in COMMANDS else name}.schema.json", json.dumps(schema, indent=2) + "\n")
+
+
+@pytest.mark.usefixtures("runs")
+def test_histories_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id that a shell and a file system would take amiss is one like others."""
+    monkeypatch.chdir(tmp_path)
+    drain()
+    said = [
+        transcript("export", "basket-1", ODD, "--output", "out"),
+        transcript("export", "--workflow", "test.Basket", "--output", "out", "--json"),
+        transcript("export", ODD),
+        transcript("export"),
+        transcript("export", "basket-1", "--output", "/dev/null/it's"),
+        transcript("replay", "--file", "out"),
+        transcript("replay", "--file", "nowhere"),
+        transcript("replay", "--sample", "0"),
+        transcript("graph", "test.MatrixChoice", "--id", "1"),
+        transcript("graph", "test.MatrixChoice", "--json"),
+        transcript("graph", "test.Basket"),
+        transcript("graph", "test.MatrixChoice", "--output", "nowhere/x"),
+        transcript("versions"),
+        transcript("migrate", "test.Basket", "--from", "1", "--to", "2"),
+        transcript("migrate", "test.MatrixMoving", "--from", "1", "--to", "2", "--map", "x"),
+    ]
+    golden("files.txt", *said)
+
+    (written,) = fits("export", plain(shell("export", "basket-1", "--output", "out", "--json")))
+    assert (written["id"], written["events"]) == ("basket-1", len(Basket.handle("basket-1").history()))
+    (tmp_path / "out" / "cut.json").write_text("{")
+    replayed = shell("replay", "--file", "out", "--json")
+    assert (replayed.status, replayed.err != "") == (exits.FOUND, True)
+    found = fits("replay", replayed.out)
+    assert (found["clean"] + 1, found["findings"][0]["source"]) == (found["checked"], "out/cut.json")
+    drawn = fits("graph", plain(shell("graph", "test.MatrixChoice", "--id", "1", "--format", "dot", "--json")))
+    assert {step["key"]: step["state"] for step in drawn["steps"]}["decision"] == "waiting"
+    assert (drawn["arrows"][0]["event"], drawn["drawing"].split()[0]) == ("approved", "digraph")
+    picture = shell("graph", "test.MatrixChoice", "--output", "x.mmd", "--json")
+    assert fits("graph", plain(picture))["drawing"] is None
+    assert (tmp_path / "x.mmd").read_text().startswith("flowchart")
+
+
+class Keyboard(io.StringIO):
+    """Somebody at a terminal who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("runs")
+def test_what_cannot_be_undone_is_asked_about_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answered(text: str, *arguments: Any) -> Ran:
+        monkeypatch.setattr("sys.stdin", Keyboard(text))
+        return shell(*arguments)
+
+    refused = answered("no\n", "terminate", "basket-1", "--reason", "r")
+    assert (refused.status, refused.out) == (exits.FOUND, "")
+    assert "Go on, for test.Basket basket-1? [y/N]" in refused.err
+    assert "nothing was done. Answer y, or give --yes." in refused.err
+    assert answered("", "bulk", "terminate", "--workflow", "test.Basket").status == exits.FOUND  # Ctrl-D
+    assert "Go on, for 3 runs?" in answered("\n", "bulk", "terminate", "--workflow", "test.Basket").err
+    assert "Go on, for 1 run?" in answered("\n", "bulk", "delete", Basket.handle("basket-2").run_id).err
+    assert (Basket.handle("basket-1").status, BulkJob.objects.count()) == ("waiting", 0)
+
+    assert answered("", "pause", "basket-1").err == ""  # that can be undone
+    assert "(y/N)" not in answered("", "bulk", "signal", "--all", "--signal", "note").err
+    agreed = answered("Yes\n", "terminate", "basket-1", "--json")
+    assert (agreed.status, fits("terminate", agreed.out)["action"]) == (0, "terminate")
+    assert answered("", "delete", "basket-1", "--yes").err == ""
+    monkeypatch.setattr("sys.stdin", None)  # no terminal at all
+    assert shell("delete", "basket-2").status == 0
+    assert set(Instance.objects.values_list("workflow_id", flat=True)) == {ODD, "rederrand::1", "redchoice::1"}
+
+
+@pytest.mark.usefixtures("runs")
+def test_long_work_shows_how_far_it_is_where_somebody_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.chdir(tmp_path)
+
+    for arguments, shown in (
+        (("export", "--workflow", "test.Basket"), "2 of 2"),
+        (("replay",), "4 of 4, 0 do not fit"),
+        (("doctor", "--deploy"), "3 of 3"),
+    ):
+        looked, piped = shell(*arguments, tty=True), shell(*arguments)
+        assert shown in looked.err, (arguments, looked)
+        assert max(len(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line)) for line in re.split(r"[\r\n]", looked.err)) <= 60
+        assert "\x1b" not in looked.out + piped.out + piped.err, arguments
+        assert " of " not in piped.err, arguments
+    assert "of" not in shell("export", "basket-1", "--json", tty=True).err  # its lines say it
 
 
 #: A command line that is wrong, or cannot be done, and the status that it ends with.

@@ -184,7 +184,7 @@ def test_a_query_and_the_answer_to_an_update_are_redacted_and_are_for_whoever_as
     }
 
 
-def test_what_blocks_a_run_quotes_payloads_so_its_text_is_one() -> None:
+def test_what_blocks_a_run_quotes_payloads_so_its_text_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     handle = Paying.start(ORDER, id="p-1")
     drain()
     Instance.objects.filter(pk=handle.run_id).update(
@@ -203,8 +203,58 @@ def test_what_blocks_a_run_quotes_payloads_so_its_text_is_one() -> None:
     assert (told["code"], told["attempt"]) == ("nondeterminism", 3)
     ann.user_permissions.add(Permission.objects.get(codename="view_payload"))
     ann = person_again()
+    for where, text in everywhere(handle, ann).items():  # nor does anybody know which of it is redacted
+        assert f"ValueError: {PLAIN}" not in text, where
+    assert rest(ann).get(f"{URL}p-1/").json()["blocked"]["error"] == "[redacted]"
+    monkeypatch.setattr(Paying, "redacted", ())
     for where in ("", "list", "page", "admin list", "describe", "result/"):
-        assert PLAIN in everywhere(handle, ann)[where], where
+        assert f"ValueError: {PLAIN}" in everywhere(handle, ann)[where], where
+
+
+@activity(retry=RetryPolicy(max_attempts=2, initial_interval=3600))
+def decline(order: Any) -> Any:
+    raise ConnectionError(f"the bank does not know {order['card']}")
+
+
+class Declining(Workflow):
+    name = "test.DecliningCards"
+    redacted = ("card",)
+
+    @query("worst")
+    @staticmethod
+    def worst(state: Any) -> Any:
+        raise ValueError(state["card"])
+
+    async def run(self, order: Any) -> Any:
+        api.publish_state(order)
+        await decline(order)
+        return Ok(None)
+
+
+def test_what_exceptions_say_of_a_class_that_redacts_is_their_type_and_where_they_came_from() -> None:
+    """While it is tried again, when it failed, and when a query fails; code reads all of it."""
+    ann = person("view_payload", "query_instance", "retry_activity", staff=True)
+    handle = Declining.start(ORDER, id="p-1")
+    for state in ("retrying", "failed"):
+        drain()
+        if state == "failed":
+            handle.retry_activity(1)
+            drain()
+        found = everywhere(handle, ann)
+        for where, text in found.items():
+            assert CARD not in text, (state, where)
+        for where in ("page", "describe" if state == "retrying" else "result/"):
+            assert "ConnectionError" in found[where] or "ActivityFailure" in found[where], (state, where)
+        assert "in decline" in found["describe"] or state == "failed"
+        asked = rest(ann).post(f"{URL}p-1/queries/worst/", {}, format="json").content.decode()
+        assert CARD not in asked
+        assert "ValueError" in asked
+    assert handle.status == "failed"
+    assert CARD in repr(handle.history())
+    with pytest.raises(errors.WorkflowFailed, match=CARD):
+        handle.result()
+    with pytest.raises(errors.WorkflowFailed, match=r"\[redacted\]"):
+        handle.result(by=ann)
 
 
 def test_messages_in_the_inbox_and_operators_addresses() -> None:
@@ -304,7 +354,9 @@ def test_a_bare_answer_under_a_redacted_name_is_redacted() -> None:
     assert handle.query("card") == CARD
 
 
-def test_why_an_update_failed_is_for_whoever_sent_it_and_for_who_may_see_payloads() -> None:
+def test_why_an_update_failed_is_for_whoever_sent_it_and_for_who_may_see_payloads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Failing.start(id="f-1")
     drain()
     ann, bob = person("update_instance"), stored("bob", "temporalex_django.view_instance")
@@ -318,7 +370,10 @@ def test_why_an_update_failed_is_for_whoever_sent_it_and_for_who_may_see_payload
     assert PLAIN in told(ann)
     assert PLAIN not in told(bob)
     bob.user_permissions.add(Permission.objects.get(codename="view_payload"))
-    assert PLAIN in told(type(bob).objects.get(pk=bob.pk))
+    bob = type(bob).objects.get(pk=bob.pk)
+    assert "ValueError: [redacted]" in told(bob)
+    monkeypatch.setattr(Failing, "redacted", ())
+    assert PLAIN in told(bob)
 
 
 def test_no_lookup_of_the_admin_tells_of_columns_that_are_not_shown() -> None:

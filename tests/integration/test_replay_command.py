@@ -44,7 +44,7 @@ def line_of(cls: type[Workflow], offset: int) -> int:
 def replay(**options: Any) -> dict[str, Any]:
     out = StringIO()
     try:
-        call_command("temporalex", "replay", json="-", stdout=out, stderr=StringIO(), **options)
+        call_command("temporalex", "replay", json=True, stdout=out, stderr=StringIO(), **options)
         status = 0
     except CommandError as exc:
         status = exc.returncode
@@ -143,7 +143,7 @@ def test_files_that_cannot_be_used_are_findings(runs: list[Any], tmp_path: Path)
 
 
 def test_an_export_of_nothing_is_refused(runs: list[Any]) -> None:
-    with pytest.raises(CommandError, match="say which runs"):
+    with pytest.raises(CommandError, match="not said which runs"):
         call_command("temporalex", "export")
     with pytest.raises(CommandError, match="no run with a history matches"):
         call_command("temporalex", "export", "nobody")

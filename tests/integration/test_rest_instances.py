@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped] # it ships no types
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
@@ -12,6 +13,7 @@ from rest_framework.test import APIClient
 
 from temporalex_django.authoring import workflow
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
+from tests.integration.test_rest_openapi import GOLDEN
 from tests.support.client_flows import Basket, Failing, Sleepy, drain
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
@@ -72,6 +74,30 @@ def test_a_start_is_created(api):
         "start", "ann", "rest", "127.0.0.1", False,
     )  # fmt: skip
     assert audit.details == {}
+
+
+def test_a_start_reads_little_and_says_no_more_than_it_promises(api, django_assert_max_num_queries):
+    """Of who may look at the run, and of who may not."""
+    api.post(URL, {"workflow": "test.Basket"}, format="json")  # the permissions are in the user now
+    with django_assert_max_num_queries(11):
+        whole = api.post(URL, {"workflow": "test.Basket", "id": "b-1"}, format="json").json()
+    api.force_authenticate(person("start", name="bob"))
+    names = api.post(URL, {"workflow": "test.Basket", "id": "b-2"}, format="json").json()
+
+    promised = json.loads(GOLDEN.read_text())
+    answers = {
+        operation["operationId"]: operation["responses"][code]["content"]["application/json"]["schema"]
+        for path in promised["paths"].values()
+        for operation in path.values()
+        for code in ("200", "201")
+        if "content" in operation["responses"].get(code, {})
+    }
+    assert set(names) == {"id", "run_id", "url"}
+    for name in ("create", "resume", "pause", "terminate", "reset", "fork", "retry_activity", "skip_timer"):
+        for body in (whole, names):
+            jsonschema.validate(body, {**answers[f"runs_{name}"], "components": promised["components"]})
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(names, {**answers["runs_retrieve"], "components": promised["components"]})
 
 
 def test_a_start_without_args_and_id(api):
@@ -142,7 +168,7 @@ def test_a_page_costs_the_same_however_long(api, django_assert_num_queries):
     api.get(URL)  # the permissions are in the user now
 
     for limit in (1, 12):
-        with django_assert_num_queries(3):  # the runs, their activities, the workers
+        with django_assert_num_queries(2):  # the runs, and the workers, for nobody has taken them up
             assert len(api.get(URL, {"limit": limit}).json()["results"]) == limit
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.core.checks import Tags, run_checks
 from django.test import override_settings
 from django.urls import include, path
 from rest_framework import permissions, routers, viewsets
@@ -87,6 +88,19 @@ def test_an_objects_run_is_shown_signalled_and_updated() -> None:
     told = api.get("/theirs/named/ann/state/").json()
     assert (told["id"], told["url"]) == ("b-ann", "http://testserver/theirs/named/ann/state/")
     assert set(OperatorAction.objects.filter(denied=False).values_list("action", "source")) >= {("update", "rest")}
+
+
+def test_a_router_without_regular_expressions_is_an_error_of_the_project(settings: Any) -> None:
+    """Its addresses of messages would be found by nobody."""
+    assert not [one for one in run_checks(tags=[Tags.urls]) if one.id == "temporalex_django.E009"]
+    plain = routers.DefaultRouter(use_regex_path=False)
+    plain.register("accounts", NamedViewSet, basename="account")
+    settings.ROOT_URLCONF = (path("theirs/", include(plain.urls)),)
+
+    (found,) = [one for one in run_checks(tags=[Tags.urls]) if one.id == "temporalex_django.E009"]
+
+    assert "signals and updates of NamedViewSet lead nowhere" in found.msg
+    assert "use_regex_path" in str(found.hint)
 
 
 @pytest.mark.django_db(transaction=True)

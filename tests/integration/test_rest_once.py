@@ -12,13 +12,16 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.db import connections
 from django.utils import timezone
+from rest_framework.permissions import AllowAny
 from rest_framework.test import APIClient
 
 from temporalex_django.actions import once
 from temporalex_django.db import chores
 from temporalex_django.models import BulkJob, Chain, Instance, KeptAnswer, OperatorAction
+from temporalex_django.rest.views import InstanceViewSet
 from tests.integration.test_rest_instances import URL, assert_problem, but_the_sentence
 from tests.support.client_flows import Basket, drain
+from tests.support.matrix import Choice
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -96,6 +99,47 @@ def test_operations_and_bulk_jobs_are_done_once() -> None:
         "reset", "pause", "unpause", "fork", "terminate", "start_bulk", "delete",
     ]  # fmt: skip
     assert_problem(send(api, f"{URL}b-2/delete/", {}, "k-6"), 404, "workflow_not_found")
+
+
+def test_a_resume_and_what_is_done_to_jobs_are_done_once() -> None:
+    api, run = client(), Choice.start("1")
+    drain()
+    path, body = f"{URL}{run.run_id}/resume/", {"event": "approved"}
+
+    resumed = [send(api, path, body, "k-1") for _ in range(2)]
+
+    assert [answer.status_code for answer in resumed] == [200, 200], resumed[1].content
+    assert [event.kind for event in run.history()].count("SignalReceived") == 1
+    assert_problem(send(api, path, {"event": "rejected"}, "k-1"), 422, "idempotency_key_reused")
+    assert_problem(api.post(path, body, format="json"), 409, "workflow_closed")
+
+    basket = Basket.start(id="b-1").run_id
+    job = api.post("/api/bulk/", {"action": "pause", "runs": [basket]}, format="json").json()["id"]
+    for what, state in (("stop", "stopped"), ("resume", "running")):
+        answers = [send(api, f"/api/bulk/{job}/{what}/", {"reason": "r"}, f"k-{what}") for _ in range(2)]
+        assert [(answer.status_code, answer.json()["state"]) for answer in answers] == [(200, state)] * 2, what
+    assert_problem(send(api, f"/api/bulk/{job}/resume/", {}, "k-stop"), 422, "idempotency_key_reused")
+    assert_problem(api.post(f"/api/bulk/{job}/resume/", {}, format="json"), 409, "not_possible")
+    assert [*OperatorAction.objects.filter(action__endswith="_bulk").values_list("action", flat=True)] == [
+        "resume_bulk", "stop_bulk", "start_bulk",
+    ]  # fmt: skip
+
+
+class Everybody(InstanceViewSet):
+    """Of a project that lets everybody in, whoever that is."""
+
+    permission_classes = (AllowAny,)
+
+
+def test_keys_are_of_somebody(rf: Any) -> None:
+    """Of those who are nobody one would get the answer to another."""
+    view = Everybody.as_view({"post": "create"})
+
+    answer = view(rf.post(URL, {"workflow": "test.Basket"}, "application/json", headers={"Idempotency-Key": "k"}))
+
+    assert answer.status_code == 400, answer.data
+    assert "logged in" in str(answer.data["errors"])
+    assert not KeptAnswer.objects.exists()
 
 
 def test_two_at_once_start_one_run() -> None:

@@ -587,7 +587,7 @@ def test_rest_says_it_of_each_run_of_a_list(env, charging, django_assert_num_que
     rest, _pages = _reader()
     _rest(rest)  # the permissions are in the user now
 
-    with django_assert_num_queries(4):  # runs, activities, workers, ends
+    with django_assert_num_queries(3):  # runs with their ends, activities, workers
         rows = {row["run_id"]: row["summary"] for row in _rest(rest)["results"]}
 
     assert {run: said["state"] for run, said in rows.items()} == {

@@ -331,7 +331,7 @@ def test_a_function_run_moves_only_when_its_history_replays_clean():
     [
         (("Nowhere", "--from", "1", "--to", "2"), "no workflow 'Nowhere'"),
         (("test.Parcel", "--from", "1", "--to", "7"), "has no version 7"),
-        (("test.Parcel", "--from", "1", "--to", "2", "--map", "Pack"), "write OldStep=NewStep"),
+        (("test.Parcel", "--from", "1", "--to", "2", "--map", "Pack"), "Write OldStep=NewStep"),
         (("test.Parcel", "--from", "1", "--to", "2", "--map", "Pack=Nowhere"), "V2 has no step 'Nowhere'"),
         (("test.Basket", "--from", "1", "--to", "2"), "no versioned workflow"),
     ],

@@ -11,6 +11,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped] # it ships no types
 import pytest
 
 from temporalex_django.db.starts import NewStart, Started, insert_start
@@ -19,6 +20,8 @@ from temporalex_django.models import HistoryEvent, Instance, Worker
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.processes import running, worker
 from tests.support.waiting import wait_for
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "commands"
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -86,11 +89,32 @@ def test_burst_fails_when_it_does_not_come_to_an_end_in_time(subprocess_env: dic
     log.touch()
     hold.touch()
     start("Recording", {"path": str(log), "hold": str(hold)})
-    with running(["temporalex", "worker", "--burst", "--timeout", "1"], subprocess_env, tmp_path / "out") as process:
+    arguments = ["temporalex", "worker", "--burst", "--timeout", "1"]
+    with running(arguments, subprocess_env, tmp_path / "out") as process:
         assert process.popen.wait(30) == 1
     hold.unlink()
 
     assert "still work" in (tmp_path / "out").read_text()
+
+
+def test_a_worker_says_in_json_that_it_began_what_it_logs_and_that_it_ended(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    start("Doubling", {"n": 1})
+    start("NobodyHasThisClass", {})
+
+    with running(["temporalex", "worker", "--burst", "--json"], subprocess_env, tmp_path / "out") as process:
+        assert process.popen.wait(30) == 0
+
+    said = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    schema = json.loads((GOLDEN / "worker.schema.json").read_text())
+    for one in said:
+        jsonschema.validate(one, schema)
+    assert (said[0]["event"], said[0]["database"], said[0]["workflows"] > 0) == ("started", "default", True)
+    assert (said[-1]["event"], said[-1]["worker"], said[-1]["turns"] > 0) == ("ended", said[0]["worker"], True)
+    blocked = [one for one in said[1:-1] if one["level"] == "ERROR"]
+    assert "is blocked" in blocked[0]["text"]
+    assert blocked[0]["about"]["run_id"] in blocked[0]["text"]
 
 
 def test_a_pump_of_a_cluster_retires_and_is_replaced(subprocess_env: dict[str, str], tmp_path: Path) -> None:
@@ -148,8 +172,6 @@ def test_replay_spreads_over_processes(subprocess_env: dict[str, str], tmp_path:
         insert_start(NewStart(workflow="Doubling", args={"n": n}, workflow_id=f"d-{n}"), storage=storage)
     run_until_idle()
     report = tmp_path / "report.json"
-    with running(
-        ["temporalex", "replay", "--processes", "2", "--json", str(report)], subprocess_env, tmp_path / "log"
-    ) as process:
+    with running(["temporalex", "replay", "--processes", "2", "--json"], subprocess_env, report) as process:
         assert process.popen.wait(60) == 0
     assert json.loads(report.read_text()) == {"checked": 60, "clean": 60, "findings": []}

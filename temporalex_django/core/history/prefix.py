@@ -108,8 +108,10 @@ def prefix(events: Sequence[HistoryEvent], activation: int) -> Prefix:
     """The first ``activation`` activations, none of which closed the run. 0: nothing, the run begins."""
     found = Prefix(activation=activation)
     rest: list[HistoryEvent] = []
+    closed: list[HistoryEvent] = []
     for event in events:
         if _from_outside(event):
+            closed.append(event)
             continue
         if activation and event.activation <= activation:
             found.events.append(event)
@@ -117,7 +119,7 @@ def prefix(events: Sequence[HistoryEvent], activation: int) -> Prefix:
             rest.append(event)
     _read(found)
     _look_behind(found, rest)
-    _edit_since(found, rest)
+    _edit_since(found, [*rest, *closed])
     return found
 
 
@@ -171,6 +173,8 @@ def _edit_since(found: Prefix, rest: Iterable[HistoryEvent]) -> None:
             edited = (event.attributes.get(COPIED) or {}).get("edited", {})
         elif event.kind in _ACTIVITY_ENDS and "edited" in event.attributes:
             edited = {event.attributes["seq"]: event.attributes["edited"]}
+        elif event.kind in CLOSING:
+            edited = event.attributes.get("edited", {})
         for number, call in edited.items():
             if "by" in call and (activity := found.activities.get(int(number))) is not None:
                 found.activities[int(number)] = activity.with_input(call)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.copying import copied
+from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.lookup import the_one
 from temporalex_django.engine.memory.activity_tasks import MemoryTasks
 from temporalex_django.engine.memory.starts import MemoryStarts
@@ -99,6 +100,8 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
 
     def _write(self, write: RunWrite) -> None:
         state, run = write.run, self.runs[write.run.run_id]
+        if write.leaves_activities:
+            write.note_edited(edited_inputs(self.tasks_of(state.run_id)))
         self._append(run, write.events)
         if changes := copied(write.instance):
             known = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}

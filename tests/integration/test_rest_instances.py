@@ -182,7 +182,8 @@ def test_the_detail(api, basket, django_assert_num_queries):
 
     assert set(body) == {
         "id", "run_id", "workflow", "version", "status", "summary", "blocked", "paused", "waiting_for", "accepts",
-        "created_at", "started_at", "closed_at", "queue", "tags", "subject", "parent_run_id", "url", "activities",
+        "created_at", "started_at", "closed_at", "queue", "tags", "search_attributes", "subject", "parent_run_id", "url",
+        "activities",
     }  # fmt: skip
     assert (body["id"], body["status"], body["blocked"], body["tags"]) == ("b 1", "waiting", None, ["shop"])
     assert "add" in body["accepts"]["updates"]

@@ -19,11 +19,13 @@ _STATUS = """case
   when n % 1000 < 999 then 'waiting' else 'pending' end"""
 _CLOSED = "n % 1000 < 930"
 _ID = "(lpad(to_hex(ms + {offset}), 12, '0') || '7' || lpad(to_hex(n % 4096), 3, '0') || '8' || lpad(to_hex(n), 15, '0'))::uuid"
+_NEXT = "(lpad(to_hex(ms + 30000), 12, '0') || '7' || lpad(to_hex((n + 1) % 4096), 3, '0') || '8' || lpad(to_hex(n + 1), 15, '0'))::uuid"
 _NUMBERS = """select n, at, (extract(epoch from at) * 1000)::bigint as ms from (
   select n, %(now)s::timestamptz - (%(runs)s - n) * interval '{step}' - interval '2 minutes' as at from generate_series(1, %(runs)s) n) s"""
 
 #: Scattered over the whole time, so that a page of them is far apart: one run in five thousand is blocked, and so on.
 _BLOCKED, _PAUSED, _LATE, _CHILD = "n % 5000 = 997", "n % 5000 = 1996", "n % 9000 = 2998", "n % 30000 = 1995"
+_IS_CHILD = "n % 30000 = 1994"  # of the run after it
 _TIMER, _ACTIVITY = "n % 1000 between 930 and 944", "n % 1000 between 945 and 960"
 
 
@@ -60,11 +62,12 @@ def build(runs: int) -> dict[str, Any]:
                 from generate_series(1000, {SUBJECTS} - 1) n""",
             f"""insert into temporalex_chain (id, run_id, queue, due_at, closed, paused, length, activations, open_key)
                 select {chain}, {run}, case when n % 100 = 7 then 'mail' else 'default' end,
-                  case when {_CLOSED} then null when {_LATE} then at when {_TIMER} then now() + interval '3 days' end,
+                  case when {_CLOSED} then null when {_LATE} then at when {_TIMER} then now() + interval '3 days'
+                    when n % 1000 = 999 then now() + interval '1 hour' end,
                   {_CLOSED}, {_PAUSED}, 6, 3, case when {_CLOSED} then null else 'k' || n end from ({numbers}) r""",
             f"""insert into temporalex_instance (id, chain_id, workflow_id, workflow, version, queue, status, blocked, paused,
                   waiting_for, waits, accepts, args, seed, published, stored, closing, subject_type_id, subject_id, tags,
-                  created_at, started_at, closed_at)
+                  parent_run_id, parent_seq, created_at, started_at, closed_at)
                 select {run}, {chain}, {name}, {workflow}, 1 + n % 2,
                   case when n % 100 = 7 then 'mail' else 'default' end, {_STATUS},
                   case when {_BLOCKED} then '{{"code": "nondeterminism", "error": "x", "attempt": 3}}'::jsonb end,
@@ -80,7 +83,12 @@ def build(runs: int) -> dict[str, Any]:
                   case when n % 1000 < 880 then %(done)s when n % 1000 < 930 then %(failed)s end::bytea,
                   case when n % 2 = 0 then %(kind)s::int end, case when n % 2 = 0 then (n % {SUBJECTS})::text end,
                   case when n % 3 = 0 then '["shop", "web"]'::jsonb end,
+                  case when {_IS_CHILD} then {_NEXT} end, case when {_IS_CHILD} then 3 end,
                   at, at, case when {_CLOSED} then at + interval '20 seconds' end from ({numbers}) r""",
+            f"""insert into temporalex_search_attribute (run_id, workflow, name, place, text, number)
+                select {run}, 'Parked', a.name, 0, a.text, a.number from ({numbers}) r,
+                  lateral (values ('customer', 'customer-' || n % {SUBJECTS}, null::numeric), ('total', null, n % 1500)) a (name, text, number)
+                where {workflow} = 'Parked'""",
             f"""insert into temporalex_activity_task (chain_id, run_id, workflow_id, workflow, seq, activity, call, options,
                   queue, run_queue, attempt, scheduled_at, due_at, failure, failed_at, failed_attempt)
                 select {chain}, {run}, {name}, {workflow}, 2, 'send_mail', %(args)s, %(args)s, 'default', 'default',

@@ -154,22 +154,35 @@ def _measured(client: Any, address: str) -> dict[str, Any]:
 def _questions() -> Iterator[tuple[str, Any]]:
     """What ``docs/howto/search.md`` asks, of people as the objects."""
     from django.contrib.auth import get_user_model
-    from django.db.models import F
 
-    from temporalex_django.actions.narrowing import narrowed
+    from benchmarks.app.workflows import Parked
+    from temporalex_django.actions.narrowing import narrowed, present
+    from temporalex_django.authoring.searching import conditions
     from temporalex_django.models import Instance
     from temporalex_django.models.states import WorkflowStateQuerySet
 
     people: WorkflowStateQuerySet[Any] = WorkflowStateQuerySet(get_user_model())
     joined = people.with_workflow_state("phase", "total")
     one = people.get(username="customer-4242")
-    runs = Instance.objects.filter(workflow="Parked", chain__run_id=F("id")).order_by("-id")
+    runs = present(Instance.objects.filter(workflow="Parked")).order_by("-id")
     yield (
         "a page of those over 1,000 that wait for approval",
         joined.filter(workflow_phase="approval", workflow_total__gt=1000)[:50],
     )
     yield "a page with what their runs have published", joined.order_by("username")[:50]
     yield "runs of one object", narrowed(runs, {"subject": one})
+    for name, asked in (
+        ("runs of one customer over 1,000", {"customer": "customer-4241", "total__gt": 1000}),
+        ("runs of one customer over none", {"customer": "customer-4241", "total__lt": 0}),
+        ("a page of runs over 1,000, of many customers", {"customer__prefix": "customer-4", "total__gt": 1000}),
+    ):
+        yield name, narrowed(runs, {"attributes": conditions(Parked, asked)})[:50]
+    over = {"attributes": conditions(Parked, {"total__gt": 1000})}
+    yield "a page of runs over 1,000 that wait for a message", narrowed(runs, {**over, "waits": "message"})[:50]
+    yield (
+        "all runs of one customer, whatever they are",
+        narrowed(runs, {"attributes": conditions(Parked, {"customer": "customer-4241"})}),
+    )
     yield "all whose total differs", people.with_workflow_state("total").exclude(workflow_total=7)
 
 

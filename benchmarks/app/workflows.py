@@ -42,6 +42,7 @@ class Parked(Workflow):
     """Waits in a phase for updates."""
 
     stored: ClassVar = {"phase": str, "total": Decimal}
+    search_attributes: ClassVar = {"customer": str, "total": Decimal}
 
     async def run(self, args: Any) -> Any:
         signals = {"stop": lambda _, state: Stop(state), "seen": lambda _, state: NoReply(state)}

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from django.db import connections
 from django.db.models import Exists, FilteredRelation, OuterRef, Q, QuerySet, TextField, Value
-from django.db.models.functions import Cast, StrIndex
+from django.db.models.functions import Cast, Coalesce, StrIndex
 from django.utils import timezone
 
 from temporalex_django.authoring.listing import WORDS
@@ -40,7 +40,14 @@ def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
     wanted = sorted(statuses)
     if ENDED.issuperset(wanted):
         return runs.filter(ended=wanted[0]) if len(wanted) == 1 else runs.filter(ended__in=wanted)
-    return runs.filter(status=wanted[0]) if len(wanted) == 1 else runs.filter(status__in=wanted)
+    found = runs.filter(status=wanted[0]) if len(wanted) == 1 else runs.filter(status__in=wanted)
+    alias = runs.db
+    if wanted == ["pending"]:  # somebody is to take it up
+        return found.filter(pk__in=_stopped(alias).union(_due(alias)))
+    if wanted == ["running"]:
+        tasks = ActivityTask.objects.using(alias).order_by().values("run_id")
+        return found.filter(pk__in=_stopped(alias).union(tasks, _with_children(alias)))
+    return found
 
 
 def stuck(runs: Runs) -> Runs:
@@ -57,13 +64,36 @@ def stuck(runs: Runs) -> Runs:
 
 def waiting_for(runs: Runs, kind: str) -> Runs:
     """Open runs that wait for a thing of this kind (one of ``authoring.listing.WAITS``)."""
-    found = runs.alias(words=Cast("waiting_for", TextField()))
-    wanted = Q()
-    for word in WORDS[kind]:
-        wanted |= Q(words__contains=f'"{word}')
-    if kind == "activity":  # without this every run would be looked at
-        found = found.filter(Exists(ActivityTask.objects.using(runs.db).filter(run_id=OuterRef("pk"))))
-    return found.exclude(status__in=CLOSED_STATUSES).filter(wanted)
+    # LIKE would look to PostgreSQL as if hardly a run were left, and a page of many is then sorted instead of read
+    said = Cast("waiting_for", TextField())
+    places = [StrIndex(said, Value(f'"{word}')) for word in WORDS[kind]]
+    found = runs.alias(said_at=sum(places[1:], start=places[0])).filter(said_at__gt=0)
+    alias = runs.db
+    match kind:
+        case "activity":
+            found = found.filter(Exists(ActivityTask.objects.using(alias).filter(run_id=OuterRef("pk"))))
+        case "child":
+            found = found.filter(pk__in=_stopped(alias).union(_with_children(alias)))
+        case "timer":
+            found = found.filter(pk__in=_stopped(alias).union(_due(alias)))
+    return found.exclude(status__in=CLOSED_STATUSES)
+
+
+def _due(alias: str) -> QuerySet[Any]:
+    """Runs that go on by themselves, now or at some time; by an index."""
+    return Chain.objects.using(alias).filter(due_at__isnull=False).order_by().values("run_id")
+
+
+def _with_children(alias: str) -> QuerySet[Any]:
+    """Runs that have open children; by an index of those that are children."""
+    children = Instance.objects.using(alias).filter(parent_run__isnull=False, closed_at__isnull=True)
+    return children.order_by().values("parent_run_id")
+
+
+def _stopped(alias: str) -> QuerySet[Any]:
+    """Runs that are blocked or paused, of which nothing is due and something may have ended; by indexes."""
+    of = Instance.objects.using(alias).order_by().values("pk")
+    return of.filter(blocked__isnull=False).union(of.filter(paused__isnull=False))
 
 
 def created_after(runs: Runs, moment: datetime) -> Runs:
@@ -86,6 +116,16 @@ def tagged(runs: Runs, tag: str) -> Runs:
     words = json.dumps(tag, ensure_ascii=False)
     at = StrIndex(Cast("tags", TextField()), Value(words))  # LIKE of SQLite takes capitals for small letters
     return runs.alias(tag_at=at).filter(tags__isnull=False, tag_at__gt=0)
+
+
+def present(runs: Runs) -> Runs:
+    """Of each chain the run that it stands at.
+
+    Not a join: two columns that must agree look to PostgreSQL as if next to no run were left, and a page of many is
+    then sorted instead of read.
+    """
+    chains = Chain.objects.using(runs.db).filter(pk=OuterRef("chain_id"), run_id=OuterRef("pk"))
+    return runs.filter(Coalesce(Exists(chains), Value(value=False)))
 
 
 def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.core.exceptions import EmptyResultSet
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 
 from temporalex_django import access
 from temporalex_django.access import is_every
@@ -222,7 +222,7 @@ def found_by(
     access.admit(by, access.VIEW, alias=storage.alias)
     there = access.runs_for(by, alias=storage.alias)
     runs = Instance.objects.using(storage.alias) if there is None else there
-    runs = narrowing.narrowed(runs.filter(workflow=workflow, chain__run_id=F("id")), filters)
+    runs = narrowing.narrowed(narrowing.present(runs.filter(workflow=workflow)), filters)
     rows = in_pages(runs.only("workflow_id", "chain_id"), by="-id")
     return ((row.workflow_id, row.chain_id) for row in rows)
 

@@ -15,11 +15,20 @@ _SETTINGS = {
     "temporalex_activity_task": f"fillfactor = 85, {_VACUUM}",
     "temporalex_worker": f"fillfactor = 50, {_VACUUM}",
 }
+#: When runs closed, by ranges of pages. From PostgreSQL 16 on such an index keeps no update from staying on its page,
+#: so that a run that completes pays nothing for it; before, it is not made.
+_CLOSED = (
+    "CREATE INDEX temporalex_instance_closed ON temporalex_instance USING brin (closed_at)"
+    " WITH (pages_per_range = 32, autosummarize = on)"
+)
+_SUMMARIZING = 160_000
 
 
 def tune_hot_tables(_apps: Any, schema_editor: Any) -> None:
-    """Set storage parameters; nothing on other databases."""
+    """Set storage parameters, and make the index of closed runs; nothing on other databases."""
     dialect = dialect_of(schema_editor.connection.alias)
     if dialect is not None and dialect.tunes_tables:
         for table, parameters in _SETTINGS.items():
             schema_editor.execute(f"ALTER TABLE {table} SET ({parameters})")
+        if schema_editor.connection.pg_version >= _SUMMARIZING:
+            schema_editor.execute(_CLOSED)

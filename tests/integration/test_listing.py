@@ -190,3 +190,32 @@ def test_what_seldom_happens_is_found_by_an_index():
         ("business", runs.filter(workflow_id__startswith="order-1").order_by()),
     ]:
         assert f"temporalex_instance_{name}" in wanted.explain(), name
+    with connection.cursor() as cursor:
+        cursor.execute("set local enable_bitmapscan = on")
+        cursor.execute("set local enable_indexscan = off")
+    closed = narrowing.FILTERS["closed_after"](runs, timezone.now()).order_by()
+    summarizing = connection.pg_version >= 160_000
+    assert ("temporalex_instance_closed" in closed.explain()) == summarizing
+
+
+@pytest.mark.postgres
+def test_a_run_that_completes_stays_on_its_page():
+    """The index of closed runs keeps no update from it: its row has no new entry in any index."""
+    Listed.start("done", id="hot")
+    assert _moved(lambda: drain()) == 0
+
+
+def _moved(do: Any) -> int:
+    """How many updates of rows of runs made new entries in the indexes."""
+
+    def counted() -> tuple[int, int]:
+        with connection.cursor() as cursor:
+            cursor.execute("select pg_stat_get_xact_tuples_updated(r), pg_stat_get_xact_tuples_hot_updated(r) from (select 'temporalex_instance'::regclass as r)")  # fmt: skip
+            updated, hot = cursor.fetchone()
+        return updated, hot
+
+    before = counted()
+    do()
+    after = counted()
+    assert after[0] > before[0]
+    return (after[0] - before[0]) - (after[1] - before[1])

@@ -6,6 +6,7 @@ import json
 import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,6 +15,8 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection
+from django.db.models import DecimalField, F
+from django.db.models.functions import Cast
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
@@ -22,6 +25,7 @@ from temporalex_django import ContinueAsNew, NoReply, Ok, Stop, Workflow, api
 from temporalex_django.actions.narrowing import narrowed
 from temporalex_django.authoring.searching import conditions
 from temporalex_django.models import Instance, SearchAttribute
+from temporalex_django.models.states import WorkflowStateQuerySet
 from temporalex_django.testing import drain
 
 pytestmark = pytest.mark.django_db
@@ -114,6 +118,61 @@ def test_who_has_none_pays_nothing():
     turned = statements(lambda: (Unsearched.handle("u").signal("go"), drain()))
     assert not [sql for sql in [*started, *turned] if "search_attribute" in sql and "insert" not in sql and "temporalex_search" in sql]  # fmt: skip
     assert not [sql for sql in [*started, *turned] if "temporalex_search_attribute" in sql]
+
+
+class Invoice(Workflow):
+    """What ``docs/howto/search.md`` asks for."""
+
+    name = "test.InvoiceOfTheDocs"
+    search_attributes = {"total": Decimal, "phase": str, "customer": str}
+    stored = {"total": Decimal}
+
+    async def run(self, args: Any) -> Any:
+        total = Decimal(args["total"])
+        api.publish_state({"total": args["total"]})
+        api.set_search_attributes({"total": total, "phase": args["phase"]})
+        return Ok(await api.wait_for_signal("approved"))
+
+
+def test_the_three_questions_of_the_docs_are_a_query_each():
+    """They are run as they stand on the page: the objects are users here, whose first name is their total."""
+    make = get_user_model().objects.create_user
+    ann, bob = (make(name, first_name=total) for name, total in (("ann", "1200.5"), ("bob", "5")))
+    for n, (owner, total, phase) in enumerate(
+        [(ann, "1200.50", "approval"), (bob, "1500", "approval"), (ann, "1300", "paid"), (bob, "5.00", "approval")]
+    ):
+        run = Invoice.start(
+            {"total": total, "phase": phase},
+            id=f"q-{n}",
+            subject=owner,
+            search_attributes={"customer": owner.username},
+        )
+    drain()
+    Invoice.handle("q-1").signal("approved")
+    drain()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "search.md").read_text(encoding="utf-8")
+    block = page.partition("## Three questions")[2].partition("## ")[0]
+    questions = [
+        line.strip() for line in block.splitlines() if line.startswith("    ") and not line.strip().startswith("#")
+    ]
+    assert len(questions) == 3
+
+    class Order:
+        objects = WorkflowStateQuerySet(get_user_model()).annotate(
+            total=Cast("first_name", DecimalField(max_digits=20, decimal_places=6))
+        )
+
+    found = []
+    for question in questions:
+        with CaptureQueriesContext(connection) as asked:
+            answer = eval(question, {"Invoice": Invoice, "Order": Order, "F": F, "customer": ann})
+            found.append([one.pk if hasattr(one, "pk") else one.id for one in answer])
+        assert (
+            len([query for query in asked.captured_queries if "content_type" not in query["sql"].split("WHERE")[0]])
+            == 1
+        )
+    assert found == [["q-0"], ["q-2", "q-0"], [ann.pk]]
+    assert run.describe().search_attributes == {"customer": "bob", "total": Decimal("5.00"), "phase": "approval"}
 
 
 @pytest.mark.once

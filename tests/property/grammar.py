@@ -37,7 +37,6 @@ simple = one(
         step("patch", name),
         step("deprecate", name),
         step("publish"),
-        step("attributes", name),
         step("precise", st.integers(2, 5), st.integers(0, 3)),
         step("generator"),
         step("lock", st.integers(0, 2), seconds),

@@ -14,8 +14,8 @@ from temporalex_django.testing.environment import Environment
 from tests.property.operating import Operator
 from tests.property.program import HELD, Kid, Program
 
-#: Drawn anew for each run, or worded by the interpreter of the day.
-_NOT_COMPARED = ("run_id", "head", "traceback")
+#: Drawn anew for each run, worded by the interpreter of the day, or compared by themselves (``found_by``).
+_NOT_COMPARED = ("run_id", "head", "traceback", "search_attributes")
 
 
 @dataclass
@@ -87,25 +87,24 @@ class Played:
                     [
                         row.facts.workflow_id,
                         row.status,
-                        row.published,
+                        row.published and row.published["log"],
                         row.waiting_for,
                         row.accepts if row.closed_at is None else None,
                         events,
-                        *found_by(row),
                     ]
                 )
         return found
+
+    def found_by(self) -> list[Any]:
+        """What the runs are found by and joined with."""
+        rows = [self.env.row(run_id) for chain_id in self.env.chain_ids() for run_id in self.env.run_ids(chain_id)]
+        return [[dict(row.facts.search_attributes or {}), row.stored or {}] for row in rows]
 
     def commands(self) -> list[Any]:
         return [[[c.kind, c.seq, plain(c.attributes)] for c in commands] for commands in self.env.commands]
 
     def outcomes(self) -> list[Any]:
         return [outcome(update) for update in self.updates]
-
-
-def found_by(row: Any) -> list[Any]:
-    """What a run is found by and joined with, as far as there is any."""
-    return [dict(kept) for kept in (row.facts.search_attributes, row.stored) if kept]
 
 
 def play(program: Any, schedule: list[Any], env: Environment | None = None, **options: Any) -> Played:

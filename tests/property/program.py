@@ -108,11 +108,11 @@ class Program(Workflow):
                 raise Boom("asked for")
         return Ok(self.log)
 
-    def mark(self, which: str) -> None:
-        """What runs are found by, and joined with."""
-        api.publish_state({"at": len(self.log), "what": which})
-        which_one = None if which == "c" else which
-        api.set_search_attributes({"which": which_one, "seen": len(self.log), "names": [which, "every"]})
+    def publish(self, who: str) -> None:
+        """Also what runs are found by, and joined with."""
+        seen = len(self.log)
+        api.publish_state({"log": list(self.log), "at": seen, "what": who})
+        api.set_search_attributes({"which": who if seen % 3 else None, "seen": seen, "names": [who, "every"]})
 
     async def steps(self, who: str, steps: list[Any]) -> None:
         for index, step in enumerate(steps):
@@ -150,9 +150,7 @@ class Program(Workflow):
             case "lock":
                 return await self.lock(who, *args)
             case "publish":
-                return api.publish_state(list(self.log))
-            case "attributes":
-                return self.mark(*args)
+                return self.publish(who)
             case "condition":
                 return await api.wait_condition(lambda: len(self.log) > args[0], timeout=args[1])
             case "condition of state":

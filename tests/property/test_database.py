@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.db import transaction
 from hypothesis import given
 
+from temporalex_django.core.attributes import searched
 from tests.property import grammar, legal
 from tests.property.examples import examples
 from tests.property.playing import Played, play, replay_everything
@@ -18,6 +20,21 @@ def played_on_the_database(program: Any, schedule: Any, *, evict: bool) -> tuple
 
     played = play(program, schedule, DjangoEnvironment(evict=evict))
     return played.commands(), played.facts(), played.outcomes(), played
+
+
+def searched_rows() -> list[Any]:
+    """What the rows beside the runs say, of those that have any."""
+    from temporalex_django.models import SearchAttribute
+
+    found: dict[Any, list[Any]] = {}
+    for row in SearchAttribute.objects.order_by("run__chain_id", "run_id", "name", "place"):
+        found.setdefault(row.run_id, []).append([row.name, row.place, row.text, row.number])
+    return [*found.values()]
+
+
+def found_rows(kept: Any) -> list[Any]:
+    rows = sorted(searched(kept[0]), key=lambda row: (row.name, row.place))
+    return [[row.name, row.place, row.text, row.number and Decimal(row.number)] for row in rows]
 
 
 @pytest.mark.django_db
@@ -36,6 +53,8 @@ def test_the_database_gives_what_memory_gives(program: Any, schedule: Any) -> No
             assert sorted(map(str, commands)) == sorted(map(str, memory.commands()))
             assert facts == memory.facts()
             assert outcomes == memory.outcomes()
+            assert played.found_by() == memory.found_by()
+            assert searched_rows() == [rows for rows in map(found_rows, memory.found_by()) if rows]
             if evict:
                 replay_everything(played)
                 for _, history in played.histories():

@@ -43,6 +43,22 @@ class Subcommand(Protocol):
     def handle(self, command: BaseCommand, **options: Any) -> None: ...
 
 
+class _Subparser(CommandParser):
+    """Takes its arguments from its module when it is the one to parse: those of others import what it does not need."""
+
+    module: Subcommand | None = None
+
+    def fill(self) -> None:
+        if self.module is not None:
+            self.module.add_arguments(self)
+            _add_general(self)
+            self.module = None
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        self.fill()
+        return super().parse_known_args(*args, **kwargs)
+
+
 class Command(BaseCommand):
     """Run and look after durable workflows."""
 
@@ -70,12 +86,15 @@ class Command(BaseCommand):
     }
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parsers = parser.add_subparsers(dest="subcommand", required=True, title="subcommands", metavar="SUBCOMMAND")
+        parsers = parser.add_subparsers(
+            dest="subcommand", required=True, title="subcommands", metavar="SUBCOMMAND", parser_class=_Subparser
+        )
         for name, module in self.subcommands.items():
             text = (module.__doc__ or "").strip().replace("%", "%%")
             subparser = parsers.add_parser(name, help=text.split("\n", 1)[0], description=text)
-            module.add_arguments(subparser)
-            _add_general(subparser)
+            subparser.module = module
+            if not parser.called_from_command_line:  # call_command looks at the options of all
+                subparser.fill()
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """``doctor`` says itself what the checks find."""

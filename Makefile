@@ -6,7 +6,7 @@
 #   make test-fast [ARGS=...]  this Python, SQLite, without the slow tests
 #   make faults [SCALE=10]     the long form of tests/faults on both databases: kills, freezes, clocks, lost connections; `make test` has the short one
 #   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` has the short one
-#                              tests run in TEST_PROCESSES=2 processes side by side
+#                              tests run in TEST_PROCESSES=3 processes side by side
 #   make conformance [ROWS=TX,ST]   behaviours without a test, and docs/reference/conformance.md anew; exit status 1 when there are any
 #   make docs                  the documentation with the reference of the public names, into var/site; make lint does it, too
 #   make lint · make format · make bench [ARGS=...] · make venv · make coverage · make clean
@@ -20,7 +20,7 @@ DAY ?=
 ARGS ?=
 ROWS ?=
 SCALE ?= 10
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 SIDE_BY_SIDE = -n $(TEST_PROCESSES) --dist loadgroup
 
 export PYTHONUNBUFFERED = 1

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Run the suite in every lane, what speaks no SQL of its own once for each Python. Arguments go to pytest.
+# Run the suite in every lane: tests/support/lanes.py says what runs where. Arguments go to pytest.
 #
-# A lane runs in TEST_PROCESSES (2) processes side by side, with a database each, and ends with its slowest tests.
+# A lane runs in TEST_PROCESSES (3) processes side by side, with a database each, and ends with its slowest tests.
 # The primary lane on PostgreSQL comes last, so that the output ends with its summary; the exit status is the worst of
 # all lanes. A lane whose Python is missing says so, and is a failure when CI=true.
 set -u
@@ -26,12 +26,12 @@ missing() { # missing LANE VERSIONS
     esac
 }
 
-lane() { # lane NAME ENVIRONMENT DATABASE PYTEST_ARGUMENT...
-    local name=$1 environment=$2 database=$3 status
-    shift 3
+lane() { # lane SHORT NAME ENVIRONMENT DATABASE PYTEST_ARGUMENT...
+    local short=$1 name=$2 environment=$3 database=$4 status
+    shift 4
     printf '\n=== %s, %s\n' "$name" "$database"
-    TEST_DB=$database "$environment/bin/python" -m pytest \
-        -n "${TEST_PROCESSES:-2}" --dist loadgroup --durations 10 "$@"
+    TEST_LANE=$short-$database TEST_DB=$database "$environment/bin/python" -m pytest \
+        -n "${TEST_PROCESSES:-3}" --dist loadgroup --durations 10 "$@"
     status=$? # 5, no tests collected, is a failure like any other
     if [ $status -eq 0 ]; then note 0 "$name, $database: passed"; else note $status "$name, $database: FAILED ($status)"; fi
 }
@@ -52,16 +52,15 @@ floor="Python 3.11 + Django 5.2"
 newest="Python 3.13 + Django 6.1"
 
 if environment "$floor" .venv-py311 3.11; then
-    lane "$floor" .venv-py311 sqlite "$@"
-    # what is marked so has run with this Python just now
-    lane "$floor" .venv-py311 postgres -m "not once" "$@"
+    lane floor "$floor" .venv-py311 sqlite "$@"
+    lane floor "$floor" .venv-py311 postgres "$@"
 fi
 # .venv may be of another Python where 3.13 is missing (make demo takes what there is); this lane must not.
 if environment "$newest" .venv 3.13; then
-    lane "$newest" .venv sqlite -m "not once" "$@" # the rest of this Python comes with the last lane
+    lane newest "$newest" .venv sqlite "$@"
     printf '\n=== lanes so far\n'
     printf '    %s\n' "${lanes[@]}"
-    lane "$newest" .venv postgres "$@"
+    lane newest "$newest" .venv postgres "$@"
 else
     printf '\n=== lanes\n'
     printf '    %s\n' "${lanes[@]}"

@@ -40,7 +40,9 @@ def pytest_report_header() -> str:
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    from tests.support import lanes
+
     skip = pytest.mark.skip(reason="needs PostgreSQL (TEST_DB=postgres)")
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
@@ -48,12 +50,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("unit")
         if folder == "browser":
             item.add_marker("browser")
-            item.add_marker("once")
             item.add_marker(pytest.mark.xdist_group("browser"))  # they share a demo
-        if item.get_closest_marker("unit"):
-            item.add_marker("once")
+        lanes.mark(item, folder)
         if item.get_closest_marker("postgres") and os.environ.get("TEST_DB") != "postgres":
             item.add_marker(skip)
+    if lane := os.environ.get("TEST_LANE"):
+        assert lane in lanes.LANES, f"TEST_LANE is one of {', '.join(lanes.LANES)}, not {lane!r}"
+        config.hook.pytest_deselected(items=[item for item in items if not lanes.runs(item, lane)])
+        items[:] = [item for item in items if lanes.runs(item, lane)]
 
 
 @pytest.fixture(scope="session")

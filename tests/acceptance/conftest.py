@@ -18,10 +18,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = hosts.HOSTS if marker is None else marker.args
         metafunc.parametrize(
             "env",
-            [
-                pytest.param(host, marks=[pytest.mark.django_db if host in hosts.DATABASE else pytest.mark.unit])
-                for host in chosen
-            ],
+            [pytest.param(host, marks=hosts.MARKS[host]) for host in chosen],
             indirect=True,
         )
 

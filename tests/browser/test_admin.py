@@ -198,6 +198,7 @@ def operator(request: pytest.FixtureRequest, browser: Any, live_server: Any) -> 
     context.close()
 
 
+@pytest.mark.each_python  # the admin of both Djangos
 def test_a_blocked_run_is_found_read_and_terminated(operator: Operator) -> None:
     Sleepy.start(id="blocked-1")
     drain()

@@ -18,7 +18,7 @@ from temporalex_django.models import Chain, Instance
 from tests.support.processes import running, worker
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.once_on_postgres]
 
 
 def start(workflow: str, args: Any = None, **options: Any) -> Started:

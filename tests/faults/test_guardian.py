@@ -18,7 +18,7 @@ from tests.faults.test_crash_marks import closed, instance, start, supervised
 from tests.support.processes import running, worker
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.once_on_postgres]
 
 
 def env_with(env: dict[str, str], **settings: Any) -> dict[str, str]:

@@ -19,7 +19,7 @@ from tests.faults.test_crash_marks import closed, instance, start, supervised
 from tests.support.processes import worker
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.once_on_postgres]
 
 
 @pytest.fixture

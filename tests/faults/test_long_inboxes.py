@@ -18,7 +18,7 @@ from tests.support.campaign import scaled
 from tests.support.processes import worker
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once_on_postgres]
 
 
 def test_killed_half_way_every_signal_is_consumed_once_and_in_order(

@@ -16,7 +16,7 @@ from tests.support.campaign import SCALE, scaled
 from tests.support.processes import resident, worker
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.once_on_postgres]
 
 COLLECTING = Path(__file__).parent / "collecting"
 WAVES = 3

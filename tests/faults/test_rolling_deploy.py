@@ -19,7 +19,7 @@ from temporalex_django.models import ActivityTask, Chain, Instance
 from tests.support.processes import worker
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.once_on_postgres]
 
 OLD = """
 from temporalex_django import Ok, Workflow, api

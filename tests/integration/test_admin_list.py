@@ -18,7 +18,7 @@ from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.models import Chain, Instance
 from tests.support.client_flows import Basket, Sleepy, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
 
 RUNS = "/admin/temporalex_django/instance/"
 

@@ -31,7 +31,7 @@ from temporalex_django import (
 from temporalex_django.models import Instance, Message, OperatorAction
 from tests.support.client_flows import drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
 
 RUNS = "/admin/temporalex_django/instance/"
 

@@ -16,7 +16,7 @@ from temporalex_django.actions.registry import ACTIONS as ACTIONS_THERE_ARE
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
 from tests.support.client_flows import Basket, Failing, Generations, Orders, Sleepy, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
 
 RUNS = "/admin/temporalex_django/instance/"
 ACTIONS = "/admin/temporalex_django/operatoraction/"

@@ -31,7 +31,7 @@ from temporalex_django.models import HistoryEvent, Instance, OperatorAction, Wor
 from temporalex_django.present import picture
 from tests.support.client_flows import Basket, Sleepy, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
 
 RUNS = "/admin/temporalex_django/instance/"
 

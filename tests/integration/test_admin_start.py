@@ -15,7 +15,7 @@ from temporalex_django import Ok, Unique, Workflow
 from temporalex_django.models import Instance, OperatorAction
 from tests.support.client_flows import drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
 
 RUNS = "/admin/temporalex_django/instance/"
 START = f"{RUNS}start/"

@@ -29,7 +29,7 @@ from tests.support.commands import Ran, shell, timeless, transcript
 from tests.support.matrix import Choice, Errand
 from tests.support.people import stored
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "commands"
 WRITE = bool(os.environ.get("UPDATE_GOLDEN"))

@@ -66,7 +66,7 @@ from tests.support.matrix import ASKING, POLICY, Row, api, browser, command, obj
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.once,
+    pytest.mark.each_database,
     pytest.mark.usefixtures("_tenants"),
 ]
 

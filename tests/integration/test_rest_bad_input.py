@@ -26,7 +26,7 @@ from tests.integration.test_rest_instances import URL, assert_problem
 from tests.support.matrix import POLICY, standing
 from tests.support.people import stored
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("_tenants"), pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("_tenants"), pytest.mark.each_database]
 
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 JSON = ("application/json", "application/problem+json")

@@ -16,7 +16,7 @@ from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from tests.integration.test_rest_openapi import GOLDEN
 from tests.support.client_flows import Basket, Failing, Sleepy, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
 
 URL = "/api/instances/"
 PERMISSIONS = ("view", "start", "signal", "update", "query", "cancel", "terminate")

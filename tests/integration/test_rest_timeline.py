@@ -13,7 +13,7 @@ from tests.integration.test_rest_instances import URL, assert_problem, person
 from tests.support.client_flows import Basket, drain
 from tests.support.matrix import Errand
 
-pytestmark = [pytest.mark.django_db, pytest.mark.once]
+pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
 
 
 def client(user: Any) -> APIClient:

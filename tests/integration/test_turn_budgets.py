@@ -23,7 +23,7 @@ from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop
 from tests.app.turns import spins
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.each_database]
 
 
 def start(workflow: str, args: Any = None, **options: Any) -> Started:

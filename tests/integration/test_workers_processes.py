@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "commands"
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.each_database]
 
 
 def start(workflow: str, args: Any = None, **options: Any) -> Started:

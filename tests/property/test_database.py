@@ -37,6 +37,7 @@ def found_rows(kept: Any) -> list[Any]:
     return [[row.name, row.place, row.text, row.number and Decimal(row.number)] for row in rows]
 
 
+@pytest.mark.each_database
 @pytest.mark.django_db
 @examples(0.15)
 @given(grammar.program, grammar.schedule)

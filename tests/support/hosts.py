@@ -15,6 +15,12 @@ from tests.support.runs import CheckedEnvironment, replay_all
 MEMORY = ("memory", "memory-evicted")
 DATABASE = ("database", "database-evicted")
 HOSTS = (*MEMORY, *DATABASE)
+#: Of their tests.
+MARKS = {
+    **{host: [pytest.mark.unit] for host in MEMORY},
+    "database": [pytest.mark.django_db],
+    "database-evicted": [pytest.mark.django_db, pytest.mark.each_database],
+}
 
 #: For tables of cases that pure code judges before anything reaches a host: those in memory will do.
 in_memory = pytest.mark.hosts(*MEMORY)

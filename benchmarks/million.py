@@ -10,6 +10,7 @@ STEP: Final = "30 seconds"
 EVENTS_OF_THE_LONG_ONE: Final = 10_000
 TENANTS: Final = 100
 SUBJECTS: Final = 50_000
+GROUPS: Final = 20
 CLASSES: Final = ("One", "Parked", "Ten", "TenCalls", "Long")
 
 #: Of a thousand runs: most are over, one in fourteen is open.
@@ -26,6 +27,8 @@ _NUMBERS = """select n, at, (extract(epoch from at) * 1000)::bigint as ms from (
 #: Scattered over the whole time, so that a page of them is far apart: one run in five thousand is blocked, and so on.
 _BLOCKED, _PAUSED, _LATE, _CHILD = "n % 5000 = 997", "n % 5000 = 1996", "n % 9000 = 2998", "n % 30000 = 1995"
 _IS_CHILD = "n % 30000 = 1994"  # of the run after it
+#: Of a thousand open runs a hundred and forty ask people; one in ten of these somebody has claimed.
+_ASKS, _TAKEN = "n % 1000 between 971 and 980", "n % 1000 = 971"
 _TIMER, _ACTIVITY = "n % 1000 between 930 and 944", "n % 1000 between 945 and 960"
 
 
@@ -103,6 +106,20 @@ def build(runs: int) -> dict[str, Any]:
             f"""insert into temporalex_history_event (run_id, seq, activation, kind, at, attributes)
                 select {run}, s, 1 + s / 2, case s % 2 when 0 then 'ActivationStarted' else 'UpdateAccepted' end, at, %(event)s
                 from ({numbers}) r, generate_series(7, %(long)s) s where n = {_long(runs)}""",
+            f"""insert into temporalex_human_task (id, run_id, chain_id, workflow, workflow_id, key, title, outcomes, asked, four_eyes,
+                  requested_by_key, requested_by_name, opened_at, due_at, reminders, claimed_by_key, claimed_by_name, claimed_until,
+                  delegated, closed_at, ending, outcome, decided_by_key, decided_by_name, decided_for, comment)
+                select {_ID.format(offset=2)}, {run}, {chain}, {workflow}, {name}, '1', 'Approve order ' || n || ' over 120.00',
+                  '["approved", "rejected"]'::jsonb, jsonb_build_array('group:g' || n % {GROUPS}), true, '1000', 'customer-1000', at,
+                  case when n % 3 > 0 then at + interval '400 days' end, 0, case when {_TAKEN} then '1001' else '' end,
+                  case when {_TAKEN} then 'customer-1001' else '' end, case when {_TAKEN} then now() + interval '1 hour' end, '[]'::jsonb,
+                  case when {_CLOSED} then at end, case when {_CLOSED} then 'decided' else '' end,
+                  case when {_CLOSED} then 'approved' else '' end, '', '', '', ''
+                from ({numbers}) r where {_ASKS} or n % 1000 < 100""",
+            f"""insert into temporalex_candidate (task_id, who, barred)
+                select {_ID.format(offset=2)}, who, barred from ({numbers}) r, lateral (values ('group:g' || n % {GROUPS}, false),
+                  ('key:1000', true), ('perm:temporalex_django.view_worker', false)) c (who, barred)
+                where {_ASKS} and (who not like 'perm%%' or n % 1000 = 975)""",
             f"""update temporalex_chain set length = %(long)s, activations = %(long)s / 2 where open_key = 'k{_long(runs)}'""",
         ):
             cursor.execute(

@@ -51,6 +51,7 @@ def run(runs: int) -> dict[str, Any]:
             page = found[who][name] = _measured(client, address)
             sys.stderr.write(f"{who} {name}: {page.get('ms', '–')} ms, {page.get('statements', '–')} statements\n")
     found["questions"] = {name: _planned(asked) for name, asked in _questions()}
+    found["inbox"] = {name: _planned(asked) for name, asked in _inboxes()}
     found["missed"] = [
         f"{who} {name}"
         for who in ("all", "tenant")
@@ -85,11 +86,15 @@ def _addresses(long_one: str, who: str) -> Iterator[tuple[str, str]]:
         "workflow=Long&status=failed", "queue=mail&status=waiting",
     ):  # fmt: skip
         yield f"admin list ?{query}", f"{lists}?{query}"
+    yield "admin inbox", "/admin/temporalex_django/humantask/"
     if who == "all":
+        yield "admin inbox, all", "/admin/temporalex_django/humantask/?whose=all"
         for name in ("", "?p=1", "?p=50", "?p=100"):
             yield f"admin run{' ' + name if name else ''}", one + name
         yield "admin workers", "/admin/temporalex_django/worker/"
         yield "admin audit", "/admin/temporalex_django/operatoraction/"
+    yield "rest inbox", "/api/human-tasks/"
+    yield "rest inbox, all", "/api/human-tasks/?all=true"
     yield "rest list", api
     for query in (
         *(f"status={name}" for name in ("pending", "running", "waiting", "completed", "failed", "timed_out", "failed,cancelled,terminated")),
@@ -184,6 +189,30 @@ def _questions() -> Iterator[tuple[str, Any]]:
         narrowed(runs, {"attributes": conditions(Parked, {"customer": "customer-4241"})}),
     )
     yield "all whose total differs", people.with_workflow_state("total").exclude(workflow_total=7)
+
+
+def _inboxes() -> Iterator[tuple[str, Any]]:
+    """A page of the inbox of somebody whom two in ten of the 10,000 open human tasks ask, and of others."""
+    from django.contrib.auth import get_user_model
+    from django.contrib.auth.models import Group
+    from django.test import override_settings
+
+    from temporalex_django.actions.inbox import inbox
+
+    users = get_user_model().objects
+    clerk, nobody = (users.get(username=f"customer-{number}") for number in (1002, 1003))
+    tenant, everybody = users.create_user("t75"), users.get(username="operator")
+    groups = {number: Group.objects.get_or_create(name=f"g{number}")[0] for number in (15, 16)}
+    clerk.groups.set(groups.values())
+    tenant.groups.add(groups[15])
+    with override_settings(TEMPORALEX={}):  # no tenants
+        for name, user in (
+            ("of two groups", clerk),
+            ("of nobody in particular", nobody),
+            ("of a superuser", everybody),
+        ):
+            yield name, inbox(user)[:51]
+    yield "of a tenant", inbox(tenant)[:51]
 
 
 def _planned(asked: Any) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import django
+
 from scripts.embedded_postgres import EmbeddedPostgres, database_settings
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -121,6 +123,9 @@ CACHES = {
         "LOCATION": str(FOLDER / "cache"),
     },
 }
+
+if django.VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [

@@ -8,4 +8,5 @@ from django.urls import include, path
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/", include("temporalex_django.rest.urls")),
+    path("tasks/", include("temporalex_django.pages.urls")),
 ]

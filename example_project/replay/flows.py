@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 class Scene:
     """A shop that runs.
 
-    ``providers`` are the addresses of the payment provider's accounts by flow, ``clerk`` a user with the role.
+    ``providers`` are the addresses of the payment provider's accounts by flow, ``clerk`` the token
+    of a user with the role.
     """
 
     base_url: str
     token: str
     providers: dict[str, str]
     cluster: int
-    clerk: Any
+    clerk: str
 
 
 class Flow(ABC):
@@ -122,7 +123,7 @@ class OrderFlow(Flow):
 
     def _staff(self) -> list[Staff]:
         orders = [order_number(basket) for basket in self.day.baskets]
-        self._clerk = Clerk(self.scene.clerk, orders=orders)
+        self._clerk = Clerk(self.scene.base_url, token=self.scene.clerk, orders=orders)
         self._carrier = Carrier(self.scene.base_url, orders=orders)
         return [self._clerk, self._carrier]
 

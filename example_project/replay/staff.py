@@ -13,9 +13,8 @@ from django.db import DatabaseError, connection
 
 from example_project.replay.rest import Connection, LostAnswer
 from example_project.shop.carrier import SIGNATURE, signature
-from example_project.shop.clerks import decide, undecided
 from example_project.shop.models import Shipment
-from temporalex_django import errors
+from example_project.shop.orders import ORDER, OrderProcess
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -63,21 +62,42 @@ class Staff(ABC, threading.Thread):
 
 
 class Clerk(Staff):
-    """Approves those of ``orders`` that wait for a decision, in the name of ``user``."""
+    """Approves those of ``orders`` that are in an inbox over HTTP: that of whoever the ``token`` is of."""
 
-    def __init__(self, user: Any, *, orders: Collection[str]) -> None:
+    def __init__(self, base_url: str, *, token: str, orders: Collection[str]) -> None:
         super().__init__("clerk")
-        self.user = user
-        self._orders = frozenset(orders)
+        self._orders = frozenset(ORDER.id_for(number) for number in orders)
+        self._connection = Connection(base_url, headers={"Authorization": f"Token {token}"})
 
     def look(self) -> None:
-        for order in undecided():
-            if order.number not in self._orders:
-                continue
-            try:
-                decide(order.number, approve=True, why=f"{order.total} is what the file says", by=self.user)
-            except (errors.UpdateTimeout, errors.ResumeRefused, errors.WorkflowClosed):
-                continue  # busy, or just decided by somebody else: the next look tells
+        for task in self._inbox():
+            if task["workflow_id"] in self._orders:
+                self._approve(task["id"])
+
+    def _inbox(self) -> list[dict[str, Any]]:
+        try:
+            answer = self._connection.send("GET", f"/api/human-tasks/?workflow={OrderProcess.name}&limit=200")
+        except LostAnswer:
+            return []
+        if answer.again:
+            return []
+        if not answer.ok:
+            message = f"the inbox: {answer.reason}"
+            raise RuntimeError(message)
+        found: list[dict[str, Any]] = answer.body["results"]
+        return found
+
+    def _approve(self, task: str) -> None:
+        body = json.dumps({"outcome": "approved", "comment": "the total is what the file says"}).encode()
+        try:
+            answer = self._connection.send(
+                "POST", f"/api/human-tasks/{task}/decide/", body=body, headers={"Idempotency-Key": task}
+            )
+        except LostAnswer:
+            return  # what was not done is in the next inbox
+        if not (answer.ok or answer.again or answer.status == HTTPStatus.CONFLICT):
+            message = f"decision {task}: {answer.reason}"
+            raise RuntimeError(message)
 
 
 class Carrier(Staff):

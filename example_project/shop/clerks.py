@@ -1,9 +1,10 @@
-"""The clerks' desk: orders that wait for a decision."""
+"""The clerks' desk: what is in the inbox of whoever sits there, with what a clerk wants to know of each order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -15,8 +16,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from example_project.shop.forms import DecisionForm
-from example_project.shop.orders import CLERKS, OrderProcess, number_of, review
+from example_project.shop.orders import CLERKS, ORDER, OrderProcess, review
 from temporalex_django import errors
+from temporalex_django.pages import asked_of
+
+#: What a clerk sees at once; what is due first stands above.
+AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,25 +32,29 @@ class Undecided:
     customer: str
     total: str
     lines: int
+    due_at: datetime | None
+    claimed: bool
 
 
-def undecided() -> Iterator[Undecided]:
-    """Orders that wait for a clerk, newest first."""
-    for handle in OrderProcess.list(status="waiting"):
-        instance = handle.instance()
-        if review in instance.waiting_steps:
-            sums = instance.context.steps.validate_order
-            yield Undecided(
-                number=number_of(instance),
-                customer=instance.context.initial.customer,
-                total=sums.total,
-                lines=sums.lines,
-            )
+def undecided(clerk: Any) -> Iterator[Undecided]:
+    """Orders that wait for this clerk, what is due first at first."""
+    for one in asked_of(clerk, most=AT_ONCE, workflow=OrderProcess.name):
+        context = OrderProcess.handle(id=one.task.workflow_id).instance().context
+        sums = context.steps.validate_order
+        yield Undecided(
+            number=ORDER.value_of(one.task.workflow_id),
+            customer=context.initial.customer,
+            total=sums.total,
+            lines=sums.lines,
+            due_at=one.task.due_at,
+            claimed=bool(one.task.claimed_by_key),
+        )
 
 
 def decide(number: str, *, approve: bool, why: str, by: Any) -> None:
-    """Approve or reject an order. Raises what ``OrderProcess.resume`` raises; it knows who may."""
-    OrderProcess.resume(number, "approved" if approve else "rejected", step=review, data={"why": why}, by=by)
+    """Approve or reject an order. Raises what ``decide`` of a handle raises; the order knows who may."""
+    order = OrderProcess.handle(id=ORDER.id_for(number))
+    order.decide("approved" if approve else "rejected", task=review.key, comment=why, by=by)
 
 
 @require_safe
@@ -53,16 +62,15 @@ def decide(number: str, *, approve: bool, why: str, by: Any) -> None:
 @login_required
 def desk(request: HttpRequest) -> HttpResponse:
     """List what is to be decided."""
-    user: Any = request.user
-    if not user.is_superuser and not user.groups.filter(name=CLERKS).exists():
-        raise PermissionDenied
-    return render(request, "shop/review.html", {"orders": list(undecided())})
+    _require_clerk(request.user)
+    return render(request, "shop/review.html", {"orders": [*undecided(request.user)]})
 
 
 @require_POST
 @login_required
 def decision(request: HttpRequest, number: str) -> HttpResponse:
     """Take a clerk's decision."""
+    _require_clerk(request.user)
     form = DecisionForm(request.POST)
     if form.is_valid():
         approve = form.cleaned_data["decision"] == "approve"
@@ -75,3 +83,9 @@ def decision(request: HttpRequest, number: str) -> HttpResponse:
         else:
             messages.success(request, f"Order {number} is {'approved' if approve else 'rejected'}.")
     return redirect("shop:review")
+
+
+def _require_clerk(user: Any) -> None:
+    """Raises ``PermissionDenied``."""
+    if not user.is_superuser and not user.groups.filter(name=CLERKS).exists():
+        raise PermissionDenied

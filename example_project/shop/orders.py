@@ -174,7 +174,7 @@ class CancelOrder(Step):
         return Event("cancelled", {"reason": reason})
 
 
-review = Approval(role=CLERKS, due=DECIDED_WITHIN, key="review")
+review = Approval(role=CLERKS, due=DECIDED_WITHIN, key="review", title="Approve a large order")
 carrier = WaitForEvent("delivered", timeout=DELIVERED_WITHIN, key="carrier")
 
 
@@ -233,7 +233,7 @@ def _why_cancelled(context: Context) -> str:
     if refusal := steps.get("charge_payment", {}).get("reason"):
         return f"The payment was refused: {refusal}"
     if by := steps.review.get("by"):
-        return steps.review.get("why") or f"{by} has rejected the order"
+        return steps.review.get("comment") or f"{by} has rejected the order"
     return "Nobody has looked at the order in time"
 
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group
 from django.core.management import call_command
 from rest_framework.authtoken.models import Token
 
@@ -102,11 +102,12 @@ def take_over(day: Day) -> int:
     return ended
 
 
-def make_clerk() -> User:
-    """Make the user who reviews large orders in a play. Nobody can log in as that."""
+def make_clerk() -> str:
+    """Make the user who reviews large orders in a play, with a REST token. Nobody can log in as that."""
     user, _ = get_user_model().objects.get_or_create(username=CLERK)
     user.groups.add(Group.objects.get_or_create(name=CLERKS)[0])
-    return user
+    token, _ = Token.objects.get_or_create(user=user)
+    return str(token.key)
 
 
 def make_login(*, password: str | None = None) -> Login:

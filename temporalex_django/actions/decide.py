@@ -67,7 +67,7 @@ class Decide(JudgedMessage):
             "data": data,
             "comment": self.comment,
         }
-        super().__init__(target, message=outcome, body=body, id=id, timeout=timeout, mode="auto", by=by, exact=True)
+        super().__init__(target, message=outcome, body=body, id=id, timeout=timeout, mode="auto", by=by)
         self._again = id is not None and sent_before(target.chain_id, self.id, storage=self.storage) is not None
 
     @property

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import F, Q
 from django.db.models.functions import Now
 
 from temporalex_django import access
@@ -134,10 +134,10 @@ def key_barred(user: Person, task: HumanTask) -> bool:
 
 
 def _may(user: Person) -> Q:
-    barred = Q(Exists(_barred(people.key_of(user))))
+    barred = Q(pk__in=_barred(people.key_of(user)))
     may = Q(pk__in=_asked_of(user))
     for person in _principals(user):
-        may |= Q(pk__in=_asked_of(person)) & ~Q(Exists(_barred(people.key_of(person))))
+        may |= Q(pk__in=_asked_of(person)) & ~Q(pk__in=_barred(people.key_of(person)))
     return may & ~barred
 
 
@@ -148,7 +148,7 @@ def _principals(user: Person) -> Collection[Person]:
 
 
 def _barred(key: str) -> Any:
-    return Candidate.objects.using(storage().alias).filter(task=OuterRef("pk"), who=f"key:{key}", barred=True)
+    return Candidate.objects.using(storage().alias).filter(who=f"key:{key}", barred=True).values("task")
 
 
 def _asked_of(user: Person) -> Any:

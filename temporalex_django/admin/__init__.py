@@ -6,9 +6,17 @@ Registered with the default site by its autodiscovery.
 from __future__ import annotations
 
 from temporalex_django.admin.audit import OperatorActionAdmin
+from temporalex_django.admin.human_tasks import HumanTaskAdmin
 from temporalex_django.admin.instance import InstanceAdmin
 from temporalex_django.admin.jobs import BulkJobAdmin
 from temporalex_django.admin.subject import WorkflowAdminMixin
 from temporalex_django.admin.worker import WorkerAdmin
 
-__all__ = ["BulkJobAdmin", "InstanceAdmin", "OperatorActionAdmin", "WorkerAdmin", "WorkflowAdminMixin"]
+__all__ = [
+    "BulkJobAdmin",
+    "HumanTaskAdmin",
+    "InstanceAdmin",
+    "OperatorActionAdmin",
+    "WorkerAdmin",
+    "WorkflowAdminMixin",
+]

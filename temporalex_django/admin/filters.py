@@ -212,3 +212,38 @@ class ActorFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         chosen = self.value()
         return queryset if chosen == "all" else queryset.filter(automatic=chosen == "automatic")
+
+
+class WhoseFilter(admin.SimpleListFilter):
+    """Whose human tasks; the page itself takes them (``HumanTaskAdmin.get_queryset``)."""
+
+    title = _("whose")
+    parameter_name = "whose"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("mine", _("Claimed by me")), ("all", _("All that I may see")), ("closed", _("Closed"))]
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        first, *others = super().choices(changelist)
+        yield {**first, "display": _("For me to decide")}
+        yield from others
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
+class DueFilter(admin.SimpleListFilter):
+    """By when a human task is to be decided."""
+
+    title = _("due")
+    parameter_name = "due"
+    _SPANS = (("today", 1, _("Within a day")), ("week", 7, _("Within a week")))
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [*((name, label) for name, _days, label in self._SPANS), ("never", _("Without a date"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == "never":
+            return queryset.filter(due_at=None)
+        days = {name: days for name, days, _label in self._SPANS}.get(self.value() or "")
+        return queryset if days is None else queryset.filter(due_at__lte=timezone.now() + timedelta(days=days))

@@ -12,12 +12,12 @@ from django.utils.translation import gettext as _
 from temporalex_django.access import Operation, policy
 from temporalex_django.actions.accepting import answered
 from temporalex_django.actions.query import Query
-from temporalex_django.admin.payload_forms import PayloadForm
 from temporalex_django.admin.requests import actor_of, refuse, user_of
 from temporalex_django.admin.run_pages import Confirmation, RunPage
 from temporalex_django.admin.shown import value
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
+from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance
 
 _PERMISSION = f"{APP}.query_instance"

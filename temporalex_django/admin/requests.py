@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import NoReturn, cast
-from uuid import uuid4
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
@@ -42,11 +41,6 @@ def refuse(
 def may_not_look() -> str:
     """What somebody is told who may not see runs."""
     return _("You may not look at runs: that takes the permission %(wanted)s.") % {"wanted": VIEW.permission}
-
-
-def new_token() -> str:
-    """Goes with a form: what is posted with one acts once."""
-    return str(uuid4())
 
 
 def asked(request: HttpRequest, token: str) -> Asked:

@@ -16,10 +16,10 @@ from django.utils.translation import gettext as _
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.once import AskedBefore
 from temporalex_django.actions.targets import RunTarget, find
-from temporalex_django.admin.payload_forms import TokenForm
 from temporalex_django.admin.requests import asked, refuse, sent_before
 from temporalex_django.admin.shown import status_badge
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
+from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from temporalex_django.access import Operation, policy, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.once import AskedBefore
 from temporalex_django.actions.start import Start, start_lacks
-from temporalex_django.admin.fields import NOTHING
-from temporalex_django.admin.payload_forms import PayloadForm
 from temporalex_django.admin.requests import actor_of, asked, refuse, sent_before, user_of
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import ActionNotPermitted, InvalidId, TemporalexError
+from temporalex_django.forms.fields import NOTHING
+from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from django.utils.translation import gettext_lazy
 
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.steering import Input, Steering
-from temporalex_django.admin.fields import NOTHING, JSONBox
-from temporalex_django.admin.payload_forms import TokenForm
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.run_pages import Confirmation, RunPage, not_the_present
 from temporalex_django.authoring.people import APP, Person
+from temporalex_django.forms.fields import NOTHING, JSONBox
+from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance
 
 _INPUT = "input_"

@@ -46,6 +46,7 @@ _STATUS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
     (errors.MessageIdTaken, REFUSED),
     (errors.AmbiguousId, NOT_FOUND),
     (errors.WorkflowNotFound, NOT_FOUND),
+    (errors.HumanTaskNotFound, NOT_FOUND),
     (errors.UnknownWorkflow, NOT_FOUND),
     (errors.UnknownVersion, NOT_FOUND),
     (errors.UnknownQuery, NOT_FOUND),
@@ -61,6 +62,7 @@ _STATUS: tuple[tuple[type[errors.TemporalexError], int], ...] = (
 _NEXT: dict[type[errors.TemporalexError], str] = {
     errors.AmbiguousId: "Name the class with --workflow, or the run by its own id.",
     errors.WorkflowNotFound: "Look for it: manage.py temporalex list --id-prefix …",
+    errors.HumanTaskNotFound: "Look for it: manage.py temporalex tasks list",
     errors.UnknownWorkflow: "Check the name; its class must be in workflows.py of an installed app.",
     errors.ActionNotPermitted: "Give that user the permission, or name another one with --as-user.",
 }

@@ -39,9 +39,9 @@ class Parameter:
 class Contract:
     """One method of one address.
 
-    ``operation`` is what the access policy is asked about, ``permission`` the code name that it takes. ``keyed``: it
-    takes an ``Idempotency-Key``; ``matched``: an ``If-Match``. ``several``: the answer is a page of what ``answers``
-    has for 200.
+    ``operation`` is what the access policy is asked about, ``permission`` the code name that it takes; none where
+    whoever is signed in may ask, and is shown what is his. ``keyed``: it takes an ``Idempotency-Key``; ``matched``: an
+    ``If-Match``. ``several``: the answer is a page of what ``answers`` has for 200.
     """
 
     operation: str
@@ -56,7 +56,8 @@ class Contract:
     matched: bool = False
 
     def asked(self, message: str | None) -> Operation:
-        return Operation(action=self.operation, permission=f"{APP}.{self.permission}", message=message)
+        wanted = f"{APP}.{self.permission}" if self.permission else None
+        return Operation(action=self.operation, permission=wanted, message=message)
 
 
 def says(contract: Contract) -> Callable[[F], F]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 from uuid import UUID
@@ -14,6 +15,7 @@ from rest_framework.response import Response
 
 from temporalex_django.actions.once import Asked, AskedBefore
 from temporalex_django.core.names import check_message_id
+from temporalex_django.errors import IdempotencyKeyReused, MessageIdTaken
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import KEY
 
@@ -56,6 +58,17 @@ def once(method: Method) -> Method:
             return self.again(before.made, new=before.new, **names)
 
     return keyed
+
+
+@contextmanager
+def key_is_id(request: Request) -> Iterator[None]:
+    """Around a message of which the key is the id. Raises ``IdempotencyKeyReused`` for one that another has."""
+    try:
+        yield
+    except MessageIdTaken as exc:
+        if KEY not in request.headers:
+            raise
+        raise IdempotencyKeyReused(str(exc)) from exc
 
 
 def _said(request: Request) -> bytes:

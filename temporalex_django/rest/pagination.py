@@ -1,16 +1,21 @@
-"""Pages by cursor: ids of runs sort by when they were started, so a page costs the same wherever it is."""
+"""Pages by cursor: a page costs the same wherever it is. Ids of runs sort by when they were started."""
 
 from __future__ import annotations
 
 import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q, QuerySet
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
+
+from temporalex_django.models import HumanTask
 
 #: Of what is counted within a run: events, and the like.
 ROWS_A_PAGE = 200
@@ -57,3 +62,48 @@ class NewestFirst(CursorPagination):
         self.page, self.has_next = page[:count], True
         self.next_position = self._get_position_from_instance(page[count], self.ordering)
         return items[:count]
+
+
+class FirstDue:
+    """Pages of human tasks, those first that are due first, and those at last that are never.
+
+    ``?cursor=`` says behind which one a page begins, so that it costs the same wherever it is.
+    """
+
+    def __init__(self, cursor: str | None, *, limit: int) -> None:
+        """Raises ``ValidationError`` for a cursor that is not ours."""
+        self.limit = limit
+        self.place = None if cursor is None else _place(cursor)
+
+    def page(self, tasks: QuerySet[HumanTask]) -> tuple[list[HumanTask], str | None]:
+        """The next ones, and the cursor of the page behind them. One read."""
+        found = [*(tasks if self.place is None else tasks.filter(_behind(*self.place)))[: self.limit + 1]]
+        more = len(found) > self.limit
+        return found[: self.limit], _cursor(found[self.limit - 1]) if more else None
+
+
+def _behind(due: datetime | None, opened: datetime, key: UUID) -> Q:
+    later = Q(opened_at__gt=opened) | Q(opened_at=opened, pk__gt=key)
+    if due is None:
+        return Q(due_at=None) & later
+    return Q(due_at__gt=due) | Q(due_at=None) | (Q(due_at=due) & later)
+
+
+def _cursor(task: HumanTask) -> str:
+    due = None if task.due_at is None else task.due_at.isoformat()
+    return urlsafe_b64encode(json.dumps([due, task.opened_at.isoformat(), str(task.pk)]).encode()).decode()
+
+
+def _place(cursor: str) -> tuple[datetime | None, datetime, UUID]:
+    try:
+        due, opened, key = json.loads(urlsafe_b64decode(cursor.encode()))
+        return None if due is None else _aware(due), _aware(opened), UUID(key)
+    except (ValueError, TypeError, AttributeError):
+        raise ValidationError({"cursor": "this is no cursor that a page gave"}) from None
+
+
+def _aware(said: str) -> datetime:
+    found = datetime.fromisoformat(said)
+    if found.tzinfo is None:
+        raise ValueError(said)
+    return found

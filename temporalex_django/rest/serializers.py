@@ -10,7 +10,7 @@ from rest_framework import ISO_8601, serializers
 
 from temporalex_django.authoring.viewing import View
 from temporalex_django.core.names import shown
-from temporalex_django.models import BulkItem, BulkJob, HistoryEvent, Status
+from temporalex_django.models import BulkItem, BulkJob, Ending, HistoryEvent, Status
 from temporalex_django.models.fields import Payload
 
 if TYPE_CHECKING:
@@ -263,6 +263,56 @@ class ItemOut(Base):
 
     def get_outcome(self, item: BulkItem) -> str:
         return item.outcome or "open"
+
+
+class HumanTaskOut(Base):
+    """What a person is asked to decide; ``text`` says it in a sentence or two.
+
+    ``ending`` is what became of a closed one: decided (``outcome``), overdue, cancelled or run_closed.
+    """
+
+    id = serializers.UUIDField()
+    title = serializers.CharField()
+    text = serializers.CharField()
+    key = serializers.CharField()
+    workflow = serializers.CharField()
+    workflow_id = serializers.CharField()
+    run_id = serializers.UUIDField()
+    subject = SubjectOut(allow_null=True)
+    outcomes = serializers.ListField(child=serializers.CharField())
+    requested_by = SenderOut(allow_null=True)
+    opened_at = _time()
+    due_at = _time(allow_null=True)
+    reminded_at = _time(allow_null=True)
+    escalated_at = _time(allow_null=True)
+    claimed_by = SenderOut(allow_null=True)
+    claimed_until = _time(allow_null=True)
+    closed_at = _time(allow_null=True)
+    ending = serializers.ChoiceField(choices=Ending.values, allow_null=True)
+    outcome = serializers.CharField(allow_null=True)
+    decided_by = SenderOut(allow_null=True)
+    comment = serializers.CharField(allow_blank=True)
+    url = serializers.CharField()
+
+
+class FormOut(Base):
+    """What ``data`` of a decision is to be, by ``kind``.
+
+    none: nothing is asked; schema: what ``schema`` says; django: an object with these ``names``. ``digest`` goes with
+    the decision as ``form``.
+    """
+
+    kind = serializers.ChoiceField(choices=("none", "schema", "django"))
+    schema = serializers.JSONField(allow_null=True)
+    names = serializers.ListField(child=serializers.CharField())
+    digest = serializers.CharField(allow_blank=True)
+
+
+class HumanTaskDetail(HumanTaskOut):
+    """One alone. ``form`` null: its code is not in this process. ``why_not``: why you may not decide it now."""
+
+    form = FormOut(allow_null=True)
+    why_not = serializers.CharField(allow_null=True)
 
 
 class TimelineOut(Base):

@@ -17,6 +17,7 @@ from temporalex_django.conf import read
 from temporalex_django.rest.base import APP_NAME, ContractViewSet
 from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.cluster import TypeViewSet, WorkerViewSet
+from temporalex_django.rest.human_tasks import HumanTaskViewSet
 from temporalex_django.rest.views import InstanceViewSet
 
 app_name = APP_NAME
@@ -44,6 +45,15 @@ _BULK: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("bulk/<str:job>/stop/", "stop_bulk", {"post": "stop"}),
     ("bulk/<str:job>/resume/", "resume_bulk", {"post": "resume"}),
 )
+_TASK = "human-tasks/<str:task>/"
+_TASKS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("human-tasks/", "human-tasks", {"get": "list"}),
+    (_TASK, "human-task", {"get": "retrieve"}),
+    (f"{_TASK}claim/", "claim", {"post": "claim"}),
+    (f"{_TASK}release/", "release", {"post": "release"}),
+    (f"{_TASK}delegate/", "delegate", {"post": "delegate"}),
+    (f"{_TASK}decide/", "decide", {"post": "decide"}),
+)
 _OTHERS: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...] = (
     ("workers/", "workers", WorkerViewSet, {"get": "list"}),
     ("types/", "types", TypeViewSet, {"get": "list"}),
@@ -52,7 +62,7 @@ _OTHERS: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...] = (
 
 
 def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkViewSet) -> list[URLPattern]:
-    """The addresses of a view set, which may be a subclass, and of bulk jobs, which have the runs that it leaves."""
+    """The addresses of a view set, which may be a subclass, and of bulk jobs and human tasks of the runs it leaves."""
     return [
         *(path(route, _view(viewset, actions), name=name) for route, name, actions in _ROUTES),
         *(
@@ -60,6 +70,10 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
             for name, action in STEERING.items()
         ),
         *(path(route, _view(bulk, actions, run_views=viewset), name=name) for route, name, actions in _BULK),
+        *(
+            path(route, _view(HumanTaskViewSet, actions, run_views=viewset), name=name)
+            for route, name, actions in _TASKS
+        ),
     ]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -27,7 +25,7 @@ from temporalex_django.core.attributes import said
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import KEY, Contract, says
 from temporalex_django.rest.contracts import UPDATE_ID, WAIT, WORKFLOW, does, steering_contract, view
-from temporalex_django.rest.once import once
+from temporalex_django.rest.once import key_is_id, once
 from temporalex_django.rest.problems import RETRY_AFTER
 from temporalex_django.rest.reading import ReadingViewSet
 from temporalex_django.rest.seats import seat
@@ -81,7 +79,7 @@ class InstanceViewSet(ReadingViewSet):
         target = self._target(id)
         body = self._body()
         sent = self._message_id(body)
-        with self._once():
+        with key_is_id(request):
             SendSignal(target, signal=name, payload=body["payload"], id=sent, exact=True, by=self._actor()).execute()
         return Response({"id": target.workflow_id, "signal": name}, status=202)
 
@@ -114,7 +112,7 @@ class InstanceViewSet(ReadingViewSet):
             seat=seat,
         )
         try:
-            with self._once():
+            with key_is_id(request):
                 return Response({"id": update.id, "result": update.execute()})
         except errors.UpdateTimeout as exc:
             return self._not_done(exc, target=target, name=name)
@@ -155,7 +153,7 @@ class InstanceViewSet(ReadingViewSet):
         body = self._body()
         said = {name: body[name] for name in ("event", "step", "data")}
         resume = Resume(target, **said, id=request.headers.get(KEY), exact=True, by=self._actor())
-        with self._once():
+        with key_is_id(request):
             resume.execute()
         return self._one(find_chain(target.chain_id, storage=storage()))
 
@@ -217,16 +215,6 @@ class InstanceViewSet(ReadingViewSet):
         if key is not None and sent is not None:
             raise ValidationError({KEY: ["that, or `id` in the body, not both"]})
         return sent if key is None else key
-
-    @contextmanager
-    def _once(self) -> Iterator[None]:
-        """Raises ``IdempotencyKeyReused`` for a key that another message has."""
-        try:
-            yield
-        except errors.MessageIdTaken as exc:
-            if KEY not in self.request.headers:
-                raise
-            raise errors.IdempotencyKeyReused(str(exc)) from exc
 
     def _not_done(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
         if exc.code != errors.UpdateTimeout.code:

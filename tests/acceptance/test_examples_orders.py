@@ -82,16 +82,16 @@ def test_one_cent_above_the_limit_a_clerk_decides(env: Environment, world: World
     assert waiting(handle) == ["review"]
     assert "ShipOrder" not in world.calls
 
-    handle.resume("approved", by=CLEO, data={"why": "a regular"})
+    handle.resume("approved", by=CLEO, data={"comment": "a regular"})
 
     assert waiting(handle) == ["carrier"]
-    assert handle.instance().context.steps.review == {"by": "cleo", "by_key": "cleo", "why": "a regular"}
+    assert handle.instance().context.steps.review == {"by": "cleo", "by_key": "cleo", "comment": "a regular"}
 
 
 def test_who_is_rejected_gets_the_money_back_and_the_shop_its_goods(env: Environment, world: World) -> None:
     handle = start(env, WINE, WINE)
 
-    handle.resume("rejected", by=CLEO, data={"why": "no such street"})
+    handle.resume("rejected", by=CLEO, data={"comment": "no such street"})
 
     assert sorted(world.calls[2:4]) == ["RefundPayment", "ReturnStock"]
     assert world.calls[4:] == ["CancelOrder"]

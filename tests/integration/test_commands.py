@@ -23,10 +23,10 @@ from temporalex_django.actions.describe import LiveWorkers
 from temporalex_django.management import exits
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.steering import COMMANDS
-from temporalex_django.models import BulkJob, Instance, OperatorAction
+from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorAction
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import Ran, shell, timeless, transcript
-from tests.support.matrix import Choice, Errand
+from tests.support.matrix import Choice, Errand, Question
 from tests.support.people import stored
 
 pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
@@ -196,6 +196,33 @@ def test_many_runs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain(shell("bulk", "show", "--as-user", "ann")) == "no bulk jobs\n"
 
 
+def test_what_people_are_asked() -> None:
+    said = [transcript("tasks", "list")]
+    ann = stored("red-right")
+    Question.start(value="1")
+    drain()
+    task = HumanTask.objects.get().pk
+    said += [transcript("tasks", "list"), transcript("tasks", "list", "--as-user", "red-right", "--limit", "1")]
+    said += [
+        transcript("tasks", "decide", task, "approved"),
+        transcript("tasks", "list", "--as-user", "red-right", "--all"),
+    ]
+    said += [transcript("tasks", "claim", task, "--as-user", "red-right")]
+    said += [transcript("tasks", "decide", task, "maybe", "--as-user", "red-right")]
+    said += [transcript("tasks", "decide", task, "approved", "--comment", ODD, "--as-user", "red-right")]
+    said += [
+        transcript("tasks", "decide", task, "approved", "--as-user", "red-right"),
+        transcript("tasks", "show", "x"),
+    ]
+    golden("tasks.txt", *said)
+
+    (listed,) = [*map(json.loads, plain(shell("tasks", "show", task, "--json")).replace("\n", " ").splitlines())]
+    assert fits("tasks", json.dumps(listed))["comment"] == ODD
+    assert plain(shell("tasks", "list", "--json")) == ""
+    audit = OperatorAction.objects.get(action="decide", denied=False)
+    assert (audit.actor_id, audit.source, audit.reason) == (ann.pk, "command", ODD)
+
+
 def flowing(schema: Any) -> Any:
     """Descriptions on one line: how docstrings are indented depends on the version of Python."""
     if isinstance(schema, dict):
@@ -210,7 +237,7 @@ def test_schemas_are_those_of_the_code() -> None:
     """Every command has ``--json``, and says what it prints then."""
     parsers = Command().create_parser("manage.py", "temporalex")._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     for name, module in Command.subcommands.items():
-        assert "--json" in parsers[name].format_help() or name == "bulk", name
+        assert "--json" in parsers[name].format_help() or name in ("bulk", "tasks"), name
         schema = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             **flowing(msgspec.json.schema(module.output)),

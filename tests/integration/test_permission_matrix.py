@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -314,7 +315,26 @@ REST = {
     "GET update": Row(LOOK, lambda send: send(at={"name": "add"}, query="?id=known"), "updated"),
     "POST query": Row(("query_instance",), lambda send: send({}, at={"name": "items"})),
     "POST resume": Row(("signal_instance",), lambda send: send({"event": "approved"}), "graph"),
+    "GET human-tasks": Row((), lambda send: send(), "question", of_run=False),
+    "GET human-task": Row((), lambda send: send(at=the_task()), "question"),
+    "POST claim": Row((), lambda send: send({}, at=the_task()), "question"),
+    "POST release": Row((), lambda send: send({}, at=the_task(claimed=True)), "question"),
+    "POST delegate": Row(("delegate_humantask",), lambda send: send({"to": colleague()}, at=the_task()), "question"),
+    "POST decide": Row((), lambda send: send({"outcome": "approved"}, at=the_task()), "question"),
 }
+
+
+def the_task(*, claimed: bool = False) -> dict[str, Any]:
+    """The one that there is; claimed by whoever asks, if he is of this tenant."""
+    if claimed and (user := get_user_model().objects.filter(username__startswith="red-").first()):
+        later = timezone.now() + timedelta(hours=1)
+        HumanTask.objects.update(claimed_by_key=str(user.pk), claimed_by_name=user.username, claimed_until=later)
+    return {"task": HumanTask.objects.get().pk}
+
+
+def colleague() -> str:
+    """Somebody to whom a human task may go."""
+    return str(get_user_model().objects.get_or_create(username="dan")[0].username)
 
 
 def steered_in_rest(name: str) -> Any:
@@ -409,6 +429,15 @@ ADMIN = {
     "bulkjob resume post": Row(("bulk_actions",), lambda page: page("stopped job", {})),
     "bulkjob delete": Row(None, lambda page: page("job")),
     "bulkjob add": Row(None, lambda page: page(), of_run=False),
+    "humantask changelist": Row((), lambda page: page(), "question", of_run=False),
+    "humantask change": Row((), lambda page: page("task"), "question"),
+    "humantask history": Row((), lambda page: page("task"), "question"),
+    "humantask claim post": Row((), lambda page: page("task", {}), "question"),
+    "humantask release post": Row((), lambda page: (the_task(claimed=True), page("task", {}))[1], "question"),
+    "humantask delegate post": Row(("delegate_humantask",), lambda page: page("task", {"to": colleague()}), "question"),
+    "humantask decide post": Row((), lambda page: page("task", {"token": token(), "outcome": "approved"}), "question"),
+    "humantask delete": Row(None, lambda page: page("task"), "question"),
+    "humantask add": Row(None, lambda page: page(), of_run=False),
     "operatoraction changelist": Row(("view_operatoraction",), lambda page: page(), "acted", of_run=False),
     "operatoraction change": Row(("view_operatoraction",), lambda page: page("action"), "acted"),
     "operatoraction history": Row(("view_operatoraction",), lambda page: page("action"), "acted"),
@@ -534,6 +563,7 @@ COMMANDS = {
     "list": Row(LOOK, lambda run, ref: run(), of_run=False),
     "describe": Row(LOOK, lambda run, ref: run(ref)),
     "doctor": Row(LOOK, lambda run, ref: run(ref)),
+    "tasks": Row((), lambda run, ref: run("list"), "question", of_run=False),
     "bulk": Row(
         (*LOOK, "bulk_actions", "terminate_instance"),
         lambda run, ref: run("terminate", "--workflow", "test.Basket"),
@@ -627,7 +657,14 @@ def token() -> str:
 
 # -- what they share -------------------------------------------------------------------------------------------------
 
-NOWHERE = {"run": uuid.uuid4(), "action": 0, "worker": uuid.uuid4(), "job": uuid.uuid4(), "stopped job": uuid.uuid4()}
+NOWHERE = {
+    "run": uuid.uuid4(),
+    "task": uuid.uuid4(),
+    "action": 0,
+    "worker": uuid.uuid4(),
+    "job": uuid.uuid4(),
+    "stopped job": uuid.uuid4(),
+}
 
 
 def filled(address: str, names: dict[str, Any]) -> str:

@@ -120,7 +120,7 @@ def test_a_clerk_approves_at_the_desk_and_who_did_is_in_the_history(clerk: User)
     assert handle.instance().context.steps.review == {
         "by": "cleo",
         "by_key": str(clerk.pk),
-        "why": "a regular",
+        "comment": "a regular",
     }
     assert "Nothing waits" in client.get("/review/").content.decode()
 

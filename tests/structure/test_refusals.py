@@ -1,4 +1,4 @@
-"""The admin refuses nobody without a row in the audit."""
+"""The admin and pages refuse nobody without a row in the audit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from tests.structure.source import PACKAGE, modules, name, parse
 
-#: The one function that notes and raises.
-REFUSES = "temporalex_django/admin/requests.py"
+#: The functions that note and raise.
+REFUSES = {"temporalex_django/admin/requests.py", "temporalex_django/pages/views.py"}
 
 
 def unnoted(tree: ast.AST) -> list[int]:
@@ -28,10 +28,10 @@ def unnoted(tree: ast.AST) -> list[int]:
     ]
 
 
-def test_whoever_is_refused_by_the_admin_is_noted() -> None:
-    found = {name(path): unnoted(parse(path)) for path in modules(PACKAGE / "admin")}
-    assert len(found.pop(REFUSES)) == 1
-    assert not {path: lines for path, lines in found.items() if lines}, "use admin.requests.refuse()"
+def test_whoever_is_refused_is_noted() -> None:
+    found = {name(path): unnoted(parse(path)) for room in ("admin", "pages") for path in modules(PACKAGE / room)}
+    assert [len(found.pop(path)) for path in REFUSES] == [1, 1]
+    assert not {path: lines for path, lines in found.items() if lines}, "use refuse()"
 
 
 @pytest.mark.parametrize("code", ["raise PermissionDenied", "raise PermissionDenied('no')", "try:\n a()\nexcept KeyError:\n raise PermissionDenied"])  # fmt: skip

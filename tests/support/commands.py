@@ -16,7 +16,7 @@ from django.core.management import base
 from django.core.management.base import OutputWrapper
 
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.present import diagnosis, endings, sentences, timeline, troubles
+from temporalex_django.present import diagnosis, endings, human_tasks, sentences, timeline, troubles
 
 #: Of the same width as what they stand for, so that tables keep their shape.
 _SAME: tuple[tuple[str, str], ...] = (
@@ -30,7 +30,7 @@ _SAME: tuple[tuple[str, str], ...] = (
 def timeless() -> Iterator[None]:
     """Sentences say the same whenever they are made."""
     with ExitStack() as stack:
-        for module in (diagnosis, endings, sentences, timeline, troubles):
+        for module in (diagnosis, endings, human_tasks, sentences, timeline, troubles):
             for name, said in (("when", "14:02"), ("span", "3 s")):
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, lambda *_, said=said: said))

@@ -29,7 +29,7 @@ from temporalex_django import (
 )
 from temporalex_django import api as api_
 from temporalex_django.access import AccessPolicy
-from temporalex_django.models import Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
+from temporalex_django.models import Chain, HistoryEvent, HumanTask, Instance, Message, OperatorAction, Worker
 from tests.support.client_flows import Basket, drain
 from tests.support.people import stored
 
@@ -70,6 +70,17 @@ class Choice(GraphWorkflow):
     unique = Unique(key="redchoice")
     initial = decision
     transitions = {(decision, "approved"): Done, (decision, "rejected"): Done}
+
+
+class Question(Workflow):
+    """Asks everybody who could ask in the matrix."""
+
+    name = "test.MatrixQuestion"
+    unique = Unique(key="redquestion")
+
+    async def run(self, args: Any) -> Any:
+        asked = ["red-nobody", "red-viewer", "red-right", "blue-ann"]
+        return Ok((await api_.approval("Shall we?", users=asked)).outcome)
 
 
 class Moving(VersionedWorkflow):
@@ -131,6 +142,7 @@ RUNS: dict[str, Callable[[], WorkflowHandle[Any]]] = {
     "errand": lambda: Errand.start(value="1"),
     "graph": lambda: Choice.start("1"),
     "moving": lambda: Moving.start("1"),
+    "question": lambda: Question.start(value="1"),
 }
 
 
@@ -167,7 +179,7 @@ class Row:
 
     def may(self, asking: str) -> bool:
         """Whether somebody of that kind, of the tenant itself and logged in, is let through."""
-        if self.takes is None or asking == "anonymous":
+        if self.takes is None or asking in ("anonymous", "other tenant"):
             return False
         seen = {f"{APP}.view_instance"} if asking == "view only" else set()
         return asking == "right" or set(map(_full, self.takes)) <= seen
@@ -198,13 +210,14 @@ def standing() -> tuple[Any, ...]:
         [*Chain.objects.order_by("pk").values_list("pk", "closed", "run_id", "due_at")],
         Message.objects.count(),
         HistoryEvent.objects.count(),
+        [*HumanTask.objects.order_by("pk").values_list("pk", "closed_at", "claimed_by_key", "delegated")],
         done.count(),
     )
 
 
 def objects() -> dict[str, Any]:
     """Keys of what the admin has pages of: the run, an action on it, a worker; the first of each."""
-    there = {"run": Instance, "action": OperatorAction, "worker": Worker}
+    there = {"run": Instance, "action": OperatorAction, "worker": Worker, "task": HumanTask}
     found = {name: model._default_manager.order_by("pk").first() for name, model in there.items()}
     return {name: None if one is None else one.pk for name, one in found.items()}
 

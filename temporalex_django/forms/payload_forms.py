@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 from django import forms
@@ -11,15 +12,19 @@ from django.utils.translation import gettext_lazy as _
 from msgspec import inspect as types
 
 from temporalex_django.actions.base import plain
-from temporalex_django.admin.fields import NOTHING, Structure, field_for, type_of
-from temporalex_django.admin.requests import new_token
 from temporalex_django.core import payloads
 from temporalex_django.errors import PayloadError
+from temporalex_django.forms.fields import NOTHING, Structure, field_for, type_of
 
 #: The field of a payload that is no structure.
 WHOLE = "payload"
 _PREFIX = "arg_"
 _PATH = re.compile(r"`\$\.([^`.\[]+)")
+
+
+def new_token() -> str:
+    """Goes with a form: what is posted with one acts once."""
+    return str(uuid4())
 
 
 class TokenForm(forms.Form):

@@ -1,0 +1,83 @@
+"""What faces ask about human tasks: why somebody may not decide, what they say, whose there are besides."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.contrib.auth import get_user_model
+from django.utils import timezone
+
+from temporalex_django import access
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.human_task import admitted
+from temporalex_django.actions.inbox import inbox
+from temporalex_django.authoring.people import Person
+from temporalex_django.errors import PayloadError, TemporalexError
+from temporalex_django.models import HumanTask, HumanTaskQuerySet, Instance
+from temporalex_django.present.human_tasks import TaskNow, asked
+
+
+def why_not(task: HumanTask, user: Person) -> str | None:
+    """Why this person may not decide it now, in a sentence; None: he may. No lock: somebody may be quicker."""
+    try:
+        admitted(user, task, storage=storage())
+    except TemporalexError as exc:
+        return f"{exc.message[:1].upper()}{exc.message[1:]}."
+    return None
+
+
+def is_claimed(task: HumanTask) -> bool:
+    """Whether somebody has it, by the clock of the database."""
+    return task.claimed_until is not None and task.claimed_until > storage().now()
+
+
+def of_runs(user: Person) -> HumanTaskQuerySet:
+    """Those of the runs that he may look at, open and closed, whoever decides them. Raises ``ActionNotPermitted``."""
+    alias = storage().alias
+    access.admit(user, access.VIEW, alias=alias)
+    runs = access.runs_for(user, alias=alias)
+    tasks = HumanTask.objects.using(alias)
+    return tasks.all() if runs is None else tasks.filter(run__in=runs.order_by().values("pk"))
+
+
+def about(run: Instance) -> str:
+    """What the object that a run is about calls itself; its kind and key where it is gone, nothing where there is none.
+
+    One query, where Django has not read it before.
+    """
+    if run.subject_type is None:
+        return ""
+    return str(run.subject or f"{run.subject_type.name} {run.subject_id}")
+
+
+def sentence(task: HumanTask, *, subject: str = "") -> str:
+    """What is asked, in a sentence or two; ``subject`` as ``about`` gives it. No query."""
+    now = TaskNow(
+        title=task.title,
+        about=subject,
+        requested_by=task.requested_by_name,
+        opened_at=task.opened_at,
+        due_at=task.due_at,
+        escalated_at=task.escalated_at,
+        claimed_by=task.claimed_by_name,
+        claimed_until=task.claimed_until,
+        closed_at=task.closed_at,
+        ending=task.ending,
+        outcome=task.outcome,
+        decided_by=task.decided_by_name,
+    )
+    return asked(now, now=timezone.now())
+
+
+def how_many(user: Person, *, most: int) -> int:
+    """How many human tasks are in his inbox, counted up to ``most``. One query."""
+    return int(inbox(user).order_by()[:most].count())
+
+
+def user_named(name: str) -> Person:
+    """The user who signs in with that name. Raises ``PayloadError``: there is no such active user."""
+    users: Any = get_user_model()
+    found = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - Django documents it
+    if found is None or not found.is_active:
+        raise PayloadError(f"there is no active user {name[:150]!r}")
+    return cast("Person", found)

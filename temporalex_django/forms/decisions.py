@@ -1,0 +1,150 @@
+"""The form in which somebody decides a human task: which outcome, why, and what its own form asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from temporalex_django.actions.base import Actor
+from temporalex_django.actions.decide import Decide
+from temporalex_django.actions.deciding import user_named
+from temporalex_django.authoring.people import Person
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    HumanTaskClosed,
+    HumanTaskNotFound,
+    PayloadError,
+    TemporalexError,
+)
+from temporalex_django.forms.asked import AskedForm, form_of
+from temporalex_django.forms.payload_forms import PayloadForm, TokenForm
+from temporalex_django.models import HumanTask
+from temporalex_django.present.words import spelt, whole
+
+#: Of the fields that the task's own form has.
+PREFIX = "form"
+_LONGEST_COMMENT = 2000
+_LONGEST_NAME = 150
+
+
+def outcome_label(outcome: str) -> str:
+    """What a person reads on the choice."""
+    known = {"approved": _("Approve"), "rejected": _("Reject")}
+    return known.get(outcome) or whole(spelt(outcome))
+
+
+class DecisionForm(TokenForm):
+    """``body`` is the form of the task itself, if it has one; ``is_valid`` asks both.
+
+    ``shown`` is the digest of the form that whoever posts has looked at. Raises what ``form_of`` raises.
+    """
+
+    outcome = forms.ChoiceField(widget=forms.RadioSelect, label=gettext_lazy("Decision"))
+    comment = forms.CharField(
+        required=False, max_length=_LONGEST_COMMENT, label=gettext_lazy("Comment"), strip=True,
+        help_text=gettext_lazy("Stands in the history, beside your name."),
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
+    )  # fmt: skip
+    shown = forms.CharField(max_length=100, required=False, widget=forms.HiddenInput)
+
+    def __init__(self, data: Any = None, *, task: HumanTask, **kwargs: Any) -> None:
+        self.task = task
+        self.asked = form_of(task)
+        kwargs["initial"] = {"shown": self.asked.digest, **(kwargs.get("initial") or {})}
+        super().__init__(data, **kwargs)
+        self._outcomes().choices = [(one, outcome_label(one)) for one in task.outcomes]
+        self.body = body_of(self.asked, data, auto_id=self.auto_id)
+
+    def _outcomes(self) -> forms.ChoiceField:
+        field = self.fields["outcome"]
+        assert isinstance(field, forms.ChoiceField)
+        return field
+
+    def is_valid(self) -> bool:
+        """Of both, so that all that is wrong is said at once."""
+        own = super().is_valid()
+        return (self.body is None or self.body.is_valid()) and own
+
+    @property
+    def said(self) -> Any:
+        """What the task's own form was filled in with, as JSON; None where there is none."""
+        if isinstance(self.body, PayloadForm):
+            return self.body.payload
+        return None if self.body is None else written(self.body)
+
+    def decide(self, *, by: Actor) -> bool:
+        """Whether it is decided; else the form says why not, and can be posted again.
+
+        Raises ``ActionNotPermitted``, ``HumanTaskClosed`` and ``HumanTaskNotFound``: then nothing is left to fill in.
+        """
+        if not self.is_valid():
+            return False
+        given = {name: self.cleaned_data[name] for name in ("outcome", "comment")}
+        decide = Decide(self.task, data=self.said, form=self.cleaned_data["shown"] or None, by=by, **given)
+        try:
+            decide.execute()
+        except (ActionNotPermitted, HumanTaskClosed, HumanTaskNotFound):
+            raise
+        except TemporalexError as exc:
+            self.add_error(None, exc.message)
+            self._look_again()
+            return False
+        return True
+
+    def _look_again(self) -> None:
+        """What is posted next was seen in today's form."""
+        self.renew()
+        self.data = {**self.data, self.add_prefix("shown"): self.asked.digest}
+
+
+def body_of(asked: AskedForm, data: Any, **kwargs: Any) -> forms.Form | None:
+    """A form for what the task asks for; bound where there are data."""
+    if asked.kind == "schema":
+        bound = None if data is None else {**_flat(data), f"{PREFIX}-token": data.get("token", "")}
+        return PayloadForm(bound, annotation=asked.type, prefix=PREFIX, **kwargs)
+    if asked.kind == "django":
+        form: forms.Form = asked.type(data, prefix=PREFIX, label_suffix="", **kwargs)
+        return form
+    return None
+
+
+def written(form: forms.BaseForm) -> dict[str, Any]:
+    """What stands in a bound form, by its names without the prefix: a text, or a list where several can be chosen."""
+    found: dict[str, Any] = {}
+    for key in form.data:
+        if not key.startswith(f"{PREFIX}-"):
+            continue
+        name = key.removeprefix(f"{PREFIX}-")
+        field = form.fields.get(name)
+        several = getattr(getattr(field, "widget", None), "allow_multiple_selected", False)
+        found[name] = form.data.getlist(key) if several and hasattr(form.data, "getlist") else form.data.get(key)
+    return found
+
+
+def _flat(data: Any) -> Mapping[str, Any]:
+    return {name: data[name] for name in data}
+
+
+class DelegationForm(forms.Form):
+    """To whom somebody hands a task on; ``to`` becomes the user."""
+
+    to = forms.CharField(
+        max_length=_LONGEST_NAME, label=gettext_lazy("To"), label_suffix="",
+        help_text=gettext_lazy("The name with which that person signs in."),
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off", "spellcheck": "false"}),
+    )  # fmt: skip
+    reason = forms.CharField(
+        required=False, max_length=_LONGEST_COMMENT, label=gettext_lazy("Reason"), label_suffix="",
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )  # fmt: skip
+
+    def clean_to(self) -> Person:
+        """Raises ``ValidationError`` where nobody is called so."""
+        try:
+            return user_named(self.cleaned_data["to"])
+        except PayloadError as exc:
+            raise forms.ValidationError(exc.message) from exc

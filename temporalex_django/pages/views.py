@@ -1,0 +1,146 @@
+"""The inbox, a human task, and what a link by mail leads to: everything works without a script."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from temporalex_django.actions import audit, deciding
+from temporalex_django.actions.addresses import client_address, request_id
+from temporalex_django.actions.base import Actor
+from temporalex_django.actions.claim import Claim
+from temporalex_django.actions.decide import Decide
+from temporalex_django.actions.inbox import find_task
+from temporalex_django.actions.release import Release
+from temporalex_django.authoring import people
+from temporalex_django.authoring.people import Person
+from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
+from temporalex_django.forms.decisions import DecisionForm, outcome_label
+from temporalex_django.models import HumanTask
+from temporalex_django.pages.inbox import asked_of
+from temporalex_django.pages.links import person_and_task
+
+_ROWS = 50
+_DO: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release}
+
+
+@require_safe
+@never_cache
+@login_required
+def inbox_page(request: HttpRequest) -> HttpResponse:
+    """What whoever is signed in may decide now, what is due first at first."""
+    found = asked_of(_user(request), most=_ROWS + 1)
+    context = {"tasks": found[:_ROWS], "more": len(found) > _ROWS, "limit": _ROWS}
+    return render(request, "temporalex_django/pages/inbox.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
+    """What is asked, and the form in which it is decided."""
+    user = _user(request)
+    try:
+        found = find_task(task, user)
+    except HumanTaskNotFound as exc:
+        raise Http404(exc.message) from exc
+    here = reverse("temporalex_pages:task", args=[found.pk])
+    return _page(request, found, _actor(request, user), here=here, onwards=reverse("temporalex_pages:inbox"))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def link_page(request: HttpRequest, token: str) -> HttpResponse:
+    """Looking shows what is asked; posting decides in the name of whom the link was made for."""
+    try:
+        user, key = person_and_task(token)
+        found = find_task(key, None)
+    except HumanTaskNotFound as exc:
+        return render(request, "temporalex_django/pages/gone.html", {"why": exc.message}, status=404)
+    by = _actor(request, user)
+    try:
+        find_task(key, user)
+    except HumanTaskNotFound:
+        _refuse(by, found)
+    return _page(request, found, by, here=reverse("temporalex_pages:link", args=[token]), onwards="")
+
+
+def _page(request: HttpRequest, task: HumanTask, by: Actor, *, here: str, onwards: str) -> HttpResponse:
+    """The page of a human task. ``here`` is its address, ``onwards`` that of the inbox, where there is one."""
+    said, form, status = "", None, 200
+    if request.method == "POST":
+        try:
+            said, form = _posted(request, task, by)
+        except ActionNotPermitted as exc:
+            raise PermissionDenied(str(exc)) from exc
+        except HumanTaskNotFound as exc:
+            raise Http404(exc.message) from exc
+        except TemporalexError as exc:  # somebody else was quicker, say
+            said, status = exc.message, 409
+        else:
+            if form is None:
+                return HttpResponseRedirect(f"{here}?done={said}")
+            status = 409
+        task = find_task(task.pk, None)
+    return _shown(request, task, by, form=form, said=said, status=status, onwards=onwards)
+
+
+def _posted(request: HttpRequest, task: HumanTask, by: Actor) -> tuple[str, DecisionForm | None]:
+    """What was done, or the form with what is wrong in it. Raises ``TemporalexError``."""
+    if (action := _DO.get(request.POST.get("do", ""))) is not None:
+        action(task, by=by).execute()
+        return action.name, None
+    form = DecisionForm(request.POST, task=task)
+    return (Decide.name, None) if form.decide(by=by) else ("", form)
+
+
+def _shown(
+    request: HttpRequest, task: HumanTask, by: Actor, *, form: DecisionForm | None, said: str, status: int, onwards: str
+) -> HttpResponse:
+    assert by.user is not None
+    why_not = deciding.why_not(task, by.user)
+    if why_not is None and form is None:
+        try:
+            form = DecisionForm(task=task)
+        except TemporalexError as exc:  # its code is not here
+            why_not = exc.message
+    done = {"claim": Claim.done, "release": Release.done, "decide": Decide.done}.get(request.GET.get("done", ""))
+    about = deciding.about(task.run)
+    context: dict[str, Any] = {
+        "task": task,
+        "said": said,
+        "done": done,
+        "text": deciding.sentence(task, subject=about),
+        "why_not": why_not,
+        "form": None if why_not else form,
+        "claimed": deciding.is_claimed(task) and task.claimed_by_key == people.key_of(by.user),
+        "outcome": outcome_label(task.outcome) if task.outcome else "",
+        "user_name": str(by.user),
+        "inbox_address": onwards,
+    }
+    return render(request, "temporalex_django/pages/task.html", context, status=status)
+
+
+def _refuse(by: Actor, task: HumanTask) -> NoReturn:
+    """Raises ``PermissionDenied``, which the audit notes: he might have decided it when the link was made."""
+    why = _("You may not decide this any more.")
+    audit.denied(by, Decide.name, why, run=task.run, message=task.key)
+    raise PermissionDenied(why)
+
+
+def _user(request: HttpRequest) -> Any:
+    return request.user
+
+
+def _actor(request: HttpRequest, user: Person) -> Actor:
+    address, known = client_address(request.META), request_id(request.META)
+    return Actor(user=user, source="pages", address=address, request_id=known)

@@ -1,0 +1,220 @@
+"""Human tasks in the admin, in pages of the project's own, in its templates, and by mail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core import mail
+from django.db import connection
+from django.template import Context, Template
+from django.test import Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from temporalex_django import errors
+from temporalex_django.models import HumanTask, OperatorAction
+from temporalex_django.pages.links import person_and_task, token_for
+from temporalex_django.pages.mail import TaskMail
+from tests.support.client_flows import drain
+from tests.support.invoices import ACCOUNTING, InvoiceDesk, PlainQuestion
+from tests.support.people import stored
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+
+INBOX = "/admin/temporalex_django/humantask/"
+
+
+def staff(name: str, *groups: str, permissions: tuple[str, ...] = (), email: str = "") -> Any:
+    user = stored(name, *permissions)
+    user.is_staff, user.email = True, email
+    user.save()
+    for group in groups:
+        user.groups.add(Group.objects.get_or_create(name=group)[0])
+    return user
+
+
+def browser(user: Any) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def text(answer: Any) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.content.decode()))
+
+
+@pytest.fixture
+def task() -> HumanTask:
+    InvoiceDesk.start("4711", {"number": 4711, "total": 1200, "form": "schema"})
+    drain()
+    return HumanTask.objects.get()
+
+
+def fill(**more: Any) -> dict[str, Any]:
+    return {
+        "outcome": "approved",
+        "comment": "as ordered",
+        "form-arg_account": "0",
+        "form-arg_cost_centre": "7",
+        "token": "t",
+    } | more
+
+
+def test_in_the_admin(task: HumanTask) -> None:
+    ann, bob, eve = staff("ann", ACCOUNTING), staff("bob", ACCOUNTING), staff("eve")
+    page = f"{INBOX}{task.pk}/"
+    for number in range(60):
+        PlainQuestion.start({"title": f"Question {number}?", "users": ["eve"]})
+    drain()
+
+    assert "Approve invoice 4711 over 1200 EUR" in text(browser(ann).get(INBOX))
+    client = browser(eve)
+    with CaptureQueriesContext(connection) as asked:
+        first = text(client.get(INBOX))
+    assert sum("temporalex_" in query["sql"] for query in asked.captured_queries) == 1
+    questions = re.compile(r"Question \d+\?")
+    assert len({*questions.findall(first), *questions.findall(text(client.get(f"{INBOX}?p=2")))}) == 60
+    assert "Question 7?" in text(client.get(f"{INBOX}?due=never&q=question+7"))
+    assert "No human task matches" in text(client.get(f"{INBOX}?due=today"))
+    assert "Approve" not in text(client.get(f"{INBOX}?whose=all"))
+    assert client.get(f"{page}change/").status_code == 302
+    assert "Approve" in text(
+        browser(staff("op", permissions=("temporalex_django.view_instance",))).get(f"{INBOX}?whose=all")
+    )
+
+    shown = text(browser(ann).get(f"{page}change/"))
+    assert "It is to be decided by" in shown
+    assert "Cost centre" in shown
+    assert "Pass it on" not in shown
+    assert browser(ann).post(f"{page}change/").status_code == 403
+    assert browser(ann).get(f"{page}claim/").status_code == 405
+    assert "You have claimed it." in text(browser(ann).post(f"{page}claim/", follow=True))
+    refused = text(browser(bob).get(f"{page}change/"))
+    assert "is claimed by ann until" in refused
+    assert "is claimed by ann until" in text(browser(bob).post(f"{page}decide/", fill()))
+    assert "It is released." in text(browser(ann).post(f"{page}release/", follow=True))
+
+    wrong = browser(bob).post(f"{page}decide/", fill(**{"form-arg_cost_centre": "many"}))
+    assert wrong.status_code == 409
+    assert "Enter a whole number" in text(wrong)
+    changed = browser(bob).post(f"{page}decide/", fill(shown="an older one"))
+    assert changed.status_code == 409
+    assert "has changed since you opened it" in text(changed)
+    done = browser(bob).post(f"{page}decide/", fill(), follow=True)
+    assert "is decided: Approve" in text(done)
+    assert done.redirect_chain[-1][0] == INBOX
+    late = text(browser(ann).post(f"{page}decide/", fill(outcome="rejected"), follow=True))
+    assert "bob decided" in late
+    assert "as ordered" in late
+    drain()
+    assert InvoiceDesk.handle(id="invoice::4711").result(timeout=0)["data"]["cost_centre"] == 7
+    assert [
+        *OperatorAction.objects.filter(action="decide", denied=False).values_list("actor_name", "source", "reason")
+    ] == [("bob", "admin", "as ordered")]
+
+
+def test_a_form_of_django_judges(settings: Any) -> None:
+    ann = staff("ann", ACCOUNTING, permissions=("temporalex_django.delegate_humantask",))
+    staff("eve")
+    InvoiceDesk.start("1", {"number": 1, "total": 5, "form": "django"})
+    drain()
+    page = f"{INBOX}{HumanTask.objects.get().pk}/"
+
+    shown = browser(ann).get(f"{page}change/").content.decode()
+    assert 'name="form-cost_centre"' in shown
+    wrong = browser(ann).post(
+        f"{page}decide/", {"outcome": "approved", "token": "t", "form-account": "goods", "form-cost_centre": "13"}
+    )
+    assert "Nobody sits there." in text(wrong)
+    assert "there is no active user" in text(browser(ann).post(f"{page}delegate/", {"to": "nobody"}))
+    assert "It is handed on." in text(browser(ann).post(f"{page}delegate/", {"to": "eve"}, follow=True))
+    eve = browser(stored_again("eve"))
+    right = {"outcome": "approved", "token": "t", "form-account": "goods", "form-cost_centre": "7"}
+    assert "is decided" in text(eve.post(f"{page}decide/", right, follow=True))
+    drain()
+    assert InvoiceDesk.handle(id="invoice::1").result(timeout=0)["data"] == {"account": "goods", "cost_centre": 7}
+
+
+def stored_again(name: str) -> Any:
+    from django.contrib.auth import get_user_model
+
+    return get_user_model().objects.get(username=name)
+
+
+def test_in_pages_and_templates_of_the_projects_own(task: HumanTask) -> None:
+    ann, eve = staff("ann", ACCOUNTING), staff("eve")
+    ann.is_staff = False
+    ann.save()
+    page = f"/tasks/{task.pk}/"
+
+    assert Client().get("/tasks/").status_code == 302
+    assert "Nothing waits for you" in text(browser(eve).get("/tasks/"))
+    assert browser(eve).get(page).status_code == 404
+    assert f'href="{page}"' in browser(ann).get("/tasks/").content.decode()
+    assert "You have claimed it." in text(browser(ann).post(page, {"do": "claim"}, follow=True))
+    assert "This field is required" in text(browser(ann).post(page, {"token": "t"}))
+
+    request = RequestFactory().get("/")
+    request.user = ann
+    tags = Template("{% load temporalex %}{% temporalex_inbox_count %}:{% temporalex_inbox limit=5 %}")
+    with CaptureQueriesContext(connection) as asked:
+        shown = tags.render(Context({"request": request}))
+    assert len([query for query in asked.captured_queries if "temporalex_candidate" in query["sql"]]) == 2
+    assert shown.startswith("1:")
+    assert f'<a href="{page}">Approve invoice 4711 over 1200 EUR</a>' in shown
+    assert tags.render(Context({})).startswith("0:")
+
+    assert "Your decision is in the history." in text(browser(ann).post(page, fill(outcome="rejected"), follow=True))
+    again = browser(ann).post(page, fill())
+    assert again.status_code == 409
+    assert "ann decided" in text(again)
+    assert OperatorAction.objects.get(action="decide").source == "pages"
+
+
+@pytest.fixture
+def by_mail() -> Iterator[TaskMail]:
+    told = TaskMail(base_url="https://shop.example/")
+    told.attach()
+    yield told
+    told.detach()
+
+
+@pytest.mark.usefixtures("by_mail")
+def test_by_a_link_in_a_mail() -> None:
+    ann = staff("ann", ACCOUNTING, email="ann@shop.example")
+    staff("bob", ACCOUNTING)
+    staff("eve", email="eve@shop.example")
+    InvoiceDesk.start("4711", {"number": 4711, "total": 1200})
+    drain()
+    (told,) = mail.outbox
+    assert (told.to, told.subject) == (["ann@shop.example"], "To decide: Approve invoice 4711 over 1200 EUR")
+    (link,) = re.findall(r"https://shop\.example(/tasks/by-link/\S+)", told.body)
+
+    task, client = HumanTask.objects.get(), Client(enforce_csrf_checks=True)
+    shown = client.get(link)
+    assert "You decide as ann." in text(shown)
+    assert "no-store" in shown["Cache-Control"]
+    assert client.post(link, fill()).status_code == 403  # without the token of the page
+    token = client.cookies["csrftoken"].value
+
+    for wrong in (f"{link[:-2]}x/", link.replace("by-link/", "by-link/x")):
+        assert client.get(wrong).status_code == 404
+    with pytest.raises(errors.HumanTaskNotFound, match="sign in instead"):
+        person_and_task(token_for(task, ann), good_for=timedelta(seconds=-1))
+    ann.groups.clear()
+    assert client.get(link).status_code == 403
+    assert OperatorAction.objects.get(denied=True).actor == ann
+    ann.groups.add(Group.objects.get(name=ACCOUNTING))
+    done = client.post(link, {**fill(), "csrfmiddlewaretoken": token}, follow=True)
+    assert "Your decision is in the history." in text(done)
+    ann.set_password("another")
+    ann.save()
+    assert client.get(link).status_code == 404
+    drain()
+    assert InvoiceDesk.handle(id="invoice::4711").result(timeout=0)["by"] == "ann"
+    assert timezone.now() > HumanTask.objects.get().closed_at

@@ -41,10 +41,8 @@ def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
     if ENDED.issuperset(wanted):
         return runs.filter(ended=wanted[0]) if len(wanted) == 1 else runs.filter(ended__in=wanted)
     found = runs.filter(status=wanted[0]) if len(wanted) == 1 else runs.filter(status__in=wanted)
-    alias = runs.db
-    if wanted == ["pending"]:  # somebody is to take it up
-        return found.filter(pk__in=_stopped(alias).union(_due(alias)))
     if wanted == ["running"]:
+        alias = runs.db
         tasks = ActivityTask.objects.using(alias).order_by().values("run_id")
         return found.filter(pk__in=_stopped(alias).union(tasks, _with_children(alias)))
     return found

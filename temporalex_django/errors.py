@@ -267,6 +267,13 @@ class HumanTaskClosed(TemporalexError):
     next_step = "Nothing is left to decide here; look at the run for how it went on. Nothing was done."
 
 
+class FormChanged(TemporalexError):
+    """The form that was filled in for a human task is not the one that it has now."""
+
+    code = "form_changed"
+    next_step = "Look at the form of today, and decide again. Nothing was done."
+
+
 class HumanTaskClaimed(TemporalexError):
     """Somebody else has claimed the human task: the message says who, and until when."""
 

@@ -21,7 +21,7 @@ from temporalex_django.authoring.people import Person
 from temporalex_django.core.payloads import text
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.starts import Inserted, sent_before
-from temporalex_django.errors import ActionNotPermitted, HumanTaskClosed, PayloadError, WorkflowClosed
+from temporalex_django.errors import ActionNotPermitted, FormChanged, HumanTaskClosed, PayloadError, WorkflowClosed
 from temporalex_django.models import HumanTask
 
 
@@ -30,7 +30,7 @@ class Decide(JudgedMessage):
 
     Judged in a turn of the run, where an update would be (see ``JudgedMessage``): of two who decide at once one wins,
     the other is told by ``HumanTaskClosed`` who did. ``form``: the digest of the form that was filled in, where it is
-    known. Raises ``PayloadError`` for data that do not fit, also when the form has changed, ``HumanTaskClaimed``,
+    known. Raises ``PayloadError`` for data that do not fit, ``FormChanged``, ``HumanTaskClaimed``,
     ``ActionNotPermitted``, ``FourEyes``, ``RunPaused``, ``UpdateTimeout``.
     """
 
@@ -67,8 +67,19 @@ class Decide(JudgedMessage):
             "data": data,
             "comment": self.comment,
         }
-        super().__init__(target, message=outcome, body=body, id=id, timeout=timeout, mode="auto", by=by)
-        self._again = id is not None and sent_before(target.chain_id, self.id, storage=self.storage) is not None
+        super().__init__(target, message=outcome, body=body, id=id, timeout=timeout, mode="auto", by=by, exact=True)
+        before = None if id is None else sent_before(target.chain_id, self.id, storage=self.storage)
+        self._again = before is not None
+        if before is not None and isinstance(before[1].body, dict) and self._is(before[1].body):
+            self.body = before[1].body  # with who decided, as it was found then
+
+    def _is(self, sent: dict[str, Any]) -> bool:
+        """Whether that was said before by a decision of the same id."""
+        data = self.body["data"]
+        if "judged" in sent:
+            data = judged(self.task.form, data, title=self.task.title)["data"]
+        mine = {**self.body, "data": data}
+        return all(sent.get(name) == value for name, value in mine.items())
 
     @property
     def asked(self) -> access.Operation:
@@ -89,7 +100,7 @@ class Decide(JudgedMessage):
         task = self.task
         self.body |= admitted(self.user, task, storage=self.storage)
         if self.form is not None and self.form != (task.form or {}).get("digest"):
-            raise PayloadError(f"the form of {what(task)} has changed since you opened it: look at it again")
+            raise FormChanged(f"the form of {what(task)} has changed since you opened it")
         self.body |= judged(task.form, self.body["data"], title=task.title)
 
     def _insert(self) -> Inserted:

@@ -36,7 +36,7 @@ def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) ->
     alias = storage().alias
     key = people.key_of(user)
     found = HumanTask.objects.using(alias).open().filter(_may(user))
-    found = found.exclude(Q(claimed_until__gt=now or Now()) & ~Q(claimed_by_key=key))
+    found = found.filter(Q(claimed_until=None) | Q(claimed_until__lte=now or Now()) | Q(claimed_by_key=key))
     runs = access.runs_for(user, alias=alias)
     if runs is not None:
         found = found.filter(run__in=runs.order_by().values("pk"))

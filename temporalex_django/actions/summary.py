@@ -373,6 +373,8 @@ def _wait(about: Mapping[str, Any], run: Instance, code: Any) -> WaitNow:
     elif kind == "step":
         title = titles.of_step(code, str(about.get("name")))
         messages = [spelt(str(event)) for event in about.get("events") or ()]
+    elif kind == "human_task":
+        messages = [spelt(str(event)) for event in about.get("events") or ()]
     elif kind == "child":
         title = titles.of_workflow(str(about.get("name")))
     return WaitNow(

@@ -9,7 +9,7 @@ from typing import Literal
 
 from temporalex_django.authoring.binding import OpenActivity
 
-WaitKind = Literal["phase", "signal", "timer", "condition", "child", "step", "cancel", "other"]
+WaitKind = Literal["phase", "signal", "timer", "condition", "child", "step", "human_task", "cancel", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

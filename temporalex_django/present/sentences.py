@@ -19,6 +19,8 @@ from temporalex_django.present.words import all_of, any_of, shortened, span, whe
 #: A worker looks at the tables every few seconds at the latest: who is not taken up by then lacks one.
 _SOON = timedelta(seconds=10)
 _NAMED = 3
+#: Waits that somebody ends who decides.
+_DECIDED = frozenset({"step", "human_task"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +132,11 @@ def _wait(wait: WaitNow, now: datetime, *, may_decide: bool) -> Summary:
     if wait.kind == "child":
         text = _child(wait)
     else:
-        text = {"timer": _asleep, "step": _decision}.get(wait.kind, _phase)(wait, now)
-    if may_decide and wait.kind == "step":
+        told = {"timer": _asleep, "step": _decision, "human_task": _decision}
+        text = told.get(wait.kind, _phase)(wait, now)
+    if may_decide and wait.kind in _DECIDED:
         text = f"{text} {_('You can decide.')}"
-    state = "decision" if wait.kind == "step" else wait.kind
+    state = "decision" if wait.kind in _DECIDED else wait.kind
     return Summary(state=state, text=text, since=wait.since, until=wait.until)
 
 
@@ -217,6 +220,6 @@ def _wait_in_short(wait: WaitNow, now: datetime) -> str:
         return _("the time %(until)s") % {"until": "?" if wait.until is None else when(wait.until, now)}
     if wait.kind == "child":
         return _("%(title)s %(key)s") % words
-    if wait.kind == "step" and wait.role:
+    if wait.kind in _DECIDED and wait.role:
         return _("%(events)s (anyone in %(role)s)") % words
     return any_of(wait.messages) or _messages(wait)

@@ -353,3 +353,18 @@ def test_what_cannot_be_asked(env: Any, given: dict[str, Any], words: str) -> No
     run = env.start(once(lambda: api.approval(title, **given)))
     with pytest.raises(errors.WorkflowFailed, match=words):
         run.result()
+
+
+@pytest.mark.parametrize("point", ["before_turn", "after_turn"])
+def test_a_worker_that_dies_neither_loses_nor_doubles_what_is_asked(env: Any, point: str) -> None:
+    ann, bob, _ = people(env)
+    env.crash_at(point)
+    run = env.start(Late, id="crashed")
+    assert [task.title for task in run.human_tasks()] == ["Approve it"]
+    env.crash_at(point)
+    env.advance(DAY)
+    assert [task.reminders for task in run.human_tasks()] == [1]
+    env.crash_at(point)
+    run.decide("approved", by=ann)
+    assert run.result() == ["approved", "ann"] and titles(env, bob) == []
+    assert kinds(run).count("SignalReceived") == 1

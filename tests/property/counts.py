@@ -18,6 +18,7 @@ from tests.property.playing import play
 #: What no example may be missing for long: steps, blocks, handlers, endings, and what is delivered.
 CONSTRUCTS = (
     *("activity", "local", "failing", "hasty", "sleep", "wait", "draw", "patch", "deprecate", "publish", "condition"),
+    *("approval", "overdue"),
     *("precise", "generator", "lock"),
     *("operator: pause", "operator: unpause", "operator: skip", "operator: by hand", "operator: fail by hand"),
     *("operator: stumble", "operator: retry", "operator: edit", "operator: delete"),

@@ -30,7 +30,8 @@ simple = one(
         step("activity", st.sampled_from(["work", "other"])),
         step("local"),
         *[step("failing")] * 2,
-        *[step("hasty", st.integers(1, 2))] * 2,
+        # the same strategy twice counts once
+        *[step("hasty", st.integers(1, 2)) for _ in range(2)],
         step("sleep", st.integers(0, 5)),
         step("wait", st.sampled_from([*NAMES, *NAMES, "told"])),
         step("draw"),
@@ -40,6 +41,7 @@ simple = one(
         step("precise", st.integers(2, 5), st.integers(0, 3)),
         step("generator"),
         step("lock", st.integers(0, 2), seconds),
+        step("approval", st.sampled_from([1, 2, 3, 4, None]), st.sampled_from([None, 2, 3])),
         step("condition", st.integers(0, 8), st.one_of(st.none(), seconds)),
         step("until cancelled", seconds),
         step("tell", st.sampled_from(["kid", "nobody"]), st.sampled_from([*NAMES, "cancel", "cancel"])),
@@ -70,7 +72,7 @@ nested = st.lists(st.one_of(*[inner] * 4, *blocks(short)), min_size=1, max_size=
 child = step(
     "child",
     st.lists(st.one_of(*[simple] * 6, *blocks(short)), min_size=1, max_size=3),
-    st.sampled_from(["terminate", "abandon", "request_cancel"]),
+    st.sampled_from(["terminate", "abandon", "request_cancel", "request_cancel"]),
     st.sampled_from([None, "kid", "kid", "kid"]),
     st.sampled_from(["ok", "obey", "raise", "raise", "raise", "again"]),
 )
@@ -111,6 +113,7 @@ waiting = st.lists(
         st.one_of(
             *[step("signal", st.sampled_from([*NAMES, "stop"]))] * 2,
             step("complete", st.integers(0, 3)),
+            step("decide", st.integers(0, 3), st.just("approved")),
             step("fail", st.integers(0, 3)),
             step("skip", st.integers(0, 3)),
             step("by hand", st.integers(0, 3)),
@@ -126,8 +129,9 @@ which = st.integers(0, 3)
 event = one(
     st.one_of(
         step("signal", st.sampled_from([*NAMES, *NAMES, "stop"])),
-        *[step("update", st.sampled_from([f"u{n}" for n in NAMES]))] * 4,
+        *[step("update", st.sampled_from([f"u{n}" for n in NAMES])) for _ in range(2)],
         *[step("complete", which)] * 3,
+        step("decide", which, st.sampled_from(["approved", "rejected"])),
         step("fail", which),
         step("advance", seconds),
         step("kid", name),
@@ -142,7 +146,7 @@ operation = one(
         *[step("by hand", which)] * 2,
         step("fail by hand", which),
         step("stumble", which),
-        step("retry", which),
+        *[step("retry", which) for _ in range(2)],
         step("edit", which),
         *[step("delete", which)] * 3,
     )
@@ -156,6 +160,7 @@ FINISH = [
     *[("signal", n) for n in NAMES],
     *[("update", f"u{n}") for n in NAMES],
     *[("kid", n) for n in NAMES],
+    *[("decide", 0, "approved")] * 2,
     *[("complete", 0)] * 4,
     *[("update", f"u{n}") for n in NAMES],
     ("signal", "stop"),

@@ -13,7 +13,10 @@ from temporalex_django.testing import WorkflowEnvironment
 from temporalex_django.testing.environment import Environment
 from tests.property.operating import Operator
 from tests.property.program import HELD, Kid, Program
+from tests.support.people import Somebody
 
+#: Whoever is asked.
+DECIDER = Somebody("decider", "test.decide")
 #: Drawn anew for each run, worded by the interpreter of the day, or compared by themselves (``found_by``).
 _NOT_COMPARED = ("run_id", "head", "traceback", "search_attributes")
 
@@ -51,6 +54,8 @@ class Played:
                     self.env.complete(self.open_call(args[0]), "result")
                 case "fail":
                     self.env.fail(self.open_call(args[0]), ValueError("failed"))
+                case "decide":
+                    self.decide(*args)
                 case "kid":
                     self.env.handle("kid").signal(args[0], "for the kid")
                 case "cancel":
@@ -61,8 +66,17 @@ class Played:
                     self.operator.do(self.env, self.handle, kind, *args)
         except KeyError:
             raise  # no schedule's, but the host's
-        except (LookupError, errors.WorkflowClosed, errors.WorkflowNotFound, errors.ActionNotPossible):
+        except (LookupError, errors.RunPaused, errors.HumanTaskClosed):
+            pass  # nobody is asked, or somebody else was quicker
+        except (errors.WorkflowClosed, errors.WorkflowNotFound, errors.ActionNotPossible):
             pass  # nothing is held, the run is closed, there is no kid, or nothing that this could be done to
+
+    def decide(self, which: int, outcome: str) -> None:
+        """One of the human tasks that are open. Raises ``LookupError`` when there is none."""
+        tasks = self.handle.human_tasks()
+        if not tasks:
+            raise LookupError("nobody is asked")
+        self.handle.decide(outcome, task=tasks[which % len(tasks)].key, comment=outcome[:3], by=DECIDER)
 
     def open_call(self, which: int) -> Any:
         """The activity of one of the calls that are held. Raises ``LookupError`` when there is none."""
@@ -91,6 +105,7 @@ class Played:
                         row.waiting_for,
                         row.accepts if row.closed_at is None else None,
                         events,
+                        *([asked] if (asked := self.asked(run_id)) else []),
                     ]
                 )
         return found
@@ -99,6 +114,13 @@ class Played:
         """What the runs are found by and joined with."""
         rows = [self.env.row(run_id) for chain_id in self.env.chain_ids() for run_id in self.env.run_ids(chain_id)]
         return [[dict(row.facts.search_attributes or {}), row.stored or {}] for row in rows]
+
+    def asked(self, run_id: Any) -> list[Any]:
+        """What a run asked people, and what became of it."""
+        return [
+            [one.key, one.title, one.reminders, [*one.asked], str(one.due_at), one.happened]
+            for one in self.env.human_tasks(run_id)
+        ]
 
     def commands(self) -> list[Any]:
         return [[[c.kind, c.seq, plain(c.attributes)] for c in commands] for commands in self.env.commands]

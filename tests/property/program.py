@@ -151,6 +151,8 @@ class Program(Workflow):
                 return await self.lock(who, *args)
             case "publish":
                 return self.publish(who)
+            case "approval":
+                return await self.approval(who, *args)
             case "condition":
                 return await api.wait_condition(lambda: len(self.log) > args[0], timeout=args[1])
             case "condition of state":
@@ -164,6 +166,12 @@ class Program(Workflow):
             case "raise":
                 raise Boom(who)
         return await self.block(who, kind, *args)
+
+    async def approval(self, who: str, due: int | None, remind: int | None) -> Any:
+        """Asks whoever there is, in a hurry or not."""
+        decision = await api.approval(who, role="test.decide", due=due, remind=remind)
+        REACHED.add("overdue" if decision.by is None else "decided")
+        return [decision.outcome, decision.comment, str(decision.at)]
 
     async def precise(self, who: str, digits: int, seconds: int) -> Any:
         """What a unit sees of contexts: its own, whatever others do around their awaits."""

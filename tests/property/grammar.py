@@ -72,7 +72,7 @@ nested = st.lists(st.one_of(*[inner] * 4, *blocks(short)), min_size=1, max_size=
 child = step(
     "child",
     st.lists(st.one_of(*[simple] * 6, *blocks(short)), min_size=1, max_size=3),
-    st.sampled_from(["terminate", "abandon", "request_cancel", "request_cancel"]),
+    st.sampled_from(["terminate", "terminate", "abandon", "request_cancel"]),
     st.sampled_from([None, "kid", "kid", "kid"]),
     st.sampled_from(["ok", "obey", "raise", "raise", "raise", "again"]),
 )

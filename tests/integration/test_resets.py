@@ -234,8 +234,8 @@ def test_who_may() -> None:
 def test_a_fork_has_what_its_trunk_is_about() -> None:
     subject = person("subject")
     h = Basket.start(id="b", subject=subject)
+    Instance.objects.update(search_attributes={"city": "Bonn"})  # with which it begins
     drain()
-    Instance.objects.update(search_attributes={"city": "Bonn"})
     fork = h.fork(1, reason="to try it")
     row = Instance.objects.get(pk=fork.run_id)
     assert (row.subject, row.search_attributes, row.parent) == (subject, {"city": "Bonn"}, None)

@@ -16,8 +16,8 @@ from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import Payload
 from temporalex_django.present.timeline import TimelineRow, about, awaited, begins, rows
 
-#: What is read at a time: so many events, or fewer when they are large.
-_EVENTS = 500
+#: What is read at first, and at a time: so many events, or fewer when they are large.
+_EVENTS, _MOST_EVENTS = 500, 4000
 _BYTES = 4_000_000
 
 
@@ -67,12 +67,14 @@ def titles_of(row: TimelineRow) -> dict[str, str]:
 
 
 def _read(events: QuerySet[HistoryEvent], after: int) -> Iterator[HistoryEvent]:
-    """Those behind ``after``, some at a time."""
+    """Those behind ``after``, some at a time: whoever goes on reading is after something that is far."""
+    count = _EVENTS
     while True:
         there = events.filter(seq__gt=after)
-        sizes = list(there.values_list("seq", Length("attributes"))[:_EVENTS])
+        sizes = list(there.values_list("seq", Length("attributes"))[:count])
         if not sizes:
             return
+        count = min(2 * count, _MOST_EVENTS)
         last, total = after, 0
         for seq, size in sizes:
             total += size

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from temporalex_django.actions import timeline
+from temporalex_django.conf import codec
+from temporalex_django.models import HistoryEvent
 from tests.integration.test_rest_instances import URL, assert_problem, person
 from tests.support.client_flows import Basket, drain
 from tests.support.matrix import Errand
@@ -57,6 +60,32 @@ def test_things_stand_once_with_their_ends_in_pages_of_any_size(monkeypatch: pyt
     run.skip_timer(2)
     drain()
     assert [row["state"] for row in walked(api, run.id, limit=1)] == ["open", "done", "fired", "completed"]
+
+
+def test_a_page_of_ten_thousand_events_takes_few_statements(django_assert_max_num_queries: Any) -> None:
+    """What is on it ended at the very end of the history, behind thousands of ends of other things."""
+    api, run = client(person("view")), Basket.start(id="long")
+    drain()
+    last, at = HistoryEvent.objects.filter(run_id=run.run_id).count(), timezone.now()
+    told: list[tuple[str, int]] = [("ActivityScheduled", 1)]
+    for seq in range(2, 5_000):
+        told += [("ActivityScheduled", seq), ("ActivityCompleted", seq)]
+    told += [("ActivityCompleted", 1)]
+    HistoryEvent.objects.bulk_create(
+        HistoryEvent(
+            run_id=run.run_id, seq=last + number, activation=2, kind=kind, at=at,
+            attributes=codec().encode({"seq": seq, "activity": "far", "args": [], "result": None}),
+        )
+        for number, (kind, seq) in enumerate(told, 1)
+    )  # fmt: skip
+    api.get(f"{URL}long/timeline/")  # the permissions are in the user now
+
+    with django_assert_max_num_queries(14):
+        page = api.get(f"{URL}long/timeline/", {"after": last}).json()
+
+    assert [(row["seq"], row["state"]) for row in page["results"]] == [(seq, "done") for seq in range(1, 201)]
+    assert page["results"][0]["last"] == last + len(told) > 9_900
+    assert page["next"]
 
 
 def test_what_may_not_be_seen_is_not_said() -> None:

@@ -74,15 +74,18 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         user = user_of(request)
         match request.GET.get(str(WhoseFilter.parameter_name)):
             case "all" if policy().allows(user, VIEW):
-                return deciding.of_runs(user).open().order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
+                return deciding.of_runs(user).open()
             case "closed" if policy().allows(user, VIEW):
-                return deciding.of_runs(user).exclude(closed_at=None).order_by("-closed_at", "pk")
+                return deciding.of_runs(user).exclude(closed_at=None)
             case "mine":
                 return inbox(user).filter(claimed_by_key=people.key_of(user))
         return inbox(user)
 
-    def get_ordering(self, request: HttpRequest) -> tuple[()]:
-        return ()
+    def get_ordering(self, request: HttpRequest) -> tuple[Any, ...]:
+        """What is due first, and at last what never is; of closed ones the newest first."""
+        if request.GET.get(str(WhoseFilter.parameter_name)) == "closed":
+            return ("-closed_at", "pk")
+        return (F("due_at").asc(nulls_last=True), "opened_at", "pk")
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return request.user.is_authenticated

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.utils import timezone
 
 from temporalex_django import (
@@ -30,8 +32,9 @@ from temporalex_django import (
     activity,
 )
 from temporalex_django.db import chores
-from temporalex_django.models import Instance, OperatorAction
+from temporalex_django.models import HumanTask, Instance, OperatorAction
 from tests.support.client_flows import Basket, Sleepy, drain
+from tests.support.invoices import ACCOUNTING, InvoiceDesk, PlainQuestion
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -42,7 +45,10 @@ CSP = (
 RUNS = "/admin/temporalex_django/instance/"
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "images"
 #: Those that the documentation shows.
-SHOWN = {"admin-list-wide", "admin-run-wide", "admin-blocked-narrow", "admin-bulk-confirm-wide", "admin-bulk-wide"}
+SHOWN = {
+    *("admin-list-wide", "admin-run-wide", "admin-blocked-narrow", "admin-bulk-confirm-wide", "admin-bulk-wide"),
+    *("admin-inbox-wide", "admin-task-narrow"),
+}
 _KEYS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[?#].*")
 #: What is Django's own is for Django to mend.
 _OURS = {"include": [[".tx-page"]]}
@@ -342,3 +348,65 @@ def test_a_run_is_started_with_a_form(operator: Operator) -> None:
     operator.presses("button", "Start")
     assert "Started" in operator.reads
     assert Instance.objects.get().workflow == "test.Typed"
+
+
+def test_human_tasks_are_decided_in_the_inbox(operator: Operator) -> None:
+    ann = get_user_model().objects.create_user("ann", password="secret")
+    for number, total in ((4711, 1200), (4712, 80), (4713, 310)):
+        InvoiceDesk.start(str(number), {"number": number, "total": total, "form": "schema"}, by=None)
+    PlainQuestion.start({"title": "Shall we order more?", "users": ["root"]}, id="more")
+    drain()
+    operator.page.goto(f"{operator.url}/admin/temporalex_django/humantask/")
+    operator.looks()
+    asked = operator.page.locator("#result_list tbody th").all_inner_texts()
+    assert asked[-1] == "Shall we order more?"  # what is due comes first
+    operator.pictured("admin-inbox")
+    operator.tabs_to("link", "Approve invoice 4711 over 1200 EUR")
+    with operator.page.expect_navigation():
+        operator.page.keyboard.press("Enter")
+    operator.looks()
+    assert "It is to be decided by" in operator.reads
+    operator.tabs_to("button", "Claim")
+    with operator.page.expect_navigation():
+        operator.page.keyboard.press("Enter")
+    operator.looks()
+    assert "You have claimed it." in operator.reads
+
+    operator.tabs_to("radio", "Approve")
+    operator.page.keyboard.press("Space")
+    operator.page.get_by_label("Account").select_option("goods")
+    operator.page.get_by_label("Cost centre").fill("7")
+    operator.page.get_by_label("Comment").fill("as ordered")
+    operator.pictured("admin-task")
+    operator.tabs_to("button", "Decide")
+    with operator.page.expect_navigation():
+        operator.page.keyboard.press("Enter")
+    operator.looks()
+    assert "is decided: Approve" in operator.reads
+    drain()
+    assert InvoiceDesk.handle(id="invoice::4711").result(timeout=0)["comment"] == "as ordered"
+
+    # somebody else is quicker than whoever has the page open
+    operator.presses("link", "Approve invoice 4712 over 80 EUR")
+    ann.groups.add(Group.objects.get_or_create(name=ACCOUNTING)[0])
+    task = HumanTask.objects.get(workflow_id="invoice::4712")
+    said = operator.page.request.post(
+        f"{operator.url}/api/human-tasks/{task.pk}/decide/",
+        data={"outcome": "rejected", "data": {"account": "goods", "cost_centre": 7}},
+        headers={"Authorization": f"Basic {b64encode(b'ann:secret').decode()}", "Cookie": ""},
+    )
+    assert said.ok, said.text()
+    operator.page.get_by_role("radio", name="Approve").check()
+    operator.page.get_by_label("Account").select_option("goods")
+    operator.page.get_by_label("Cost centre").fill("7")
+    operator.presses("button", "Decide")
+    assert "ann decided" in operator.reads
+    assert not operator.page.get_by_role("button", name="Decide").count()
+
+    # in a page outside of the admin, too
+    operator.page.goto(f"{operator.url}/tasks/")
+    operator.looks()
+    operator.presses("link", "Shall we order more?")
+    operator.page.get_by_role("radio", name="Yes").check()
+    operator.presses("button", "Decide")
+    assert "Your decision is in the history." in operator.page.inner_text("main")

@@ -24,7 +24,7 @@ from tests.support.client_flows import drain
 from tests.support.invoices import ACCOUNTING, InvoiceDesk, PlainQuestion
 from tests.support.people import stored
 
-pytestmark = [pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.each_database]
 
 INBOX = "/admin/temporalex_django/humantask/"
 

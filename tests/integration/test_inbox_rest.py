@@ -14,7 +14,7 @@ from tests.support.client_flows import drain
 from tests.support.invoices import ACCOUNTING, HEADS, InvoiceDesk, PlainQuestion
 from tests.support.people import stored
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.each_database]
 
 URL = "/api/human-tasks/"
 

@@ -207,6 +207,10 @@ def test_rest_starts_with_them_shows_them_and_lists_by_them():
     assert "total__gt is a number, not 'x'" in listed({"total__gt": "x"})
     assert "is a mapping of attributes" in listed("[1]")
 
+    wanted = {"workflow": Invoicing.name, "attributes": json.dumps({"total__gt": 1000, "customer__prefix": "a"})}
+    job = client.post("/api/bulk/", {"action": "pause", "filter": wanted, "reason": "a look"}, format="json")
+    assert (job.status_code, job.json()["total"]) == (201, 1), job.content
+
     for wrong, about in [
         ({"search_attributes": {"totl": 1}}, "no search attribute 'totl' is declared"),
         ({"search_attributes": {"total": "x"}}, "search attribute total is a number, not 'x'"),

@@ -10,6 +10,7 @@ from temporalex_django import (
     Async,
     ContinueAsNew,
     Err,
+    Escalation,
     NoReply,
     Ok,
     Reply,
@@ -374,3 +375,18 @@ class KeptGap(Workflow):
     @staticmethod
     def end(_, state):
         return Stop(state)
+
+
+class KeptApprovals(Workflow):
+    """Asks people: one is reminded and decides late, one is not waited for any more, one is overdue."""
+
+    async def run(self, args):
+        escalate = Escalation(after=90, groups=["chiefs"])
+        first = await api.approval(
+            "first", role="kept.decide", remind=60, escalate=escalate, due=600, form=dict[str, int]
+        )
+        index, _ = await api.race(
+            partial(api.approval, "left", users=["ann"], remind=60), partial(api.approval, "right", groups=["chiefs"])
+        )
+        last = await api.approval("last", role="kept.decide", outcomes=["yes", "no"], due=30, four_eyes=True)
+        return Ok([first.outcome, first.data, first.by.name, index, last.outcome, await charge(first.comment)])

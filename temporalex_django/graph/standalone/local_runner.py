@@ -45,7 +45,7 @@ from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Fired, Progress, Result
 from temporalex_django.graph.standalone.attempts import execute
 from temporalex_django.graph.standalone.timers import ThreadTimers
-from temporalex_django.graph.steps import StepRef, asking_of, events_of, key_of, name_of, timer_of
+from temporalex_django.graph.steps import Approval, StepRef, asking_of, events_of, key_of, name_of, timer_of
 
 logger = logging.getLogger("temporalex_django.graph")
 
@@ -422,11 +422,20 @@ _OF_STEPS = ("atomic", "timeout", "heartbeat", "queue")
 def _refuse_options(cls: Any) -> None:
     """Raises ``NotConfigured`` for what is declared and would have no effect here."""
     asked = [f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _OF_STEPS if _declared(ref, name)]
+    asked += [f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _of_approval(ref)]
     asked += [name for name in DURATIONS if getattr(cls, name) is not None]
     if asked:
         raise NotConfigured(
             f"{cls.name} asks for {', '.join(asked)}: a local runner does not have that, run it on Django's backend"
         )
+
+
+def _of_approval(ref: StepRef) -> list[str]:
+    """What is of human tasks, which nobody keeps here: who may decide is asked all the same."""
+    if not isinstance(ref, Approval):
+        return []
+    asked = [name for name in ("title", "remind", "escalate") if getattr(ref, name) is not None]
+    return [*asked, "form"] if isinstance(ref.form, str) else asked
 
 
 def _declared(ref: StepRef, name: str) -> bool:

@@ -13,6 +13,7 @@ from temporalex_django import (
     Approval,
     Done,
     Err,
+    Escalation,
     Event,
     GraphWorkflow,
     Pending,
@@ -726,3 +727,22 @@ def test_crashes_count_from_one_that_went_well() -> None:
         gate.set()
         crashing(time)
         parked(handle)
+
+
+def test_an_approval_asks_who_may_and_keeps_no_human_task() -> None:
+    ann = Somebody("ann", groups=("chiefs",))
+    review = Approval(users=("bob",), groups=("chiefs",), form=dict[str, int])
+    Flow = line(review)
+    with running():
+        handle = Flow.start("1")
+        parked(handle)
+        with pytest.raises(errors.ActionNotPermitted, match="takes the name 'bob' or the role 'chiefs'"):
+            handle.resume("approved", data={"n": 1}, by=Somebody("cleo", groups=()))
+        with pytest.raises(errors.PayloadError, match="does not fit"):
+            handle.resume("approved", data={"n": "one"}, by=ann)
+        handle.resume("approved", data={"n": 1}, by=ann)
+        assert handle.result(timeout=20)["approval"]["by"] == "ann"
+        kept = {"title": "Check it", "remind": 5, "escalate": Escalation(after=5, role="chiefs"), "form": "shop.Form"}
+        for name, given in kept.items():
+            with pytest.raises(errors.NotConfigured, match=f"{name} of step Approval"):
+                line(Approval(**{name: given})).start("2")

@@ -31,6 +31,7 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.ActionNotPossible, HTTPStatus.CONFLICT),
     (errors.HumanTaskClosed, HTTPStatus.CONFLICT),
     (errors.HumanTaskClaimed, HTTPStatus.CONFLICT),
+    (errors.FormChanged, HTTPStatus.CONFLICT),
     (errors.NestingError, HTTPStatus.CONFLICT),
     (errors.RunChanged, HTTPStatus.PRECONDITION_FAILED),
     (errors.IdempotencyKeyReused, HTTPStatus.UNPROCESSABLE_ENTITY),

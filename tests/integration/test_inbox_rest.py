@@ -83,7 +83,7 @@ def test_the_inbox_of_whoever_asks_and_his_decision() -> None:
     assert_problem(send(api, f"{mine['url']}decide/", {"outcome": "maybe"}), 400, "payload")
     assert_problem(send(api, f"{mine['url']}decide/", {"outcome": "approved", "why": 1}), 400, "invalid")
     right = {"outcome": "approved", "data": {"account": "goods", "cost_centre": 7}, "comment": "as ordered"}
-    stale = assert_problem(send(api, f"{mine['url']}decide/", {**right, "form": "older"}), 400, "payload")
+    stale = assert_problem(send(api, f"{mine['url']}decide/", {**right, "form": "older"}), 409, "form_changed")
     assert "has changed since" in stale["detail"]
     done = send(api, f"{mine['url']}decide/", {**right, "form": form["digest"]}, **{"Idempotency-Key": "k-1"})
     assert done.status_code == 200, done.content

@@ -87,6 +87,8 @@ def test_in_the_admin(task: HumanTask) -> None:
         browser(staff("op", permissions=("temporalex_django.view_instance",))).get(f"{INBOX}?whose=all")
     )
 
+    of_run = browser(stored_again("op")).get(f"/admin/temporalex_django/instance/{task.run_id}/change/")
+    assert f'<a href="{page}change/">Approve invoice 4711' in of_run.content.decode()
     shown = text(browser(ann).get(f"{page}change/"))
     assert "It is to be decided by" in shown
     assert "Cost centre" in shown

@@ -113,7 +113,6 @@ waiting = st.lists(
         st.one_of(
             *[step("signal", st.sampled_from([*NAMES, "stop"]))] * 2,
             step("complete", st.integers(0, 3)),
-            step("decide", st.integers(0, 3), st.just("approved")),
             step("fail", st.integers(0, 3)),
             step("skip", st.integers(0, 3)),
             step("by hand", st.integers(0, 3)),

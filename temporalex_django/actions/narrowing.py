@@ -33,6 +33,8 @@ _MANY_ATTEMPTS = 5
 #: The clock of who starts a run makes its id, that of the database says when it was: so far apart they never are.
 _CLOCKS = timedelta(days=1)
 _LAST = 1 << 48
+#: Code points that no text has.
+_SURROGATES, _AFTER_SURROGATES = 0xD800, 0xE000
 
 
 def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
@@ -96,24 +98,30 @@ def _stopped(alias: str) -> QuerySet[Any]:
 
 def created_after(runs: Runs, moment: datetime) -> Runs:
     """Runs that were started then or later: their ids sort by it, so no other is read."""
-    return runs.filter(created_at__gte=moment, pk__gte=_first_id(moment - _CLOCKS))
+    return runs.filter(created_at__gte=moment, pk__gte=_first_id(moment, -_CLOCKS))
 
 
 def created_before(runs: Runs, moment: datetime) -> Runs:
     """Runs that were started before."""
-    return runs.filter(created_at__lt=moment, pk__lt=_first_id(moment + _CLOCKS))
+    return runs.filter(created_at__lt=moment, pk__lt=_first_id(moment, _CLOCKS))
 
 
 def closed_before(runs: Runs, moment: datetime) -> Runs:
     """Runs that were closed before, so that they were started before, too."""
-    return runs.filter(closed_at__lt=moment, pk__lt=_first_id(moment + _CLOCKS))
+    return runs.filter(closed_at__lt=moment, pk__lt=_first_id(moment, _CLOCKS))
 
 
 def tagged(runs: Runs, tag: str) -> Runs:
     """Runs whose class has that tag."""
-    words = json.dumps(tag, ensure_ascii=False)
-    at = StrIndex(Cast("tags", TextField()), Value(words))  # LIKE of SQLite takes capitals for small letters
-    return runs.alias(tag_at=at).filter(tags__isnull=False, tag_at__gt=0)
+    said, found = Cast("tags", TextField()), Q()
+    # first of the list, or after the end of another: the end of a tag with a quote in it looks like one of its own;
+    # who wrote the row decides about spaces and, in SQLite, about letters that are not of ASCII
+    for words in dict.fromkeys((json.dumps(tag, ensure_ascii=False), json.dumps(tag))):
+        for before in ("[", '", ', '",'):
+            at = f"tag_at_{len(found)}"  # LIKE of SQLite takes capitals for small letters
+            runs = runs.alias(**{at: StrIndex(said, Value(before + words))})
+            found |= Q(**{at: 1}) if before == "[" else Q(**{f"{at}__gt": 0})
+    return runs.filter(found, tags__isnull=False)
 
 
 def present(runs: Runs) -> Runs:
@@ -147,8 +155,18 @@ def _compared(column: str, operator: str, value: Any, *, alias: str) -> Q:
         return Q(**{f"{column}__{operator}" if operator else column: value})
     if not connections[alias].features.has_case_insensitive_like:
         return Q(**{f"{column}__startswith": value})
-    # there text is in the order of its code points, and the last of these is in none
-    return Q(**{f"{column}__gte": value, f"{column}__lt": f"{value}{chr(sys.maxunicode)}"})
+    # there text is in the order of its code points
+    begins, after = Q(**{f"{column}__gte": value}), _after(value)
+    return begins & Q(**{f"{column}__lt": after}) if after else begins
+
+
+def _after(beginning: str) -> str:
+    """The first text after all that begin so; empty: there is none."""
+    kept = beginning.rstrip(chr(sys.maxunicode))
+    if not kept:
+        return ""
+    last = ord(kept[-1]) + 1
+    return kept[:-1] + chr(_AFTER_SURROGATES if last == _SURROGATES else last)
 
 
 def id_begins(runs: Runs, prefix: str) -> Runs:
@@ -188,7 +206,7 @@ def _every(runs: Runs) -> Runs:
     return Instance.objects.using(runs.db).order_by()
 
 
-def _first_id(moment: datetime) -> UUID:
-    """Below the ids that are drawn from then on."""
-    milliseconds = int(moment.timestamp() * 1000)
+def _first_id(moment: datetime, margin: timedelta) -> UUID:
+    """Below the ids that are drawn from so much later on; whatever the year."""
+    milliseconds = int((moment.timestamp() + margin.total_seconds()) * 1000)
     return UUID(int=min(max(milliseconds, 0), _LAST - 1) << 80)

@@ -42,7 +42,10 @@ class ChoicesFilter(ABC, admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
-        return queryset if value is None else queryset.filter(**{self.column: value})
+        if value is None:
+            return queryset
+        # no column has what cannot be printed, and PostgreSQL refuses to look for some of it
+        return queryset.filter(**{self.column: value}) if value.isprintable() else queryset.none()
 
 
 class WorkflowFilter(ChoicesFilter):
@@ -164,7 +167,9 @@ class RunStatusFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         status = self.value()
-        return queryset if status is None else narrowing.with_status(queryset, [status])
+        if status is None:
+            return queryset
+        return narrowing.with_status(queryset, [status]) if status in Status else queryset.none()
 
 
 class TagFilter(ChoicesFilter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 from urllib.parse import urlencode
 
@@ -86,7 +86,7 @@ class SearchAttributeFilter(admin.ListFilter):
 def _read(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text, parse_float=Decimal) if text else {}
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, InvalidOperation):  # of a number with too many digits in its exponent
         return None
     return found if isinstance(found, dict) else None
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.searching import conditions
+from temporalex_django.core.attributes import in_utc
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import is_name, shown
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 STATUSES = frozenset({"pending", "running", "waiting", *CLOSED_STATUSES})
 #: How the words begin in which a run says what it waits for, by their kind.
 WORDS: Mapping[str, tuple[str, ...]] = {
-    "message": ("phase: ", "signal ", "step "),
+    "message": ("phase: ", "signal ", "step ", "decision "),
     "activity": ("activity ", "step "),
     "timer": ("timer", "sleep"),
     "child": ("child ", "workflow "),
@@ -62,7 +63,10 @@ def _waits(value: Any) -> str:
 def _moment(value: Any) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError(f"is a datetime with a time zone, not {shown(value)}")
-    return value
+    try:
+        return in_utc(value)
+    except ValueError as exc:
+        raise ValueError(f"is {exc}, not {shown(value)}") from None
 
 
 def _subject(value: Any) -> Any:

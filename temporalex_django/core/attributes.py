@@ -54,7 +54,15 @@ def _decimal(value: Any) -> dict[str, str]:
 def _moment(value: Any) -> dict[str, str]:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError("a datetime with a time zone")
-    return {"datetime": value.astimezone(UTC).isoformat()}
+    return {"datetime": in_utc(value).isoformat()}
+
+
+def in_utc(moment: datetime) -> datetime:
+    """The same moment. Raises ``ValueError`` for one of the first or the last day of all, which UTC has not."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("a datetime of the years 1 to 9999 in UTC") from None
 
 
 def _day(value: Any) -> dict[str, str]:

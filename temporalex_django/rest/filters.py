@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import django_filters
@@ -17,6 +17,7 @@ from temporalex_django.actions import narrowing
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.listing import WAITS
 from temporalex_django.authoring.searching import conditions
+from temporalex_django.core.attributes import in_utc
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.models import Instance, Status
 
@@ -86,8 +87,25 @@ class MarkFilter(OwnFilter):
     field_class = YesOrNo
 
 
+class MomentField(django_filters.IsoDateTimeFilter.field_class):  # type: ignore[misc] # as above
+    """A time that UTC has, too."""
+
+    def clean(self, value: Any) -> Any:
+        moment = super().clean(value)
+        try:
+            return None if moment is None else in_utc(moment)
+        except ValueError:
+            raise ValidationError(_("Write a time of the years 1 to 9999 in UTC.")) from None
+
+
 class MomentFilter(OwnFilter, django_filters.IsoDateTimeFilter):  # type: ignore[misc] # as above
     """A time."""
+
+    field_class = MomentField
+
+
+class BeginningFilter(OwnFilter, django_filters.CharFilter):  # type: ignore[misc] # as above
+    """What a text begins with."""
 
 
 class KindFilter(OwnFilter, django_filters.ChoiceFilter):  # type: ignore[misc] # as above
@@ -103,7 +121,7 @@ class AttributesField(forms.CharField):
             return None
         try:
             return json.loads(text, parse_float=Decimal)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, InvalidOperation):  # of a number with too many digits in its exponent
             raise ValidationError(_('Write an object of JSON, such as {"total__gt": 1000}.')) from None
 
 
@@ -142,9 +160,7 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     workflow = django_filters.CharFilter(field_name="workflow", help_text=_("Name of the class."))
     version = WholeNumberFilter(field_name="version", min_value=1, max_value=_MOST, help_text=_("Of the class."))
     queue = django_filters.CharFilter(field_name="queue")
-    id_prefix = django_filters.CharFilter(
-        field_name="workflow_id", lookup_expr="startswith", help_text=_("What the business id begins with.")
-    )
+    id_prefix = BeginningFilter(strip=False, help_text=_("What the business id begins with."))
     blocked = MarkFilter(help_text=_("Whether it cannot go on until somebody puts something right."))
     paused = MarkFilter(help_text=_("Whether somebody stopped it until further notice."))
     stuck = MarkFilter(help_text=_("Whether it is blocked, fails again and again, or is due and taken by nobody."))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -88,6 +88,8 @@ def test_values_of_every_type_are_given_shown_and_found(env):
     assert (said.tags, env.handle("none").describe().tags) == (["of the class", "mine"], ["of the class"])
     assert [handle.id for handle in env.list(Searched, tag="mine")] == ["one"]
     assert [handle.id for handle in env.list(Searched)] == ["none", "two", "one"]
+    env.start(Searched, id="last", search_attributes={"customer": "z\U0010ffff\U0010ffffx"})
+    last = ["last"]
     day = timedelta(days=1)
     for asked, wanted in [
         ({"customer": ALL["customer"]}, ["one"]),
@@ -110,7 +112,8 @@ def test_values_of_every_type_are_given_shown_and_found(env):
         ({"words": "b"}, ["one"]),
         ({"words__prefix": "a"}, ["one"]),
         ({"words": "c"}, []),
-        ({}, ["none", "two", "one"]),
+        *(({"customer__prefix": text}, last) for text in ("z", "z\U0010ffff", "z\U0010ffff\U0010ffff")),
+        ({}, ["last", "none", "two", "one"]),
     ]:
         assert ids(env, **asked) == wanted, asked
     assert [handle.id for handle in env.list(Searched, attributes={"total__gt": 1}, id_prefix="o")] == ["one"]
@@ -165,6 +168,10 @@ def test_workflow_code_sets_them_and_they_go_along(env):
         ({"customer": "a\x00"}, "customer: it cannot be stored: it has a NUL"),
         ({"due": NOON}, "due is a date, not datetime"),
         ({"seen": NOON.replace(tzinfo=None)}, "seen is a datetime with a time zone"),
+        (
+            {"seen": datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))},
+            "seen is a datetime of the years 1 to 9999",
+        ),
         ({"words": "a"}, "words is a list of at most 50 texts, not 'a'"),
         ({"words": ["a", 5]}, "words is a text"),
         ([1], "are a mapping of names to values, not"),

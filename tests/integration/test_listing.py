@@ -38,7 +38,7 @@ class Listed(Workflow):
     """Does one of several things, as it is told."""
 
     name = "test.Listed"
-    tags = ["mail order", 'a "b" \\', "größe"]
+    tags = ["mail order", 'a "b" \\', 'a "b', "größe"]
 
     async def run(self, args: str) -> Any:
         match args:
@@ -48,6 +48,8 @@ class Listed(Workflow):
                 await in_vain()
             case "child":
                 await api.child(Basket, id="of-listed")
+            case "approval":
+                await api.approval("May it?", users=["owner"])
             case "again":
                 return ContinueAsNew("phase")
             case "phase":
@@ -62,11 +64,11 @@ def ids(**filters: Any) -> list[str]:
 def test_each_filter_leaves_the_runs_that_it_means():
     owner = get_user_model().objects.create_user("owner")
     Basket.start(id="l-of another class")
-    for name in ("sleep", "activity", "child", "again", "done"):
+    for name in ("sleep", "activity", "child", "approval", "again", "done"):
         Listed.start(name, id=f"l-{name}", subject=owner if name == "sleep" else None)
     drain()
     Listed.start("phase", id="k-new").terminate()
-    every = ["k-new", "l-done", "l-again", "l-child", "l-activity", "l-sleep"]
+    every = ["k-new", "l-done", "l-again", "l-approval", "l-child", "l-activity", "l-sleep"]
     Instance.objects.filter(workflow_id="l-child").update(queue="slow")
     Instance.objects.filter(workflow_id="l-done").update(paused={"since": None, "by": None})
     Instance.objects.filter(workflow_id="l-again", status="waiting").update(blocked={"code": "x"})
@@ -86,8 +88,8 @@ def test_each_filter_leaves_the_runs_that_it_means():
         ({"status": ["completed", "terminated"]}, ["k-new", "l-done"]),
         ({"status": ["failed", "terminated"]}, ["k-new"]),
         ({"status": "terminated"}, ["k-new"]),
-        ({"status": "waiting"}, ["l-again", "l-sleep"]),
-        ({"status": ["waiting", "running"]}, ["l-again", "l-child", "l-activity", "l-sleep"]),
+        ({"status": "waiting"}, ["l-again", "l-approval", "l-sleep"]),
+        ({"status": ["waiting", "running"]}, ["l-again", "l-approval", "l-child", "l-activity", "l-sleep"]),
         ({"status": "continued_as_new"}, []),  # the run that followed it is the present one
         ({"version": 2}, []),
         ({"queue": "slow"}, ["l-child"]),
@@ -98,13 +100,17 @@ def test_each_filter_leaves_the_runs_that_it_means():
         ({"stuck": True}, ["l-again", "l-sleep"]),
         ({"stuck": False, "waits": "timer"}, []),
         ({"stuck": False, "waits": "child"}, ["l-child"]),
-        ({"waits": "message"}, ["l-again"]),
+        ({"waits": "message"}, ["l-again", "l-approval"]),
         ({"waits": "timer"}, ["l-sleep"]),
         ({"waits": "activity"}, ["l-activity"]),
         ({"subject": owner}, ["l-sleep"]),
         ({"tag": "größe", "status": "completed"}, ["l-done"]),
         ({"tag": 'a "b" \\', "status": "completed"}, ["l-done"]),
+        ({"tag": "b"}, []),  # of `a "b`, whose end it looks like
         ({"tag": "mail"}, []),
+        ({"created_after": datetime.min.replace(tzinfo=UTC), "status": "completed"}, ["l-done"]),
+        ({"created_before": datetime.max.replace(tzinfo=UTC), "status": "completed"}, ["l-done"]),
+        ({"closed_before": datetime.max.replace(tzinfo=UTC)}, ["k-new", "l-done"]),
         ({"tag": "Mail order"}, []),
         ({"created_after": before, "status": "completed"}, ["l-done"]),
         ({"created_after": after}, []),
@@ -138,6 +144,7 @@ def test_each_filter_leaves_the_runs_that_it_means():
         ({"tag": "\0"}, ValueError, "tag is 1 to 200 printable characters"),
         ({"id": ""}, ValueError, "id is 1 to 200"),
         ({"created_after": "2026-01-01"}, ValueError, "created_after is a datetime with a time zone"),
+        ({"closed_after": datetime.max.replace(tzinfo=timezone.get_fixed_timezone(-60))}, ValueError, "closed_after is a datetime of the years 1 to 9999 in UTC"),
         ({"closed_before": datetime(2026, 1, 1)}, ValueError, "closed_before is a datetime with a time zone"),  # noqa: DTZ001
     ],
 )  # fmt: skip

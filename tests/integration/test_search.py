@@ -206,6 +206,22 @@ def test_rest_starts_with_them_shows_them_and_lists_by_them():
     assert "did you mean total__gt" in listed({"totl__gt": 1})
     assert "total__gt is a number, not 'x'" in listed({"total__gt": "x"})
     assert "is a mapping of attributes" in listed("[1]")
+    assert "Write an object of JSON" in listed('{"total": 1e99999999999999999999}')
+    assert "years 1 to 9999 in UTC" in listed({"sent": "9999-12-31T23:00:00-05:00"})
+    Invoicing.start(id="R-3")
+    for asked, found in [
+        ({"id_prefix": "r-"}, ["r-2", "r-1"]),
+        ({"id_prefix": "R"}, ["R-3"]),
+        ({"id_prefix": " r"}, []),
+        ({"created_after": "0001-01-01T00:00:00Z", "id_prefix": "R"}, ["R-3"]),
+        ({"created_before": "9999-12-31T23:59:59Z", "id_prefix": "R"}, ["R-3"]),
+        (
+            {"closed_after": "9999-12-31T23:00:00-05:00"},
+            {"closed_after": ["Write a time of the years 1 to 9999 in UTC."]},
+        ),
+    ]:
+        answer = client.get("/api/instances/", asked).json()
+        assert (answer["errors"] if "errors" in answer else [run["id"] for run in answer["results"]]) == found, asked
 
     wanted = {"workflow": Invoicing.name, "attributes": json.dumps({"total__gt": 1000, "customer__prefix": "a"})}
     job = client.post("/api/bulk/", {"action": "pause", "filter": wanted, "reason": "a look"}, format="json")
@@ -215,12 +231,13 @@ def test_rest_starts_with_them_shows_them_and_lists_by_them():
         ({"search_attributes": {"totl": 1}}, "no search attribute 'totl' is declared"),
         ({"search_attributes": {"total": "x"}}, "search attribute total is a number, not 'x'"),
         ({"search_attributes": {"customer": 5}}, "customer is a text"),
+        ({"search_attributes": {"sent": "9999-12-31T23:00:00-05:00"}}, "years 1 to 9999 in UTC"),
         ({"tags": [""]}, "tags"),
     ]:
         refused = client.post("/api/instances/", {"workflow": Invoicing.name, **wrong}, format="json")
         assert refused.status_code == 400, refused.content
         assert about in refused.content.decode().replace('\\"', '"')
-    assert Instance.objects.count() == 2
+    assert Instance.objects.count() == 3
 
 
 @pytest.mark.each_database
@@ -289,6 +306,12 @@ def test_the_admin_narrows_its_list_a_condition_at_a_time():
         ({"workflow": Invoicing.name, "attribute": "totl", "attribute_value": "1"}, "did you mean total?"),
         ({"workflow": Invoicing.name, "attribute": "total", "attribute_value": "<x>"}, "is a number, not"),
         ({"workflow": Invoicing.name, "attributes": "{"}, "Write an object of JSON"),
+        ({"workflow": Invoicing.name, "attributes": '{"total": 1e99999999999999999999}'}, "Write an object of JSON"),
+        (
+            {"workflow": Invoicing.name, "attribute": "sent", "attribute_value": "0001-01-01T00:00+01:00"},
+            "years 1 to 9999",
+        ),
+        *(({name: "\0"}, "0 runs") for name in ("workflow", "queue", "status", "tag", "version")),
     ]:
         runs, text = page(**asked)
         shown = re.findall(r"messagelist.*?</ul>", text, re.DOTALL)

@@ -14,7 +14,7 @@ from temporalex_django.actions.base import Actor, Subject, storage
 from temporalex_django.actions.human_task import admitted, held, require_unclaimed, what
 from temporalex_django.actions.inbox import find_task
 from temporalex_django.actions.targets import find_chain
-from temporalex_django.actions.update import JudgedMessage, UpdateStatus
+from temporalex_django.actions.update import JudgedMessage, UpdateStatus, standing
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.human_tasks import judged, step_of
 from temporalex_django.authoring.people import Person
@@ -64,14 +64,25 @@ class Decide(JudgedMessage):
             "event": outcome,
             "step": step_of(self.task.key),
             "task": self.task.key,
+            "run": str(self.task.run_id),
             "data": data,
             "comment": self.comment,
         }
         super().__init__(target, message=outcome, body=body, id=id, timeout=timeout, mode="auto", by=by, exact=True)
-        before = None if id is None else sent_before(target.chain_id, self.id, storage=self.storage)
-        self._again = before is not None
-        if before is not None and isinstance(before[1].body, dict) and self._is(before[1].body):
-            self.body = before[1].body  # with who decided, as it was found then
+        if id is not None and (before := self._counted()) is not None:
+            self._again = True
+            if isinstance(before, dict) and self._is(before):
+                self.body = before  # with who decided, as it was found then
+
+    def _counted(self) -> Any:
+        """The body of what he has sent before under this id, unless it was refused: that is judged anew."""
+        chain, mine = self.target.chain_id, self.by.sender
+        before = sent_before(chain, self.id, storage=self.storage)
+        if before is None or mine is None or before[1].sender is None or before[1].sender.key != mine.key:
+            return None
+        found = standing(chain, self.id, storage=self.storage)
+        refused = found is None or (found.outcome is not None and found.outcome.status in ("rejected", "undelivered"))
+        return None if refused else before[1].body
 
     def _is(self, sent: dict[str, Any]) -> bool:
         """Whether that was said before by a decision of the same id."""

@@ -63,6 +63,9 @@ class Delegate(ActionOnTask[None]):
             raise ActionNotPermitted(f"{what(task)} can be handed on to an active user alone, not to {to}")
         if not access.policy().may_delegate(self.user, task, to):
             raise ActionNotPermitted(f"{self.user} may not hand {what(task)} on to {to}")
+        runs = access.runs_for(to, alias=self.storage.alias)
+        if runs is not None and not runs.filter(pk=task.run_id).exists():
+            raise ActionNotPermitted(f"{what(task)} cannot be handed on to {to}: there is no such run for {to}")
         if key_barred(to, task):
             raise FourEyes(f"{to} may not decide {what(task)}: he started the run, or gave an approval in it")
         return who

@@ -12,6 +12,7 @@ from temporalex_django import access
 from temporalex_django.actions.base import Action, Actor, Subject
 from temporalex_django.actions.inbox import find_task, happened, key_barred, stands
 from temporalex_django.authoring import people
+from temporalex_django.authoring.human_tasks import step_of
 from temporalex_django.authoring.people import Person
 from temporalex_django.core.payloads import text
 from temporalex_django.db.storage import DjangoStorage
@@ -100,6 +101,13 @@ def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) 
     if until is None or task.claimed_by_key == people.key_of(user) or until <= storage.now():
         return
     raise HumanTaskClaimed(f"{what(task)} is claimed by {task.claimed_by_name} until {until.isoformat()}")
+
+
+def require_claims_kept(user: Person, chain: UUID, event: str, *, step: str | None, storage: DjangoStorage) -> None:
+    """Raises ``HumanTaskClaimed`` where that event of a chain is the decision of what somebody else has claimed."""
+    for task in HumanTask.objects.using(storage.alias).open().filter(chain=chain).exclude(claimed_until=None):
+        if event in task.outcomes and step in (None, step_of(task.key)):
+            require_unclaimed(user, task, storage=storage)
 
 
 def admitted(user: Person, task: HumanTask, *, storage: DjangoStorage) -> dict[str, Any]:

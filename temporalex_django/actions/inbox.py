@@ -119,13 +119,20 @@ def sees(user: Person, task: HumanTask) -> bool:
 
 
 def stands(user: Person, task: HumanTask) -> tuple[str, Person] | None:
-    """By which word he may decide it, and whose word that is: his own, or of somebody for whom he stands in."""
+    """By which word he may decide it, and whose word that is: his own, or of somebody for whom he stands in.
+
+    Of those who may not, since it takes another pair of eyes, only where there is nobody else.
+    """
     words = [*task.asked, *(f"user:{one['to']}" for one in task.delegated)]
+    barred = None
     for person in (user, *_principals(user)):
         for word in words:
             if people.answers_to(person, word, permits=access.policy().permits):
-                return word, person
-    return None
+                if not task.four_eyes or not key_barred(person, task):
+                    return word, person
+                barred = barred or (word, person)
+                break
+    return barred
 
 
 def key_barred(user: Person, task: HumanTask) -> bool:

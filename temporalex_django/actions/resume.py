@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 from temporalex_django import access
 from temporalex_django.actions.base import CODE, Actor, storage
+from temporalex_django.actions.human_task import require_claims_kept
 from temporalex_django.actions.targets import Runs, RunTarget, find
 from temporalex_django.actions.update import JudgedMessage
 from temporalex_django.authoring import people
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.people import Person
+from temporalex_django.db.starts import Inserted
 from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
 from temporalex_django.graph.durable.run import deciding, requested
 from temporalex_django.graph.steps import StepRef, words_of
@@ -65,6 +67,14 @@ class Resume(JudgedMessage):
         """Whoever has the role of a step needs no permission besides."""
         asked = super().asked
         return asked if self.permitted or not self.may else replace(asked, permission=None)
+
+    def _insert(self) -> Inserted:
+        """Under the lock of its run, where that is had: what people have claimed is theirs to decide."""
+        if self.by.user is not None and (self.may or self.target.code is None):
+            require_claims_kept(
+                self.by.user, self.target.chain_id, self.message, step=self.body["step"], storage=self.storage
+            )
+        return super()._insert()
 
     @property
     def _what(self) -> str:

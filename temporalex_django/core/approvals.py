@@ -82,6 +82,7 @@ class Approvals:
 
     def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
         """What a decision becomes in the history; see ``HumanTasks.judge``."""
+        self._tasks.require_this_run(request)
         key, outcome = request.get("step") or "", request["event"]
         task = self._tasks.open.get(key)
         if task is None:

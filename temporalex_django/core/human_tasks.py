@@ -141,9 +141,9 @@ class HumanTaskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskChange:
-    """What a turn did to a human task: opened, reminded, escalated, closed, or "shown" where that is not known."""
+    """What a turn did to a human task: opened, reminded, escalated, barred, closed; nothing where that is not known."""
 
-    change: str
+    changes: tuple[str, ...]
     task: HumanTaskState
 
 
@@ -205,7 +205,7 @@ class HumanTasks:
         for number in self._timers.pop(key, {}).values():
             self._calls.cancel_timer(number)
         task = self.ended[key] = task.closed(ending, self._standing.now, **decided)
-        self.changed[key] = HumanTaskChange(change="closed", task=task)
+        self.changed[key] = HumanTaskChange(changes=("closed",), task=task)
         if (found := approver_of(task)) is not None:
             self._bar(*found)
 
@@ -277,6 +277,17 @@ class HumanTasks:
                 return
         raise ActionNotPermitted(f"{what}: it takes {roles(task.asked)} of a user (by=user)")
 
+    def require_this_run(self, request: Mapping[str, Any]) -> None:
+        """A decision may have waited while its run went on as another one, whose tasks have the same keys.
+
+        Raises ``HumanTaskClosed``.
+        """
+        if request.get("run") not in (None, self._standing.info.run_id):
+            raise HumanTaskClosed(
+                f"{self._standing.run}: the run that asked for {request['event']!r} has ended, and another one goes on: "
+                "look at what that one asks"
+            )
+
     def gone(self, key: str) -> HumanTaskClosed:
         """That it is not open any more, or never was."""
         task = self.ended.get(key)
@@ -295,9 +306,8 @@ class HumanTasks:
     def _note(self, change: str, task: HumanTaskState) -> None:
         self.open[task.key] = task
         before = self.changed.get(task.key)
-        self.changed[task.key] = HumanTaskChange(
-            change="opened" if before is not None and before.change == "opened" else change, task=task
-        )
+        changes = (change,) if before is None else (*before.changes, change)
+        self.changed[task.key] = HumanTaskChange(changes=tuple(dict.fromkeys(changes)), task=task)
 
 
 def approver_of(task: HumanTaskState) -> tuple[str, str] | None:

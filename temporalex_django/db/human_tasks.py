@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
-from temporalex_django.core.human_tasks import Asking, HumanTaskState
+from temporalex_django.core.human_tasks import Asking, Form, HumanTaskState
+from temporalex_django.core.names import LONGEST
 from temporalex_django.engine.storage import HumanTaskWrite, RunWrite
 from temporalex_django.models import Candidate, Ending, HumanTask
 
@@ -67,10 +68,15 @@ def _row(one: HumanTaskWrite) -> HumanTask:
         ending=task.ending,
         outcome=task.outcome,
         decided_by_key="" if task.decided_by is None else task.decided_by.key,
-        decided_by_name="" if task.decided_by is None else task.decided_by.name,
-        decided_for=task.decided_for,
+        decided_by_name="" if task.decided_by is None else _line(task.decided_by.name),
+        decided_for=_line(task.decided_for),
         comment=task.comment,
     )
+
+
+def _line(name: str) -> str:
+    """A name as the column has it; code may call people what it likes."""
+    return name[:LONGEST].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _candidates(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
@@ -89,7 +95,7 @@ def _open_of(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
             chain_id=row.chain_id,
             workflow=row.workflow,
             workflow_id=row.workflow_id,
-            change="closed",
+            changes=("closed",),
             task=_state(row).closed(Ending.RUN_CLOSED.value, at),
         )
         for row in rows
@@ -98,7 +104,9 @@ def _open_of(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
 
 def _state(row: HumanTask) -> HumanTaskState:
     """As far as it is stored."""
-    asking = Asking(title=row.title, called=row.title, outcomes=tuple(row.outcomes), four_eyes=row.four_eyes)
+    form = None if row.form is None else Form(**row.form)
+    outcomes = tuple(row.outcomes)
+    asking = Asking(title=row.title, called=row.title, outcomes=outcomes, four_eyes=row.four_eyes, form=form)
     return HumanTaskState(
         key=row.key,
         asking=asking,

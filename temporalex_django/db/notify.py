@@ -95,18 +95,19 @@ def _announce_task(one: HumanTaskWrite, sender: Any, who: dict[str, str]) -> Non
     """What happened to a human task."""
     task = one.task
     about = {**who, "task": str(one.id), "title": task.asking.title, "key": task.key}
-    match one.change:
-        case "opened":
-            signals.send("human_task_opened", sender, **about, asked=task.asked, due_at=task.due_at)
-        case "reminded":
-            signals.send("human_task_reminded", sender, **about, reminders=task.reminders)
-        case "escalated":
-            signals.send("human_task_escalated", sender, **about, asked=task.asked)
-        case "closed":
-            if task.ending == "decided":
-                by = task.decided_by.name if task.decided_by is not None else ""
-                signals.send("human_task_decided", sender, **about, outcome=task.outcome, decided_by=by)
-            signals.send("human_task_closed", sender, **about, ending=task.ending)
+    for change in one.changes:
+        match change:
+            case "opened":
+                signals.send("human_task_opened", sender, **about, asked=task.asked, due_at=task.due_at)
+            case "reminded":
+                signals.send("human_task_reminded", sender, **about, reminders=task.reminders)
+            case "escalated":
+                signals.send("human_task_escalated", sender, **about, asked=task.asked)
+            case "closed":
+                if task.ending == "decided":
+                    by = task.decided_by.name if task.decided_by is not None else ""
+                    signals.send("human_task_decided", sender, **about, outcome=task.outcome, decided_by=by)
+                signals.send("human_task_closed", sender, **about, ending=task.ending)
 
 
 def notices(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:

@@ -330,12 +330,12 @@ class Advance:
 
     def _ask_people(self, tasks: HumanTasks, completion: Completion, entry: Cached, *, activated: bool) -> None:
         """Rows of human tasks: those that changed; all that are open, where it is not known what the rows say."""
-        changes = {key: (one.change, one.task) for key, one in tasks.changed.items()} if activated else {}
+        changes = {key: (one.changes, one.task) for key, one in tasks.changed.items()} if activated else {}
         for key, task in tasks.open.items():
             if completion.closed is not None and completion.changed:
-                changes[key] = "closed", task.closed("run_closed", self.now)
+                changes[key] = ("closed",), task.closed("run_closed", self.now)
             elif entry.shown is None:
-                changes.setdefault(key, ("shown", task))
+                changes.setdefault(key, ((), task))
         run, facts = self.run, entry.facts
         self.write.human_tasks += [
             HumanTaskWrite(
@@ -343,10 +343,10 @@ class Advance:
                 chain_id=run.chain_id,
                 workflow=facts.workflow,
                 workflow_id=facts.workflow_id,
-                change=change,
+                changes=changed,
                 task=task,
             )
-            for change, task in changes.values()
+            for changed, task in changes.values()
         ]
 
     def _child(self, command: Command, facts: RunFacts) -> NewChild:

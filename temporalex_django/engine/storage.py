@@ -223,13 +223,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskWrite:
-    """A human task as it stands after a turn; ``change``: opened, reminded, escalated, barred, closed, or shown."""
+    """A human task as it stands after a turn; ``changes``: opened, reminded, escalated, barred, closed."""
 
     run_id: UUID
     chain_id: UUID
     workflow: str
     workflow_id: str
-    change: str
+    changes: tuple[str, ...]
     task: HumanTaskState
 
     @property

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django import signals
 from temporalex_django.actions import deciding
-from temporalex_django.actions.inbox import find_task
+from temporalex_django.actions.inbox import find_task, sees
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
 from temporalex_django.pages.links import token_for
@@ -63,7 +63,7 @@ class TaskMail:
             return
         if not found.is_open:
             return
-        people = [user for user in self.recipients(found) if user.email and deciding.why_not(found, user) is None]
+        people = [user for user in self.recipients(found) if user.email and _may(found, user)]
         if len(people) > MOST:
             logger.warning("human task %s asks for more than %d people: the first get a mail", found.pk, MOST)
         for user in people[:MOST]:
@@ -92,6 +92,11 @@ class TaskMail:
         )
         subject = _("To decide: %(title)s") % {"title": task.title}
         send_mail(" ".join(subject.split()), body, self.sender, [user.email])
+
+
+def _may(task: HumanTask, user: Any) -> bool:
+    """Whether there is that run for him, and he may decide."""
+    return sees(user, task) and deciding.why_not(task, user) is None
 
 
 def _those(kind: str, words: Iterable[str]) -> list[str]:

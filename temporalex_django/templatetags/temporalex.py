@@ -34,5 +34,8 @@ def temporalex_inbox_count(context: Any) -> int:
 
 
 def _user(context: Any) -> Any:
-    user = context.get("user") or getattr(context.get("request"), "user", None)
+    request = context.get("request") or getattr(context, "request", None)
+    user = getattr(request, "user", None)
+    if user is None:  # a page that shows somebody may call him so
+        user = context.get("user")
     return user if user is not None and user.is_authenticated else None

@@ -194,6 +194,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             "event": outcome,
             "step": step_of(one.key),
             "task": one.key,
+            "run": self.run_id,
             "comment": text(comment, what="the comment"),
             **self.env.admitted(one, user),
             **judged(one.form, data, title=one.title),

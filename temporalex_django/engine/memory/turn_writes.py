@@ -118,7 +118,7 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         if write.cut_off:
             at = write.events[-1].at
             open_ones = [t for t in self.human_tasks.values() if t.run_id == state.run_id and not t.task.ending]
-            closed = (replace(one, change="closed", task=one.task.closed("run_closed", at)) for one in open_ones)
+            closed = (replace(one, changes=("closed",), task=one.task.closed("run_closed", at)) for one in open_ones)
             write.human_tasks += closed
         for one in write.human_tasks:
             self.human_tasks[one.id] = one

@@ -230,6 +230,7 @@ class GraphRun:
         what ``HumanTasks.judge`` says.
         """
         tasks, wanted = self.port.human_tasks, request.get("task")
+        tasks.require_this_run(request)
         if wanted is not None and wanted not in tasks.open:
             raise tasks.gone(wanted)
         instance = self.progress.instance

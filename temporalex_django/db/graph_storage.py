@@ -30,7 +30,7 @@ from temporalex_django.graph.instance import Instance as GraphInstance
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.values import thawed
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.models import Chain, Instance
+from temporalex_django.models import Chain, HumanTask, Instance
 
 #: Seconds that ``put`` waits for a run that is being advanced.
 _LOCK_WAIT = 10.0
@@ -204,6 +204,8 @@ class TableStorage:
                 f"delete from temporalex_chain where id {test}", [chosen]
             )  # first: a turn holds its lock
             storage.sql.execute(f"delete from temporalex_history_event where run_id in {runs}", [chosen])
+            storage.sql.execute(f"delete from temporalex_search_attribute where run_id in {runs}", [chosen])
+            HumanTask.objects.using(storage.alias).filter(chain_id__in=chains).delete()
             for table in ("activity_task", "message", "instance"):
                 storage.sql.execute(f"delete from temporalex_{table} where chain_id {test}", [chosen])
 

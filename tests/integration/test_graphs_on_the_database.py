@@ -21,8 +21,18 @@ from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.start import Start
 from temporalex_django.actions.targets import find
+from temporalex_django.db.graph_storage import TableStorage
 from temporalex_django.graph import snapshot
-from temporalex_django.models import ActivityTask, HistoryEvent, Instance, Message, OperatorAction
+from temporalex_django.models import (
+    ActivityTask,
+    Candidate,
+    HistoryEvent,
+    HumanTask,
+    Instance,
+    Message,
+    OperatorAction,
+    SearchAttribute,
+)
 from tests.support.client_flows import Basket, drain, rolled_back
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -55,6 +65,7 @@ class Delivery(GraphWorkflow):
     unique = Unique(key="delivery")
     tags = ["fast"]
     metadata = {"team": "shop"}
+    search_attributes = {"of": str}
     initial = Prepare
     transitions = {
         (Prepare, "ready"): Record,
@@ -201,6 +212,16 @@ def test_a_closed_run_leaves_its_value_free():
     second = Delivery.start("1", {})
     assert second.run_id != first.run_id
     assert Delivery.get("1").run_id == second.run_id
+
+
+def test_a_run_that_a_storage_deletes_leaves_nothing_to_find_or_to_decide():
+    for value in "12":
+        Delivery.start(value, {}, search_attributes={"of": value})
+    drain()
+    TableStorage().delete(Delivery.get("1").id)
+    for left in (SearchAttribute, HumanTask):
+        assert [one.run.workflow_id for one in left.objects.all()] == [Delivery.get("2").id]
+    assert not Candidate.objects.exclude(task__run__workflow_id=Delivery.get("2").id).exists()
 
 
 def test_list_gives_handles_of_this_class_alone():

@@ -106,7 +106,7 @@ def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) 
 def require_claims_kept(user: Person, chain: UUID, event: str, *, step: str | None, storage: DjangoStorage) -> None:
     """Raises ``HumanTaskClaimed`` where that event of a chain is the decision of what somebody else has claimed."""
     for task in HumanTask.objects.using(storage.alias).open().filter(chain=chain).exclude(claimed_until=None):
-        if event in task.outcomes and step in (None, step_of(task.key)):
+        if event in task.outcomes and step in (None, task.key, step_of(task.key)):
             require_unclaimed(user, task, storage=storage)
 
 

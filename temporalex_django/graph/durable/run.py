@@ -234,7 +234,10 @@ class GraphRun:
         if wanted is not None and wanted not in tasks.open:
             raise tasks.gone(wanted)
         instance = self.progress.instance
-        step = engine.resumed_by(instance, request["event"], request.get("step"))
+        of = request.get("step")
+        if wanted is not None:  # a key of a step may look like that of a task of another one
+            of = next((key_of(instance.graph.steps[i]) for i, key in self._asked.items() if key == wanted), of)
+        step = engine.resumed_by(instance, request["event"], of)
         if not words_of(step) and request.get("permitted") is False:
             raise ActionNotPermitted(
                 f"{self.port.standing.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: that takes the permission "

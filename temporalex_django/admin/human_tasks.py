@@ -36,19 +36,29 @@ from temporalex_django.forms.decisions import DecisionForm, DelegationForm, outc
 from temporalex_django.models import HumanTask, Instance
 
 _ENDINGS = {"decided": "completed", "overdue": "timed_out", "cancelled": "cancelled", "run_closed": "terminated"}
+#: No database counts on from more; nobody turns so many pages.
+_LAST_PAGE = 100_000
 
 
 class InboxChangeList(ChangeList):
     """One statement for a page of it, however long it is: nobody counts what he is to decide."""
 
     def get_results(self, request: HttpRequest) -> None:
-        first = (max(self.page_num, 1) - 1) * self.list_per_page
-        rows = [*self.queryset[first : first + self.list_per_page + 1]]
+        self.page_num = min(max(self.page_num, 1), _LAST_PAGE)
+        rows, first = self._rows()
+        if not rows and first:  # what stood there is decided
+            self.page_num = 1
+            rows, first = self._rows()
         self.result_list = rows[: self.list_per_page]
         self.result_count, self.full_result_count = first + len(rows), None
         self.paginator = Paginator(range(self.result_count), self.list_per_page)  # as far as somebody has read
         self.show_full_result_count, self.show_admin_actions = False, False
         self.can_show_all, self.multi_page = False, self.result_count > self.list_per_page
+
+    def _rows(self) -> tuple[list[HumanTask], int]:
+        """Those of the page and one more, and how many there are before."""
+        first = (self.page_num - 1) * self.list_per_page
+        return [*self.queryset[first : first + self.list_per_page + 1]], first
 
 
 @admin.register(HumanTask)

@@ -75,6 +75,10 @@ def test_every_operation_is_listed():
         "stop_bulk",
         "resume_bulk",
         Move.name,
+        "claim",  # see test_human_tasks
+        "release",
+        "delegate",
+        "decide",
     }  # see test_graphs_on_the_database, test_versions, test_resets
 
 

@@ -189,8 +189,8 @@ def test_what_seldom_happens_is_found_by_an_index():
         cursor.execute("set local enable_seqscan = off")
         cursor.execute("set local enable_bitmapscan = off")
     for name, wanted in [
-        ("ended", narrowing.with_status(runs, ["failed"])),
-        ("ended", narrowing.with_status(runs, ["terminated", "failed"])),
+        ("ended", narrowing.with_status(runs, ["failed"]).order_by()),
+        ("ended", narrowing.with_status(runs, ["terminated", "failed"]).order_by()),
         ("blocked", runs.filter(blocked__isnull=False).order_by("workflow")),
         ("paused", runs.filter(paused__isnull=False).order_by("workflow")),
         ("queue", runs.filter(queue="mail")),

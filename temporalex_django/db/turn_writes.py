@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
@@ -20,7 +20,7 @@ from temporalex_django.db.permissions import audit_refused
 from temporalex_django.db.rows import CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
 from temporalex_django.db.searched import insert_searched, replace_searched
 from temporalex_django.engine.activity_policy import edited_inputs
-from temporalex_django.engine.storage import NewTask, RunState, RunWrite, Taker, TaskState
+from temporalex_django.engine.storage import Inbox, NewTask, RunState, RunWrite, Taker, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 
 log = logging.getLogger("temporalex_django.turn")
@@ -112,12 +112,15 @@ class TurnStatements(ABC):
     @abstractmethod
     def tasks_of(self, run_id: UUID) -> list[TaskState]: ...
 
+    @abstractmethod
+    def inbox(self, chains: Collection[UUID]) -> dict[UUID, Inbox]: ...
+
     def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
         OtherRuns(self.sql, self.clock).write(writes)
         taken = self._write_taken(writes, taker) if taker is not None and self.sql.claims_on_insert else {}
         self._warn_of_unfinished([w for w in writes if w.cut_off and w.next_run is None])
-        self._note_edited([w for w in writes if w.leaves_activities])
+        self._note_what_is_left([w for w in writes if w.leaves_activities])
         with self.sql.together():
             events = (
                 [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes] for w in writes for e in w.events
@@ -143,14 +146,21 @@ class TurnStatements(ABC):
             )
             write.warn_of_unfinished([name for (name,) in rows])
 
-    def _note_edited(self, writes: Sequence[RunWrite]) -> None:
-        """Before they are dropped. A payload that cannot be read keeps nobody from closing a run."""
+    def _note_what_is_left(self, writes: Sequence[RunWrite]) -> None:
+        """Before activities are dropped, and results that nobody has read. A payload that cannot be read keeps nobody from closing a run."""
         for write in writes:
             try:
                 write.note_edited(edited_inputs(self.tasks_of(write.run.run_id)))
+                if write.cut_off:
+                    write.note_unread(self.inbox([write.run.chain_id])[write.run.chain_id])
             except (KeyMissing, PayloadError) as exc:
                 run_id = str(write.run.run_id)
-                log.warning("what somebody edited is lost with run %s: %s", run_id, told(exc), extra={"run_id": run_id})
+                log.warning(
+                    "what somebody edited, and results that it had not read, are lost with run %s: %s",
+                    run_id,
+                    told(exc),
+                    extra={"run_id": run_id},
+                )
 
     def _write_chains(self, writes: Sequence[RunWrite]) -> None:
         rows = [_CHAIN.values_of(_as_stored(w)) for w in writes]

@@ -94,7 +94,7 @@ def _known(unread: Iterable[InboxMessage], plan: Plan) -> dict[int, InboxMessage
     point = plan.prefix
     timers = pending_timers((event.kind, event.attributes) for event in point.events)
     open_ones = {*point.activities, *timers, *point.children, *point.sent} - set(plan.edited)
-    results = (m for m in unread if m.kind in _RESULTS and m.run_id == plan.facts.run_id)
+    results = (m for m in (*plan.unread, *unread) if m.kind in _RESULTS and m.run_id == plan.facts.run_id)
     return {m.body["seq"]: m for m in results if m.body["seq"] in open_ones}
 
 

@@ -23,7 +23,7 @@ from temporalex_django.core.history.replay import fits
 from temporalex_django.core.names import shown
 from temporalex_django.core.telling import told
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.storage import RunFacts, TaskState
+from temporalex_django.engine.storage import InboxMessage, RunFacts, TaskState
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError
 
@@ -83,7 +83,7 @@ class Plan:
     ``again``: messages behind the point are delivered again, else dropped. ``edited``: args and kwargs of open
     activities by the number of the command; they get a new key. ``seed`` is that of the run from there on. ``atomic``:
     turns run atomic activities (else whoever claims activities does). ``search_attributes``: those that the run began
-    with.
+    with. ``unread``: results that had come and that it had not read when it was closed.
     """
 
     facts: RunFacts
@@ -95,6 +95,7 @@ class Plan:
     metadata: Mapping[str, Any] | None = None
     atomic: bool = True
     search_attributes: Mapping[str, Any] | None = None
+    unread: Sequence[InboxMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,10 @@ def planned(
         metadata=dict(code.metadata) or None,
         atomic=atomic,
         search_attributes=events[0].attributes.get("search_attributes") if events else facts.search_attributes,
+        unread=[
+            InboxMessage(id=0, run_id=facts.run_id, **one)
+            for one in (events[-1].attributes.get("unread", ()) if events else ())
+        ],
     )
 
 

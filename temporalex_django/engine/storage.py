@@ -309,6 +309,14 @@ class RunWrite:
             last = self.events[-1]
             self.events[-1] = replace(last, attributes={**last.attributes, "edited": dict(inputs)})
 
+    def note_unread(self, inbox: Iterable[InboxMessage]) -> None:
+        """Results that had come and that the run, cut off, never read: the closing event has them, for who takes it up."""
+        results = [message for message in inbox if message.run_id == self.run.run_id]
+        if results:
+            unread = [{"kind": one.kind, "name": one.name, "body": one.body} for one in results]
+            last = self.events[-1]
+            self.events[-1] = replace(last, attributes={**last.attributes, "unread": unread})
+
     def warn_of_unfinished(self, updates: Collection[str]) -> None:
         """Say that handlers of these updates (names) were still at work when the run was closed from outside."""
         if updates:

@@ -128,6 +128,14 @@ def test_what_was_done_by_hand_and_nobody_has_read_comes_again(env: Any) -> None
     assert [amount for amount, _ in TRIED] == [-1, 8, -1, -1]
     assert failed.status == "running"
 
+    closed = done_by_hand()
+    closed.terminate("to tidy up")  # it never read them
+    fork = closed.fork(1)
+    closed.reset(1)
+    for run in (closed, fork):
+        assert run.result() == [7, None, "third"]
+    assert len(TRIED) == 5
+
     ended = env.start(once(lambda: refunded(-1), name="test.EndedByHand"))
     with env.batch():
         ended.fail_activity(1, "no money", type="NoMoney")

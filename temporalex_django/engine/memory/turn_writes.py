@@ -102,6 +102,8 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         state, run = write.run, self.runs[write.run.run_id]
         if write.leaves_activities:
             write.note_edited(edited_inputs(self.tasks_of(state.run_id)))
+        if write.cut_off:
+            write.note_unread(self.messages[number].message for number in sorted(self._inboxes[state.chain_id]))
         self._append(run, write.events)
         if changes := copied(write.instance):
             known = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}

@@ -96,7 +96,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that take all that is there: how much fits into one does not depend on how quick this machine is."""
     from temporalex_django.engine import turn
 
-    for limit in ("_BUDGET", "SHARE"):
+    for limit in ("_BUDGET", "SHARE", "_LATE"):
         monkeypatch.setattr(turn, limit, 60.0)
 
 

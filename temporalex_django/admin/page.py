@@ -137,7 +137,8 @@ def _known(
     if run.is_open:
         for task in tasks_of([run.pk] if waited is None else [run.pk, waited], alias=alias, most=MOST + 1):
             tasks[task.run_id].append(task)
-        workers = [*Worker.objects.using(alias)]
+        if tasks or waited is not None or run.started_at is None:  # else nothing is due that one of them could take
+            workers = [*Worker.objects.using(alias)]
     ended = next((row for row in acted if row.action in ("cancel", "terminate") and not row.denied), None)
     return Known(
         tasks=tasks,

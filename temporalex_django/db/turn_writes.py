@@ -147,7 +147,10 @@ class TurnStatements(ABC):
             write.warn_of_unfinished([name for (name,) in rows])
 
     def _note_what_is_left(self, writes: Sequence[RunWrite]) -> None:
-        """Before activities are dropped, and results that nobody has read. A payload that cannot be read keeps nobody from closing a run."""
+        """Before activities are dropped, and results that nobody has read.
+
+        A payload that cannot be read keeps nobody from closing a run.
+        """
         for write in writes:
             try:
                 write.note_edited(edited_inputs(self.tasks_of(write.run.run_id)))

@@ -310,7 +310,7 @@ class RunWrite:
             self.events[-1] = replace(last, attributes={**last.attributes, "edited": dict(inputs)})
 
     def note_unread(self, inbox: Iterable[InboxMessage]) -> None:
-        """Results that had come and that the run, cut off, never read: the closing event has them, for who takes it up."""
+        """The closing event has the results that had come and that the run never read, for who takes it up."""
         results = [message for message in inbox if message.run_id == self.run.run_id]
         if results:
             unread = [{"kind": one.kind, "name": one.name, "body": one.body} for one in results]

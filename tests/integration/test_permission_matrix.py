@@ -334,7 +334,7 @@ def the_task(*, claimed: bool = False) -> dict[str, Any]:
 
 def colleague() -> str:
     """Somebody to whom a human task may go."""
-    return str(get_user_model().objects.get_or_create(username="dan")[0].username)
+    return str(get_user_model().objects.get_or_create(username="red-dan")[0].username)
 
 
 def steered_in_rest(name: str) -> Any:

@@ -69,7 +69,7 @@ class Asked:
         self.verb, _, self.name = name.partition(" ")
         self.row = REST[name]
         self.contract: Contract = VIEWS[name].contract
-        self.user = stored("red-ann")
+        self.user = stored("red-right")  # whom the run that asks people asks, too
         self.user.user_permissions.set(Permission.objects.filter(content_type__app_label="temporalex_django"))
         self.api = APIClient(raise_request_exception=False)
         self.api.force_authenticate(type(self.user).objects.get(pk=self.user.pk))
@@ -167,10 +167,13 @@ def test_who_is_elsewhere_or_forged(name: str) -> None:
     other = APIClient(raise_request_exception=False)
     other.force_authenticate(asked.row.user("other tenant"))
     if "<" in asked.route:
-        there = asked.refused(asked.send(api=other), 404, "workflow_not_found")["detail"]
-        nobody = filled(asked.route, {**asked.at, "id": "nobody", "job": uuid.uuid4()})
-        nowhere = asked.refused(asked.send(api=other, address=nobody), 404, "workflow_not_found")["detail"]
-        assert there.replace(asked.run.id, "nobody") == nowhere  # as if it were not there
+        what = "human_task_not_found" if "task" in asked.at else "workflow_not_found"
+        there = asked.refused(asked.send(api=other), 404, what)["detail"]
+        absent = {"id": "nobody", "job": uuid.uuid4(), "task": uuid.uuid4()}
+        nobody = filled(asked.route, {**asked.at, **absent})
+        nowhere = asked.refused(asked.send(api=other, address=nobody), 404, what)["detail"]
+        told = there.replace(asked.run.id, "nobody").replace(str(asked.at.get("task")), str(absent["task"]))
+        assert told == nowhere  # as if it were not there
 
 
 @pytest.mark.parametrize("name", WRITING)
@@ -194,6 +197,8 @@ def test_who_is_late(name: str) -> None:
         assert "closed already" in asked.refused(asked.send(), 409, "workflow_closed")["detail"]
     elif asked.contract.operation in MESSAGES:
         asked.refused(asked.send(), 409, "workflow_closed")
+    elif "task" in asked.at:
+        asked.refused(asked.send(), 409, "human_task_closed")
     else:
         assert asked.send().status_code < 400
 

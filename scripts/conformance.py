@@ -63,7 +63,7 @@ def collected() -> Named:
         done = subprocess.run(
             [sys.executable, __file__, "--collect"],
             cwd=ROOT,
-            env={**os.environ, _OUTPUT: str(output), "TEST_DB": "sqlite"},
+            env={**os.environ, _OUTPUT: str(output), "TEST_DB": "sqlite", "TEST_LANE": ""},  # all lanes
             capture_output=True,
             text=True,
             check=False,

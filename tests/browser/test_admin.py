@@ -175,7 +175,7 @@ class Operator:
     def tabs_to(self, role: str, name: str) -> None:
         """With the tabulator alone, to something that shows where the focus is."""
         wanted = self.page.get_by_role(role, name=name, exact=True).first
-        for _ in range(200):
+        for _ in range(2_000):  # filters name the classes that any test has registered
             self.page.keyboard.press("Tab")
             if wanted.evaluate("e => e === document.activeElement"):
                 shown = "e => e.matches(':focus-visible') && e.getBoundingClientRect().width > 0"

@@ -5,11 +5,16 @@
 #   make test [ARGS=...]       all lanes: {Python 3.11 + Django 5.2, Python 3.13 + Django 6.1} x {SQLite, PostgreSQL}
 #   make test-fast [ARGS=...]  this Python, SQLite, without the slow tests
 #   make faults [SCALE=10]     the long form of tests/faults on both databases: kills, freezes, clocks, lost connections; `make test` has the short one
+#   make soak [SECONDS=600] [DB=sqlite] [HOST=q2]   work of every kind while something is killed every few seconds, then whether it adds up
 #   make properties [SCALE=10] the long form of tests/property, with other examples each time; `make test` has the short one
 #                              tests run in TEST_PROCESSES=3 processes side by side
 #   make conformance [ROWS=TX,ST]   behaviours without a test, and docs/reference/conformance.md anew; exit status 1 when there are any
 #   make docs                  the documentation with the reference of the public names, into var/site; make lint does it, too
-#   make lint · make format · make bench [ARGS=...] · make venv · make coverage · make clean
+#   make bench [DB=sqlite] [JSON=out.json] [ARGS=...]   figures, ratios to peers, goals; docs/howto/benchmarks.md
+#   make bench-data [ARGS="--runs 1000000"]    the large database that `make bench ARGS="--only grown"` measures on
+#   make bench-temporal [JSON=out.json]        the same work on Temporal's dev server
+#   make bench-results FILES="out.json ..."    benchmarks/RESULTS.md anew
+#   make lint · make format · make venv · make coverage · make clean
 
 PYTHON = .venv/bin/python
 # First choice first. Everything newer than 3.11 runs with Django 6.1, 3.11 with Django 5.2 LTS.
@@ -18,8 +23,12 @@ PRIMARY = 3.13 3.14 3.12 3.11
 DB ?=
 DAY ?=
 ARGS ?=
+JSON ?=
+FILES ?=
 ROWS ?=
 SCALE ?= 10
+SECONDS ?= 600
+HOST ?= worker
 TEST_PROCESSES ?= 3
 SIDE_BY_SIDE = -n $(TEST_PROCESSES) --dist loadgroup
 
@@ -27,10 +36,10 @@ export PYTHONUNBUFFERED = 1
 export TEST_PROCESSES
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-check test test-fast faults properties conformance coverage docs lint format bench clean
+.PHONY: help venv demo demo-check test test-fast faults soak properties conformance coverage docs lint format bench bench-data bench-temporal bench-results clean
 
 help:
-	@sed -n '3,14s/^#  *//p' Makefile
+	@sed -n '3,19s/^#  *//p' Makefile
 
 venv:
 	@scripts/venv.sh .venv $(PRIMARY)
@@ -54,6 +63,9 @@ faults properties: venv
 faults: CAMPAIGN = tests/faults
 properties: CAMPAIGN = tests/property
 
+soak: venv
+	@TEST_DB=$(or $(DB),postgres) $(PYTHON) -m tests.soak --seconds $(SECONDS) --host $(HOST) $(ARGS)
+
 conformance: venv
 	@$(PYTHON) scripts/conformance.py $(ROWS)
 
@@ -74,9 +86,22 @@ format: venv
 	@$(PYTHON) -m ruff check --fix-only --quiet .
 	@$(PYTHON) -m ruff format .
 
+BENCH = $(PYTHON) -m benchmarks
+WITH_PACKAGES = $(PYTHON) -m pip install --disable-pip-version-check -qq --group
+
 bench: venv
-	@$(PYTHON) -m pip install --disable-pip-version-check -qq --group bench
-	@$(PYTHON) -m benchmarks run $(ARGS)
+	@$(WITH_PACKAGES) bench
+	@$(BENCH) run $(if $(DB),--db $(DB)) $(if $(JSON),--json '$(JSON)') $(ARGS)
+
+bench-data: venv
+	@$(BENCH) data $(ARGS)
+
+bench-temporal: venv
+	@$(WITH_PACKAGES) bench-temporal
+	@$(BENCH) run --only one,ten,starts,latency,update --peers temporal $(if $(JSON),--json '$(JSON)') $(ARGS)
+
+bench-results: venv
+	@$(BENCH) results $(FILES)
 
 clean:
 	rm -rf .venv .venv-py311 .venv.lock .venv-py311.lock .pg var build dist .coverage .coverage.* htmlcov

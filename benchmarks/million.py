@@ -32,8 +32,11 @@ _ASKS, _TAKEN = "n % 1000 between 971 and 980", "n % 1000 = 971"
 _TIMER, _ACTIVITY = "n % 1000 between 930 and 944", "n % 1000 between 945 and 960"
 
 
-def build(runs: int) -> dict[str, Any]:
-    """Fill the tables. Gives the ids of a run with a long history and of an ordinary open one."""
+def build(runs: int, *, events: int = 6, recorded: float = 0.1) -> dict[str, Any]:
+    """Fill the tables. So many ``events`` has the history of each of the newest runs, which are this share of all.
+
+    Gives the id of the run with a long history, and how large the tables are.
+    """
     from django.contrib.auth import get_user_model
     from django.contrib.contenttypes.models import ContentType
     from django.db import connection
@@ -53,6 +56,8 @@ def build(runs: int) -> dict[str, Any]:
         "failure": encode({"type": "ConnectionError", "message": "the mail server does not answer", "traceback": "…"}),
         "classes": [*CLASSES],
         "long": EVENTS_OF_THE_LONG_ONE,
+        "events": events,
+        "older": runs - int(runs * recorded),
     }
     numbers = _NUMBERS.format(step=STEP)
     run, chain = _ID.format(offset=0), _ID.format(offset=1)
@@ -67,7 +72,7 @@ def build(runs: int) -> dict[str, Any]:
                 select {chain}, {run}, case when n % 100 = 7 then 'mail' else 'default' end,
                   case when {_CLOSED} then null when {_LATE} then at when {_TIMER} then now() + interval '3 days'
                     when n % 1000 = 999 then now() + interval '1 hour' end,
-                  {_CLOSED}, {_PAUSED}, 6, 3, case when {_CLOSED} then null else 'k' || n end from ({numbers}) r""",
+                  {_CLOSED}, {_PAUSED}, %(events)s, %(events)s / 2, case when {_CLOSED} then null else 'k' || n end from ({numbers}) r""",
             f"""insert into temporalex_instance (id, chain_id, workflow_id, workflow, version, queue, status, blocked, paused,
                   waiting_for, waits, accepts, args, seed, published, stored, closing, subject_type_id, subject_id, tags,
                   parent_run_id, parent_seq, created_at, started_at, closed_at)
@@ -85,7 +90,7 @@ def build(runs: int) -> dict[str, Any]:
                     'total', (n % 1500) || '.00'),
                   case when n % 1000 < 880 then %(done)s when n % 1000 < 930 then %(failed)s end::bytea,
                   case when n % 2 = 0 then %(kind)s::int end, case when n % 2 = 0 then (n % {SUBJECTS})::text end,
-                  case when n % 3 = 0 then '["shop", "web"]'::jsonb end,
+                  case when n % 3 = 0 then '["shop", "web"]'::jsonb when n % 20000 = 1 then '["seldom"]'::jsonb end,
                   case when {_IS_CHILD} then {_NEXT} end, case when {_IS_CHILD} then 3 end,
                   at, at, case when {_CLOSED} then at + interval '20 seconds' end from ({numbers}) r""",
             f"""insert into temporalex_search_attribute (run_id, workflow, name, place, text, number)
@@ -102,10 +107,10 @@ def build(runs: int) -> dict[str, Any]:
                 from ({numbers}) r where n % 1000 between 961 and 970""",
             f"""insert into temporalex_history_event (run_id, seq, activation, kind, at, attributes)
                 select {run}, s, (s + 1) / 2, (array['ActivationStarted', 'UpdateAccepted'])[1 + s % 2], at, %(event)s
-                from ({numbers}) r, generate_series(1, 6) s where n > %(runs)s - %(runs)s / 10""",
+                from ({numbers}) r, generate_series(1, %(events)s) s where n > %(older)s""",
             f"""insert into temporalex_history_event (run_id, seq, activation, kind, at, attributes)
                 select {run}, s, 1 + s / 2, case s % 2 when 0 then 'ActivationStarted' else 'UpdateAccepted' end, at, %(event)s
-                from ({numbers}) r, generate_series(7, %(long)s) s where n = {_long(runs)}""",
+                from ({numbers}) r, generate_series(%(events)s + 1, %(long)s) s where n = {_long(runs)}""",
             f"""insert into temporalex_human_task (id, run_id, chain_id, workflow, workflow_id, key, title, outcomes, asked, four_eyes,
                   requested_by_key, requested_by_name, opened_at, due_at, reminders, claimed_by_key, claimed_by_name, claimed_until,
                   delegated, closed_at, ending, outcome, decided_by_key, decided_by_name, decided_for, comment)

@@ -12,6 +12,7 @@ from benchmarks.measures import percentile
 
 GOAL_MS: Final = 150
 _ROUNDS: Final = 5
+_COUNTED: Final = 501
 #: A page that is slower than that is broken off, and said to be.
 _STATEMENT_MS: Final = 4_000
 _LONG_ENOUGH_MS: Final = 1_000
@@ -51,6 +52,7 @@ def run(runs: int) -> dict[str, Any]:
             page = found[who][name] = _measured(client, address)
             sys.stderr.write(f"{who} {name}: {page.get('ms', '–')} ms, {page.get('statements', '–')} statements\n")
     found["questions"] = {name: _planned(asked) for name, asked in _questions()}
+    found["lists"] = {name: _planned(asked) for name, asked in _lists(tenant)}
     found["inbox"] = {name: _planned(asked) for name, asked in _inboxes()}
     found["missed"] = [
         f"{who} {name}"
@@ -83,7 +85,8 @@ def _addresses(long_one: str, who: str) -> Iterator[tuple[str, str]]:
         *(f"workflow={name}" for name in ("One", "Long")),
         "version=1", "version=2", "started=24h", "started=30d", "queue=mail",
         "q=t07-order-9", "q=t07-order-94", "q=t42", "q=nothing-begins-so", "p=5",
-        "workflow=Long&status=failed", "queue=mail&status=waiting",
+        "workflow=Long&status=failed", "queue=mail&status=waiting", "tag=seldom", "tag=web",
+        *(f"order={order}" for order in ("started", "closed", "-closed", "due", "-due")),
     ):  # fmt: skip
         yield f"admin list ?{query}", f"{lists}?{query}"
     yield "admin inbox", "/admin/temporalex_django/humantask/"
@@ -101,7 +104,8 @@ def _addresses(long_one: str, who: str) -> Iterator[tuple[str, str]]:
         "blocked=true", "blocked=false", "workflow=One", "workflow=Long", "version=2", "queue=mail",
         "id_prefix=t07-order-94", "id_prefix=t42", "id_prefix=nothing", "subject=auth.user:4242", "subject=auth.user:nobody",
         *(f"{what}_{when}={quote(at)}" for what in ("created", "closed") for when in ("after", "before") for at in ("2020-01-01T00:00:00Z", "2026-06-01T00:00:00Z", "2099-01-01T00:00:00Z")),
-        "workflow=Long&status=failed", "limit=200",
+        "workflow=Long&status=failed", "limit=200", "tag=seldom", "tag=web",
+        *(f"order={order}" for order in ("started", "closed", "-closed", "due", "-due")),
     ):  # fmt: skip
         yield f"rest list ?{query}", f"{api}?{query}"
     if who == "all":
@@ -189,6 +193,30 @@ def _questions() -> Iterator[tuple[str, Any]]:
         narrowed(runs, {"attributes": conditions(Parked, {"customer": "customer-4241"})}),
     )
     yield "all whose total differs", people.with_workflow_state("total").exclude(workflow_total=7)
+
+
+def _lists(tenant: Any) -> Iterator[tuple[str, Any]]:
+    """How the ids of a list are found, as many as the admin counts: by what turns rewrite, by tags, in an order."""
+    from temporalex_django.access import runs_for
+    from temporalex_django.actions.narrowing import FILTERS
+    from temporalex_django.actions.ordering import ordered, within_reach
+    from temporalex_django.authoring.listing import NEWEST_FIRST
+    from temporalex_django.models import Instance
+
+    everybody, his = Instance.objects.all(), runs_for(tenant, alias="default")
+    assert his is not None
+    for who, runs in (("", everybody), (", a tenant's", his)):
+        for name, value in (
+            *(("status", [status]) for status in ("pending", "running", "waiting")),
+            *(("waits", kind) for kind in ("message", "activity", "timer", "child")),
+            ("tag", "seldom"),
+            ("tag", "web"),
+        ):
+            said = value if isinstance(value, str) else value[0]
+            yield f"{name} {said}{who}", ordered(FILTERS[name](runs, value), NEWEST_FIRST).values("pk")[:_COUNTED]
+    for order in ("-closed", "closed", "due", "-due"):
+        found = within_reach(ordered(everybody, order), order, None, rows=_COUNTED)
+        yield f"in the order {order}", found.values("pk")[:_COUNTED]
 
 
 def _inboxes() -> Iterator[tuple[str, Any]]:

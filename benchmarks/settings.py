@@ -1,14 +1,25 @@
-"""Django settings of the benchmarks: the server of BENCH_DATABASE_URL."""
+"""Django settings of the benchmarks: the server, or the file, of BENCH_DATABASE_URL."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from scripts.embedded_postgres import database_settings
 
+_url = os.environ["BENCH_DATABASE_URL"]
+_sqlite: dict[str, Any] = {
+    "ENGINE": "django.db.backends.sqlite3",
+    "NAME": _url.removeprefix("sqlite:///"),
+    "OPTIONS": {
+        "timeout": 20,
+        "transaction_mode": "IMMEDIATE",
+        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+    },
+}
 SECRET_KEY = "benchmarks"
 USE_TZ = True
-DATABASES = {"default": database_settings(os.environ["BENCH_DATABASE_URL"])}
+DATABASES = {"default": _sqlite if _url.startswith("sqlite:") else database_settings(_url)}
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.auth",
@@ -23,7 +34,10 @@ Q_CLUSTER = {
     "timeout": 60,
     "retry": 120,
     "poll": 0.1,
+    "bulk": 50,  # tasks that are fetched at a time
     "save_limit": 0,
     "log_level": "ERROR",
 }
+if "BENCH_Q2_BROKER" in os.environ:
+    Q_CLUSTER["broker_class"] = os.environ["BENCH_Q2_BROKER"]
 TEMPORALEX: dict[str, object] = {}

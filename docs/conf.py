@@ -48,7 +48,9 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|datetime|uuid|django|typing|contextlib|logging|enum)\..*"),
     ("py:.*", r"([\w.]+\.)?(T|T_co|R|A|P|C|Result_co)"),
     # Overloads are shown as they are written: names that are not looked up, and halves of what has a comma.
-    ("py:class", r"(Person|Startable|StepRef|PayloadCodec|Environment|RunRow|UUID|dict\[str|Mapping\[str)"),
+    ("py:class", r"(Person|Startable|StepRef|PayloadCodec|Environment|RunRow|UUID|dict\[str|Mapping\[str|tuple\[str)"),
+    # Of Django, in the words of whoever has it; what a step and a queue declare.
+    ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
     # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.
     ("py:.*", r"temporalex_django\.(core\.phase\.Handler|graph\.definition\.transitions\.\w+)"),
     ("py:.*", r"temporalex_django\.authoring\.(activity\.(_Decorator|Options|Changes)|typed\.Runs|facade\.Startable)"),
@@ -68,6 +70,7 @@ PUBLIC = (
     "temporalex_django.conf",
     "temporalex_django.contrib.telemetry",
     "temporalex_django.workers.q2",
+    "temporalex_django.tasks",
 )
 
 

@@ -50,6 +50,7 @@ INSTALLED_APPS = [
     "django_q",
     "temporalex_django",
     "example_project.shop",
+    "example_project.invoices",
 ]
 
 MIDDLEWARE = [
@@ -111,6 +112,13 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
+# Mails go to the terminal; tests find them in django.core.mail.outbox.
+MAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+if django.VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": MAIL_BACKEND}}
+else:
+    EMAIL_BACKEND = MAIL_BACKEND
+
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "shop:products"
 LOGOUT_REDIRECT_URL = "shop:products"
@@ -158,6 +166,8 @@ SHOP_PROVIDER_URL = os.environ.get("SHOP_PROVIDER_URL", "http://127.0.0.1:8901")
 SHOP_ORDERS_PROVIDER_URL = os.environ.get("SHOP_ORDERS_PROVIDER_URL", "http://127.0.0.1:8902")
 # With which the carrier signs what it reports.
 SHOP_CARRIER_SECRET = os.environ.get("SHOP_CARRIER_SECRET") or sha256(f"carrier:{SECRET_KEY}".encode()).hexdigest()
+# The same for the bank, which tells what was paid of invoices.
+INVOICES_BANK_SECRET = os.environ.get("INVOICES_BANK_SECRET") or sha256(f"bank:{SECRET_KEY}".encode()).hexdigest()
 
 LOGGING = {
     "version": 1,

@@ -8,32 +8,41 @@ cd "$(dirname "$0")/.."
 
 only=("$@")
 failed=()
-ran=0
-step() {
-    local name=$1 output
+names=()
+outputs=$(mktemp -d)
+trap 'rm -rf "$outputs"' EXIT
+step() { # step NAME COMMAND...: begun when fewer than two others run, reported at the end
+    local name=$1
     shift
     [[ ${#only[@]} -eq 0 || " ${only[*]} " == *" $name "* ]] || return 0
-    ran=$((ran + 1))
-    if output=$("$@" 2>&1); then
-        printf 'ok    %s\n' "$name"
-    else
-        printf 'FAIL  %s\n%s\n' "$name" "$output"
-        failed+=("$name")
-    fi
+    names+=("$name")
+    while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
+    { "$@" >"$outputs/$name" 2>&1; echo $? >"$outputs/$name.status"; } &
 }
 
 bin=.venv/bin
+step "mypy" $bin/python -m mypy # the two long ones first
+step "documentation" scripts/docs.sh
 step "ruff-check" $bin/python -m ruff check .
 step "ruff-format" $bin/python -m ruff format --check .
 step "import-contracts" $bin/lint-imports --cache-dir .import_linter_cache
-step "mypy" $bin/python -m mypy
 step "migrations" $bin/python manage.py makemigrations --check --dry-run
 step "system-checks" $bin/python manage.py check
-step "documentation" scripts/docs.sh
 step "codespell" $bin/python -m codespell_lib
 step "changelog" $bin/towncrier build --draft
 
-if [ "$ran" -lt ${#only[@]} ]; then
+wait
+for name in "${names[@]}"; do
+    if [ "$(cat "$outputs/$name.status")" = 0 ]; then
+        printf 'ok    %s\n' "$name"
+    else
+        printf 'FAIL  %s\n' "$name"
+        cat "$outputs/$name"
+        failed+=("$name")
+    fi
+done
+
+if [ ${#names[@]} -lt ${#only[@]} ]; then
     echo "lint: no such check among: ${only[*]}" >&2
     exit 2
 fi

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import os
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import django
 
 from temporalex_django import conf, errors
 from temporalex_django.core import current
+from temporalex_django.core.history import events
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _NOTE = "<!-- made by scripts/reference.py: do not edit -->\n"
@@ -168,7 +172,137 @@ def _escaped(text: str) -> str:
     return " ".join(str(text).split()).replace("|", "\\|").replace("%%", "%").replace("``", "`")
 
 
+#: What an event says, in the words of the glossary.
+_EVENTS = {
+    "WorkflowStarted": "the run began: its input, class, version, seed, engine number",
+    "ActivationStarted": "an activation began; everything up to the next one is of one moment and one transaction",
+    "ActivityCompleted": "an activity ended with a result",
+    "ActivityFailed": "an activity failed for good: type, message, attempts",
+    "ActivityTimedOut": "one of its timeouts passed, and there is no further attempt",
+    "TimerFired": "a timer came due, or somebody skipped it",
+    "ChildCompleted": "a child ended with a result",
+    "ChildFailed": "a child ended otherwise, or could not be started",
+    "ExternalFailed": "a message to another run reached no open run",
+    "CancelRequested": "somebody asked the run to cancel",
+    "SignalReceived": "a signal was delivered: name, payload, who sent it",
+    "ActivityScheduled": "code called an activity: its name, arguments, options",
+    "ActivityCancelled": "nobody waits for that activity any more",
+    "TimerStarted": "code sleeps, or waits with a timeout",
+    "TimerCancelled": "nobody waits for that timer any more",
+    "PatchMarked": "code asked `api.patched`, and the new path was taken",
+    "UpdateAccepted": "the validator let an update in; its handler runs",
+    "UpdateCompleted": "an update was answered",
+    "UpdateFailed": "the handler of an update raised",
+    "ChildStarted": "code started a child",
+    "ExternalSignalSent": "code sent a signal to another run",
+    "ExternalCancelSent": "code asked another run to cancel",
+    "WorkflowCompleted": "`run` returned `Ok`, or a value; closes the run",
+    "WorkflowFailed": "`run` raised, or returned `Err`; closes the run",
+    "WorkflowCancelled": "a cancel came through; closes the run",
+    "WorkflowContinuedAsNew": "`run` returned `ContinueAsNew`; closes the run, and the next one of its chain begins",
+    "WorkflowTerminated": "somebody ended the run from outside",
+    "WorkflowTimedOut": "`execution_timeout` or `run_timeout` passed",
+}
+
+
+def events_page() -> str:
+    told = sorted(events.KINDS, key=list(_EVENTS).index)
+    lines = [
+        "# History events",
+        "",
+        _NOTE,
+        "The history of a run is the list of its events: `handle.history()`, `temporalex history RUN`, the admin. `number` counts from 1,",
+        "`activation` says in which one it was written, `attributes` are plain JSON; in them `seq` is the number of the command that an event",
+        "is about. Each activation begins with `ActivationStarted`, then comes what was delivered, then what the code answered.",
+        "",
+        "| kind | written | means |",
+        "|---|---|---|",
+    ]
+    for kind in told:
+        outside = kind in events.CLOSED_FROM_OUTSIDE
+        written = "from outside" if outside else "delivered" if kind in events.INPUTS else "by the code"
+        lines.append(f"| `{kind}` | {written} | {_EVENTS[kind]} |")
+    lines += ["", "| closing event | status of the run |", "|---|---|"]
+    lines += [f"| `{kind}` | `{status}` |" for kind, status in events.CLOSING.items()]
+    return "\n".join(lines) + "\n"
+
+
+def checks_page() -> str:
+    lines = [
+        "# Checks",
+        "",
+        _NOTE,
+        "`manage.py check` says them. `…` stands for what is named there. Silence one with `SILENCED_SYSTEM_CHECKS = [id]`.",
+        "",
+        "| id | says | mend |",
+        "|---|---|---|",
+    ]
+    found = set()
+    for _, tree in _sources():
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            given = {one.arg: _text(one.value) for one in call.keywords}
+            if (given.get("id") or "").startswith("temporalex_django."):
+                text = _text(call.args[0]) if call.args else None
+                found.add((str(given["id"]), text or "… (one for each thing that is wrong)", given.get("hint") or "–"))
+    lines += [f"| `{name}` | {_escaped(text)} | {_escaped(hint)} |" for name, text, hint in sorted(found)]
+    return "\n".join(lines) + "\n"
+
+
+def messages_page() -> str:
+    lines = [
+        "# Messages",
+        "",
+        _NOTE,
+        "What errors say, by class, with the cause and the next step of each. `…` stands for what is named there: search for the words around",
+        "it.",
+    ]
+    known = {
+        name: cls
+        for name, cls in vars(errors).items()
+        if inspect.isclass(cls) and issubclass(cls, errors.TemporalexError)
+    }
+    said: dict[str, set[str]] = {name: set() for name in known}
+    for _, tree in _sources():
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if name in known and (text := _text(call.args[0])) is not None and text.strip("… "):
+                said[name].add(text)
+    for name in sorted(name for name in known if said[name]):
+        cls = known[name]
+        cause = " ".join((inspect.getdoc(cls) or "").split("\n\n", 1)[0].split()).replace("``", "`")
+        lines += ["", f"## {name}", "", f"`{cls.code}`. {cause}", "", f"*Next step*: {cls.next_step}", ""]
+        lines += [f"- {_literal(text)}" for text in sorted(said[name])]
+    return "\n".join(lines) + "\n"
+
+
+def _sources() -> Iterator[tuple[Path, ast.Module]]:
+    package = REFERENCE.parent.parent / "temporalex_django"
+    for path in sorted(package.rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _text(node: ast.expr) -> str | None:
+    """A text of the source, with `…` for what it takes in; None: it is made elsewhere."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(part) or "…" if isinstance(part, ast.Constant) else "…" for part in parts)
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            return f"{_text(left) or '…'}{_text(right) or '…'}"
+    return None
+
+
+def _literal(text: str) -> str:
+    """Shown as it is."""
+    text = re.sub("…+", "…", " ".join(text.split()))
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
+
+
 PAGES = {
+    "checks.md": checks_page,
+    "events.md": events_page,
+    "messages.md": messages_page,
     "commands.md": commands_page,
     "places.md": places_page,
     "settings.md": settings_page,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TimedOut,
     )
     from temporalex_django.graph.definition.transitions import transit
+    from temporalex_django.graph.events import event
     from temporalex_django.graph.steps import Approval, Debug, Done, Step, Wait, WaitForEvent
     from temporalex_django.graph.workflow import GraphWorkflow
 
@@ -45,6 +46,7 @@ _HOME = {
     "Workflow": "temporalex_django.authoring.workflow",
     "VersionedWorkflow": "temporalex_django.authoring.versions",
     "GraphWorkflow": "temporalex_django.graph.workflow",
+    "event": "temporalex_django.graph.events",
     "transit": "temporalex_django.graph.definition.transitions",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
     "Decision": "temporalex_django.core.approvals",
@@ -61,7 +63,7 @@ _MODULES = frozenset({"errors", "api"})
 __version__ = "0.1.0.dev0"
 __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
     "Workflow", "GraphWorkflow", "VersionedWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
-    "activity", "activity_context", "api", "query", "signal", "update",
+    "activity", "activity_context", "api", "query", "signal", "update", "event",
     "Ok", "Err", "ContinueAsNew", "Reply", "NoReply", "Stop", "Async", "TimedOut", "Event", "Pending",
     "Decision", "Escalation", "RetryPolicy", "Unique", "WorkflowHandle", "errors",
 ]  # fmt: skip

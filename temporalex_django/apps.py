@@ -19,6 +19,7 @@ from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.binding import BoundBackend
+    from temporalex_django.authoring.django_tasks import TaskHost
 
 logger = logging.getLogger("temporalex_django")
 
@@ -39,16 +40,18 @@ class TemporalexConfig(AppConfig):
             if sys.argv[1:2] == ["check"] or sys.argv[1:3] == ["temporalex", "doctor"]:  # they list them all
                 return
             raise NotConfigured(" ".join(wrong))
-        from temporalex_django.authoring import binding  # noqa: PLC0415 - nothing is needed before the app is ready
+        from temporalex_django.authoring import binding, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.db import guarded_orm  # noqa: PLC0415 - it needs the settings
         from temporalex_django.db.chores import CHORES, Chore  # noqa: PLC0415 - as above
 
         binding.bind(_backend)
+        django_tasks.bind(_task_host)
         guarded_orm.install()
         chores = (
             Chore(waiting=_bulk_jobs_wait, work=_bulk_jobs),
             Chore(waiting=_kept_answers_wait, work=_kept_answers),
             Chore(waiting=_old_jobs_wait, work=_old_jobs),
+            Chore(waiting=_ended_tasks_wait, work=_ended_tasks),
         )
         CHORES.extend(chore for chore in chores if chore not in CHORES)
         checks.faulty[:] = _discover()
@@ -77,6 +80,12 @@ def _backend() -> BoundBackend:
     from temporalex_django.client import backend  # noqa: PLC0415 - it needs the models
 
     return backend()
+
+
+def _task_host() -> TaskHost:
+    from temporalex_django.tasks.results import Hosting  # noqa: PLC0415 - it needs the models, and Django's tasks
+
+    return Hosting()
 
 
 def _bulk_jobs_wait(alias: str) -> bool:
@@ -115,6 +124,18 @@ def _old_jobs(alias: str) -> bool:
     return forget(alias)
 
 
+def _ended_tasks_wait(alias: str) -> bool:
+    from temporalex_django.actions.task_retention import waiting  # noqa: PLC0415 - as above
+
+    return waiting(alias)
+
+
+def _ended_tasks(alias: str) -> bool:
+    from temporalex_django.actions.task_retention import forget  # noqa: PLC0415 - as above
+
+    return forget(alias)
+
+
 def _run_locally() -> None:
     """``runserver`` advances workflows in threads of its own (setting ``LOCAL_RUNNER``), in the process that serves."""
     serves = sys.argv[1:2] == ["runserver"] and (os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv)
@@ -123,9 +144,15 @@ def _run_locally() -> None:
         return
 
     def begin() -> None:
+        from temporalex_django.authoring.workflow import registry  # noqa: PLC0415 - as below
         from temporalex_django.workers.development import DevelopmentWorker  # noqa: PLC0415 - it needs the models
 
         apps.ready_event.wait()
         DevelopmentWorker().start()
+        print(  # noqa: T201 - beside what runserver says of itself, whatever the logging of the project
+            f"Workflows are advanced by this process: {len(registry)} classes "
+            "(TEMPORALEX['LOCAL_RUNNER'] = False leaves them to `manage.py temporalex worker`).",
+            flush=True,
+        )
 
     threading.Thread(target=begin, name="temporalex-begin", daemon=True).start()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -65,10 +66,12 @@ def check_database(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """Tables that are not there yet: a warning, since ``migrate`` itself runs the checks before it can put that right.
 
+    Not while it does: then they are about to be there.
+
     With ``check --database`` only (Django 6.1: with every command that checks), like every check that asks a database.
     """
     alias = conf.read()[0].DATABASE
-    if not databases or alias not in databases or alias not in settings.DATABASES:
+    if not databases or alias not in databases or alias not in settings.DATABASES or _migrating():
         return []
     missing = unapplied(alias)
     if not missing:
@@ -80,6 +83,16 @@ def check_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[C
             id="temporalex_django.W005",
         )
     ]
+
+
+def _migrating() -> bool:
+    """Whether ``migrate`` asks, by whomever it was called."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the one way to the caller
+    while frame is not None:
+        if type(frame.f_locals.get("self")).__module__ == "django.core.management.commands.migrate":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def unapplied(alias: str) -> list[str]:
@@ -120,7 +133,7 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
                 f"Q_CLUSTER['retry'] ({retry} s) is not more than its timeout ({timeout} s): django-q2 starts tasks again while they "
                 "still run.",
                 hint="Make retry larger than timeout.",
-                id="temporalex_django.W005",
+                id="temporalex_django.W010",
             )
         )
     cache = (settings.CACHES.get(cluster.get("cache", "default")) or {}).get("BACKEND", "")
@@ -142,6 +155,13 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
     """
     module, _, name = path.rpartition(".")
     ours = path.startswith("temporalex_django.")
+    if ours and not apps.is_installed("django_q"):
+        yield Error(
+            f"Q_CLUSTER['broker_class'] is {path!r}, and django_q is not in INSTALLED_APPS: there is no qcluster command.",
+            hint="Add 'django_q' to INSTALLED_APPS and migrate; or take Q_CLUSTER out and run manage.py temporalex worker.",
+            id="temporalex_django.E010",
+        )
+        return
     try:
         cls = getattr(import_module(module), name)
     except Exception as exc:  # noqa: BLE001 - whatever importing it raises, the cluster would not start

@@ -35,7 +35,7 @@ from temporalex_django.authoring.human_tasks import OpenHumanTask, meant
 from temporalex_django.authoring.people import Person, decider, person
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.authoring.viewing import EVERYTHING, View
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.workflow import Workflow, fitted_result
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.graph.steps import StepRef
 
@@ -160,9 +160,8 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
 
     def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
         target, view = self._seen(by)
-        return cast(
-            "Result_co", reading.Result(target, timeout=timeout, storage=storage(), view=view.require(by)).get()
-        )
+        found = reading.Result(target, timeout=timeout, storage=storage(), view=view.require(by)).get()
+        return cast("Result_co", _fitted(target, found, view))
 
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
         who = _actor(by)
@@ -284,12 +283,19 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
     async def aresult(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
         target, view = await sync_to_async(self._seen)(by)
         waiting = await sync_to_async(reading.Result)(target, timeout=timeout, storage=storage(), view=view.require(by))
-        return cast("Result_co", await waiting.aget())
+        found = await waiting.aget()
+        return cast("Result_co", _fitted(target, found, view))
 
 
 def _actor(by: object) -> Actor:
     """Code that acts in somebody's name. Raises ``ActionNotPermitted`` for what is no user."""
     return Actor(user=person(by))
+
+
+def _fitted(target: RunTarget, result: Any, view: View) -> Any:
+    """A result as ``run`` is annotated, where its class is here; to whom something is hidden, plain data."""
+    code = target.code if view is EVERYTHING else None
+    return result if code is None else fitted_result(code, result)
 
 
 def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
@@ -363,10 +369,20 @@ class DatabaseBackend:
         *,
         id: str,
         subject: Any = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> DatabaseHandle:
         target = SignalWithStart(
-            workflow, signal=signal, payload=payload, args=args, id=id, subject=subject, by=_actor(by)
+            workflow,
+            signal=signal,
+            payload=payload,
+            args=args,
+            id=id,
+            subject=subject,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=_actor(by),
         ).execute()
         return DatabaseHandle(target.workflow_id, workflow=workflow, chain_id=target.chain_id)
 
@@ -379,10 +395,20 @@ class DatabaseBackend:
         *,
         id: str,
         subject: Any = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> DatabaseHandle:
         return await sync_to_async(self.signal_with_start)(
-            workflow, signal, payload, args, id=id, subject=subject, by=by
+            workflow,
+            signal,
+            payload,
+            args,
+            id=id,
+            subject=subject,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
         )
 
     def handle(self, id: str, *, workflow: type[Startable] | None = None) -> DatabaseHandle:

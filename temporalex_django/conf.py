@@ -18,6 +18,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from temporalex_django.core.limits import NONE, Limits, wrong_queues
 from temporalex_django.core.names import shown
 from temporalex_django.errors import NotConfigured, PayloadError, TemporalexError
 
@@ -36,6 +37,8 @@ _METHODS = {
 }
 #: In ``TRUSTED_PROXIES``: a proxy that comes over a socket of this machine, which has no address.
 UNIX = "unix"
+#: What a worker with one thread for activities needs.
+FEWEST_CONNECTIONS = 6
 
 
 def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
@@ -43,7 +46,8 @@ def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = N
 
     ``refuse`` knows values of the right type that are wrong; ``kind`` says then what is wanted.
     """
-    return field(default=default, metadata={"doc": doc, "refuse": refuse, "kind": kind})
+    about = {"doc": doc, "refuse": refuse, "kind": kind}
+    return field(default_factory=dict, metadata=about) if default == {} else field(default=default, metadata=about)
 
 
 def _no_proxies(value: Any) -> bool:
@@ -113,10 +117,20 @@ class Settings:
         "About how many bytes those runs may take; the least recently used go first. An estimate: 25 kB a run, and what came in by "
         "payloads. None: no limit but `CACHE_SIZE`.",
     )
-    TURN_SIZE: int | None = _setting(None, "Runs that share one transaction. None: 200 on PostgreSQL, 20 on SQLite.")
+    TURN_SIZE: int | None = _setting(
+        None,
+        "Runs that share one transaction. None: 200 on PostgreSQL; on SQLite 20, and more where so many take 15 ms, 100 at most.",
+    )
     ACTIVITY_THREADS: int = _setting(8, "Threads of a worker for activities that are plain functions.")
     ACTIVITY_TASKS: int = _setting(
         100, "`async def` activities that a worker runs at the same time, in one event loop."
+    )
+    QUEUES: Mapping[str, Mapping[str, Any]] = _setting(
+        {},
+        "Queues with their limits, over all workers: `{'payments': {'concurrency': 10, 'rate': '100/m', 'concurrency_per_key': 2, "
+        "'weight': 3}}`. `concurrency`: attempts of activities under way at a time; `rate`: how many begin, per second (`s`), minute "
+        "(`m`) or hour (`h`); `concurrency_per_key`: at a time of one key, which `options(concurrency_key=...)` of an activity gives; `weight`: how "
+        "often the queue comes first, 1 unless said otherwise. A queue that is not named has no limits.",
     )
     LEASE_SECONDS: float = _setting(
         6.0,
@@ -125,6 +139,25 @@ class Settings:
     )
     DRAIN_SECONDS: float = _setting(
         20.0, "How long a worker that was told to stop waits for activities in progress before it gives them back."
+    )
+    LEAVE_SECONDS: float = _setting(
+        8.0,
+        "How much longer it may take to commit, give back and end. Then its guardian kills it: SIGTERM ends a worker within "
+        "`DRAIN_SECONDS` and this. Kubernetes' `terminationGracePeriodSeconds`, which is 30 where nothing is said, and systemd's "
+        "`TimeoutStopSec` are to be more.",
+    )
+    HEALTH_SECONDS: float = _setting(
+        60.0,
+        "For so many seconds a worker's turns, its maintenance or its guardian may be silent until `temporalex health` says that it is "
+        "not live. More than an atomic activity takes: that is part of a turn.",
+    )
+    WORKER_CONNECTIONS: int | None = _setting(
+        None,
+        "Connections to the database that one worker has open at most, at least 6: one each for turns, maintenance, LISTEN, bulk jobs "
+        "and `async` activities, and one for each thread of activities. It takes fewer threads than `ACTIVITY_THREADS` to stay below. "
+        "None: `ACTIVITY_THREADS` and 5. What activities open besides, to other databases or in threads of their own, is theirs.",
+        refuse=lambda value: value is not None and value < FEWEST_CONNECTIONS,
+        kind="a whole number from 6, or None",
     )
     Q2_PUMPS: int | None = _setting(
         None,
@@ -150,6 +183,11 @@ class Settings:
         "error",
         "What happens when workflow code reads the clock, draws randomness, or touches files, network, threads or the ORM. "
         "error: `DeterminismViolation`; warn: a `DeterminismWarning` and a log line, once per place; off: nothing.",
+    )
+    WAITING_UPDATES: int = _setting(
+        1000,
+        "Updates of one run that may wait to be let in, behind a busy handler, say, or for a worker. One more is refused: "
+        "`TooManyUpdates`.",
     )
     WAITING_REQUESTS: int = _setting(
         16,
@@ -225,6 +263,8 @@ def _wrong(raw: Any, known: Mapping[str, Any]) -> Iterator[str]:
         if name not in known:
             near = difflib.get_close_matches(str(name).upper(), known, n=1)
             yield f"{SETTING}[{name!r}] is not a setting" + (f": did you mean {near[0]!r}?" if near else ".")
+        elif name == "QUEUES":
+            yield from (f"{SETTING}[{name!r}]{'' if why[0] == '[' else ' '}{why}." for why in wrong_queues(value))
         elif not _fits(name, value, known[name]):
             hint = ""
             if name in _METHODS and not isinstance(value, str):
@@ -253,11 +293,28 @@ def documentation() -> list[tuple[str, str, str, str]]:
         (
             f.name,
             _describe(f.name, hints[f.name]),
-            repr(f.default) if f.default is not MISSING else "",
+            repr(f.default) if f.default is not MISSING else "{}",
             f.metadata["doc"],
         )
         for f in fields(Settings)
     ]
+
+
+_limits: tuple[Any, dict[str, Limits]] | None = None
+
+
+def queue_limits() -> Mapping[str, Limits]:
+    """Those of the queues that have some."""
+    global _limits  # noqa: PLW0603 - as above
+    settings = get_settings()
+    if _limits is None or _limits[0] is not settings:
+        _limits = settings, {name: Limits.of(given) for name, given in settings.QUEUES.items()}
+    return _limits[1]
+
+
+def weight_of(queue: str) -> int:
+    """How often it comes first."""
+    return queue_limits().get(queue, NONE).weight
 
 
 _made: dict[tuple[str, str], Any] = {}
@@ -357,6 +414,8 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 
 def _fits(name: str, value: Any, annotation: Any) -> bool:
+    if name == "QUEUES":
+        return not wrong_queues(value)
     refuse = Settings.__dataclass_fields__[name].metadata["refuse"]
     return _is_of(value, annotation) and not (refuse is not None and refuse(value))
 
@@ -389,5 +448,6 @@ def _describe(name: str, annotation: Any) -> str:
         str: "a string",
         bool: "True or False",
         type(None): "None",
+        Mapping[str, Mapping[str, Any]]: "queues with their limits",
     }
     return " or ".join(names.get(one) or " or ".join(map(repr, get_args(one))) for one in _choices(annotation))

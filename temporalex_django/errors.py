@@ -7,9 +7,9 @@ The code is what REST answers, logs and ``docs/reference/errors.md`` use; the do
     ├── NotAwaited
     ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
     ├── InvalidId └── MessageIdTaken
-    ├── NotCancellable · UnknownQuery · QueryFailed · EngineNotFound · NotConfigured
+    ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed · EngineNotFound · NotConfigured
     ├── ActivityNotFound · ActionNotPermitted · ActionNotPossible
-    ├── UpdateRejected └── WorkflowClosed · RunPaused
+    ├── UpdateRejected └── WorkflowClosed · RunPaused · RunBlocked · NotAccepting
     ├── UpdateFailed · UpdateTimeout · ResultTimeout
     ├── WorkflowFailed ├── WorkflowTerminated └── WorkflowTimedOut
     ├── WorkflowCancelled
@@ -59,6 +59,10 @@ class PayloadError(TemporalexError):
         "Send what the message asks for, at the path that it names, if it names one. Payloads are JSON-able data, "
         "dataclasses, msgspec structs, dates, decimals and UUIDs; store what is large elsewhere."
     )
+
+
+class PayloadWarning(RuntimeWarning):
+    """What is sent comes as something else to its reader, whose code does not say what it is to be."""
 
 
 class KeyMissing(TemporalexError):
@@ -205,6 +209,17 @@ class UnknownQuery(TemporalexError):
     next_step = "Ask one of the queries that the message lists."
 
 
+class UnknownSignal(TemporalexError):
+    """The class of the run declares its signals, and this one is not among them; ``known`` names those that are."""
+
+    code = "unknown_signal"
+    next_step = "Send one of the signals that the message lists, or add the name to `signals` of the class."
+
+    def __init__(self, message: str | None = None, *, known: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.known = list(known)
+
+
 class QueryFailed(TemporalexError):
     """The query function raised."""
 
@@ -260,6 +275,13 @@ class HumanTaskNotFound(TemporalexError):
     next_step = "Look into the inbox for what there is to decide; `handle.human_tasks()` gives those of a run."
 
 
+class WorkerNotFound(TemporalexError):
+    """There is no such worker: it has ended, was found dead, or goes on under a new id."""
+
+    code = "worker_not_found"
+    next_step = "Look which there are: the list of workers in the admin, or `GET workers/`."
+
+
 class HumanTaskClosed(TemporalexError):
     """The human task is not open any more: the message says who decided what and when, or what happened instead."""
 
@@ -313,13 +335,32 @@ class IdempotencyKeyReused(TemporalexError):
 
 
 class UpdateRejected(TemporalexError):
-    """The run does not accept this update now."""
+    """The run refused this update: its validator did, or one of the more precise errors says why.
+
+    ``reason`` is what the validator gave ``Err``, or the text of what it raised. ``accepts`` is None, or names the
+    signals and updates that the run takes now (see ``NotAccepting``).
+    """
 
     code = "update_rejected"
-    next_step = (
-        "Look at the reason, and at `describe().accepts` for what the run takes now; nothing was changed, "
-        "the update id is free."
-    )
+    next_step = "Look at `reason`, which its validator gave. Nothing was changed, the update id is free."
+
+    def __init__(self, message: str | None = None, *, reason: Any = None, accepts: Any = None) -> None:
+        super().__init__(message)
+        self.reason, self.accepts = reason, accepts
+
+
+class NotAccepting(UpdateRejected):
+    """The run takes no update of that name now; ``accepts`` names what it takes: ``signals`` and ``updates``."""
+
+    code = "not_accepting"
+    next_step = "Look at `accepts` for what the run takes now; nothing was changed, the update id is free."
+
+
+class RunBlocked(UpdateRejected):
+    """The run is blocked, ``reason`` says why; the update was tried once and withdrawn."""
+
+    code = "blocked"
+    next_step = "Put right what `reason` names, and send the update again: nothing of it is kept, its id is free."
 
 
 class WorkflowClosed(UpdateRejected):
@@ -334,6 +375,20 @@ class RunPaused(UpdateRejected):
 
     code = "paused"
     next_step = "Send it again when the run is unpaused; `describe().paused` says who paused it, when and why."
+
+
+class WorkflowSwitchedOff(UpdateRejected):
+    """Somebody switched the workflow class off: until it is on again its runs stand still and take no updates."""
+
+    code = "switched_off"
+    next_step = "Send it again when the class is on; `temporalex switches` says who switched it off, when and why."
+
+
+class TooManyUpdates(UpdateRejected):
+    """So many updates wait for the run already that it takes no more for now (``WAITING_UPDATES``)."""
+
+    code = "too_many_updates"
+    next_step = "Wait a moment and send it again; what keeps the run from its updates is in `describe().waiting_for`."
 
 
 class UpdateFailed(TemporalexError):
@@ -352,8 +407,7 @@ class UpdateTimeout(TemporalexError):
 
     ``accepted`` is True when the update is in the history and only its outcome is missing; the instance's ``code`` is
     ``busy`` when the run could not be locked inside the caller's transaction, and ``unknown`` when the connection to
-    the database broke while it was sent: whether it counts is not known, and asking with its ``update_id`` tells, or
-    does it, once.
+    the database broke while it was sent: asking with its ``update_id`` tells whether it counts, or does it, once.
     """
 
     code = "update_timeout"
@@ -394,12 +448,7 @@ class WorkflowFailed(TemporalexError):
     next_step = "Look at `reason`, or at `type` and `traceback` of the exception that escaped."
 
     def __init__(
-        self,
-        message: str | None = None,
-        *,
-        reason: Any = None,
-        type: str | None = None,
-        traceback: str | None = None,
+        self, message: str | None = None, *, reason: Any = None, type: str | None = None, traceback: str | None = None
     ) -> None:
         super().__init__(message)
         self.reason = reason
@@ -432,8 +481,7 @@ class ActivityFailure(TemporalexError):
     """An activity finally failed.
 
     ``type`` is the class name of the last exception (``TimeoutError`` when a timeout ended it), ``cause`` the message
-    of that exception, ``attempts`` how often it ran, ``timeout`` the name of the timeout that ended it or None,
-    ``activity`` its name.
+    of that exception, ``attempts`` how often it ran, ``timeout`` which one ended it or None, ``activity`` its name.
     """
 
     code = "activity_failure"
@@ -465,13 +513,7 @@ class ChildWorkflowFailure(TemporalexError):
     code = "child_workflow_failure"
     next_step = "Catch it in the parent, or look at the child's own history."
 
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        cause: str | None = None,
-        type: str | None = None,
-    ) -> None:
+    def __init__(self, message: str | None = None, *, cause: str | None = None, type: str | None = None) -> None:
         super().__init__(message)
         self.cause = cause
         self.type = type

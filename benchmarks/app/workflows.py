@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -32,6 +33,96 @@ class One(Workflow):
 
     async def run(self, args: Any) -> Any:
         return Ok(await nothing())
+
+
+class TenInSequence(Workflow):
+    """Ten activities that do nothing, one after the other."""
+
+    async def run(self, args: Any) -> Any:
+        for _ in range(10):
+            await nothing()
+        return Ok(None)
+
+
+@activity(atomic=True)
+def enter(number: int) -> int:
+    from benchmarks.app.models import Entry
+
+    Entry.objects.create(run="", number=number)
+    return number
+
+
+class TenEntries(Workflow):
+    """Ten activities, each of which writes a business row in the transaction that records it."""
+
+    async def run(self, args: Any) -> Any:
+        for number in range(10):
+            await enter(number)
+        return Ok(None)
+
+
+@activity
+def rest(_: int) -> int:
+    time.sleep(0.002)
+    return 1
+
+
+class TenRests(Workflow):
+    """Ten activities that wait two milliseconds each."""
+
+    async def run(self, args: Any) -> Any:
+        for number in range(10):
+            await rest(number)
+        return Ok(None)
+
+
+@activity
+def effect(run: str) -> int:
+    """An effect outside of our transactions, as far as a test can see one: committed by itself, counted afterwards."""
+    from benchmarks.app.models import Entry
+
+    time.sleep(0.02)
+    Entry.objects.create(run=run, number=1)
+    return 1
+
+
+class Effect(Workflow):
+    """One activity with an effect, and one that does nothing."""
+
+    async def run(self, args: str) -> Any:
+        await effect(args)
+        return Ok(await nothing())
+
+
+class Branches(Workflow):
+    """As many activities at the same time as it is told."""
+
+    async def run(self, args: int) -> Any:
+        return Ok(len(await api.parallel([nothing] * args)))
+
+
+class Signals(Workflow):
+    """One phase that takes signals for ever."""
+
+    async def run(self, args: Any) -> Any:
+        signals = {"seen": lambda _, state: NoReply(state + 1), "stop": lambda _, state: Stop(state)}
+        return Ok(await api.phase(0, signal=signals))
+
+
+class Sleeper(Workflow):
+    """Sleeps so many seconds."""
+
+    async def run(self, args: float) -> Any:
+        await api.sleep(args)
+        return Ok(None)
+
+
+class Waker(Workflow):
+    """Sleeps until a moment, in seconds since 1970."""
+
+    async def run(self, args: float) -> Any:
+        await api.sleep(max(args - api.now().timestamp(), 0.0))
+        return Ok(None)
 
 
 def _count(args: int, state: int) -> Reply:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from django.utils.translation import gettext as _
@@ -15,7 +15,8 @@ from temporalex_django.authoring.messages import MessageKind, declared
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.core.payloads import hints
 from temporalex_django.errors import ActionNotPermitted, UnknownWorkflow
-from temporalex_django.graph.steps import events_of, key_of, role_of, timer_of
+from temporalex_django.graph.events import declared_of
+from temporalex_django.graph.steps import from_outside, key_of, role_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Instance
 
@@ -43,8 +44,17 @@ class AcceptedMessage:
         """Why this person may not send it; None: he may. Asks the policy, and no database."""
         wanted = f"{APP}.{_PERMISSIONS[self.kind]}"
         asked = Operation(action=self.kind, permission=wanted, message=self.name).of(run)
+        if self.role is not None and not _holds(user, self.role):
+            return _("That is for %(role)s to decide.") % {"role": self.role}
+        if self.kind == "resume" and self.permission is not None:
+            held = policy().permits(user, self.permission)
+            return (
+                None
+                if held
+                else _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": self.permission}
+            )
         if self.role is not None:
-            return None if _holds(user, self.role) else _("That is for %(role)s to decide.") % {"role": self.role}
+            return None
         if not policy().allows(user, asked):
             return _("You may not send it: that takes the permission %(wanted)s.") % {"wanted": wanted}
         if self.permission is not None and not policy().permits(user, self.permission):
@@ -88,12 +98,12 @@ def _events(run: Instance, code: type[GraphWorkflow]) -> list[AcceptedMessage]:
     for step in code.graph() if keys else ():
         if key_of(step) not in keys:
             continue
-        timer = timer_of(step)
-        found += [
-            AcceptedMessage(kind="resume", name=event, step=key_of(step), role=role_of(step))
-            for event in events_of(step)
-            if timer is None or event != timer[1]
-        ]
+        for event in from_outside(step):
+            said = declared_of(step, event)
+            message = AcceptedMessage(kind="resume", name=event, step=key_of(step), role=role_of(step))
+            if said is not None:
+                message = replace(message, args_type=said.data_type, permission=said.permission)
+            found.append(message)
     return found
 
 

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from django.db import connections
 from django.utils import timezone
 
 from temporalex_django import access, signals
@@ -162,8 +163,12 @@ class Action(ABC, Generic[T]):
         return self.ordinary and self.by.program
 
     def together(self) -> AbstractContextManager[None]:
-        """A transaction when there is an audit row to write beside the message; one INSERT alone needs none."""
-        return self.storage.transaction() if self.audited else nullcontext()
+        """A transaction when there is an audit row to write beside the message; one INSERT alone needs none.
+
+        Unless it waits for a writer lock, which a transaction of the storage gets sooner.
+        """
+        waits = self.storage.sql.writer_lock and not connections[self.storage.alias].in_atomic_block
+        return self.storage.transaction() if self.audited or waits else nullcontext()
 
     def tell(self, subject: Subject, *, reason: str = "", **details: Any) -> None:
         """Write the audit row in the open transaction; after the commit send ``operator_acted`` and log.

@@ -111,7 +111,7 @@ def _next(pk: UUID, storage: DjangoStorage) -> bool:
     """One run. False when there is none left, or another worker has the job, or it was stopped."""
     alias, begun = storage.alias, False
     skips = connections[alias].features.has_select_for_update_skip_locked
-    with storage.transaction():
+    with storage.transaction("bulk"):
         jobs = BulkJob.objects.using(alias).select_for_update(skip_locked=skips)
         job = jobs.filter(pk=pk, state=BulkJob.State.RUNNING).first()
         if job is None or (job.held_until is not None and job.held_until > storage.now()):
@@ -164,7 +164,7 @@ def _rehearse_and_do(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> No
 
 def _finish(job: BulkJob, item: BulkItem, done: Callable[[], object], storage: DjangoStorage) -> None:
     """What comes behind the replay, if nobody else has gone on with the job, and it was not stopped."""
-    with storage.transaction():
+    with storage.transaction("bulk end"):
         now = BulkJob.objects.using(storage.alias).select_for_update().get(pk=job.pk)
         own = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes).first()
         if own is None:
@@ -177,7 +177,7 @@ def _finish(job: BulkJob, item: BulkItem, done: Callable[[], object], storage: D
 
 def _let_go(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
     """It is to be done again, by anybody: nobody has died of it."""
-    with storage.transaction():
+    with storage.transaction("bulk let go"):
         own = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes)
         if own.update(crashes=item.crashes - 1):
             BulkJob.objects.using(storage.alias).filter(pk=job.pk).update(held_until=None)

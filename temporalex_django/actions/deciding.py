@@ -12,7 +12,7 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.human_task import admitted
 from temporalex_django.actions.inbox import inbox
 from temporalex_django.authoring.people import Person
-from temporalex_django.errors import PayloadError, TemporalexError
+from temporalex_django.errors import TemporalexError
 from temporalex_django.models import HumanTask, HumanTaskQuerySet, Instance
 from temporalex_django.present.human_tasks import TaskNow, asked
 
@@ -74,10 +74,8 @@ def how_many(user: Person, *, most: int) -> int:
     return int(inbox(user).order_by()[:most].count())
 
 
-def user_named(name: str) -> Person:
-    """The user who signs in with that name. Raises ``PayloadError``: there is no such active user."""
+def user_named(name: str) -> Person | str:
+    """The user who signs in with that name, or the name itself: ``Delegate`` refuses it as one who may not decide."""
     users: Any = get_user_model()
     found = users._default_manager.filter(**{users.USERNAME_FIELD: name}).first()  # noqa: SLF001 - Django documents it
-    if found is None or not found.is_active:
-        raise PayloadError(f"there is no active user {name[:150]!r}")
-    return cast("Person", found)
+    return name if found is None else cast("Person", found)

@@ -14,6 +14,7 @@ from temporalex_django.actions.human_task import ActionOnTask, what
 from temporalex_django.actions.inbox import key_barred
 from temporalex_django.authoring import people
 from temporalex_django.authoring.people import Person
+from temporalex_django.core.names import shown
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import ActionNotPermitted, FourEyes
 from temporalex_django.models import Candidate, HumanTask
@@ -22,7 +23,9 @@ from temporalex_django.models import Candidate, HumanTask
 class Delegate(ActionOnTask[None]):
     """``to`` (a stored user) may decide it from then on, too; the claim ends. The access policy says who may do that.
 
-    Raises ``FourEyes`` for somebody who may not decide it whatever he is.
+    Whoever it may not go to is refused with ``ActionNotPermitted`` in the same words, also a name that nobody has (a
+    text as ``to``): so nobody learns who there is. Raises ``FourEyes`` for somebody who may not decide it whatever he
+    is.
     """
 
     name: ClassVar[str] = "delegate"
@@ -30,9 +33,9 @@ class Delegate(ActionOnTask[None]):
     effect: ClassVar[Promise] = _("Somebody else may decide it, too. Your claim ends.")
     done: ClassVar[Promise] = _("It is handed on.")
 
-    def __init__(self, task: HumanTask | UUID | str, *, to: Person, reason: str = "", by: Actor) -> None:
+    def __init__(self, task: HumanTask | UUID | str, *, to: Person | str, reason: str = "", by: Actor) -> None:
         super().__init__(task, reason=reason, by=by)
-        self.to = people.person(to)
+        self.to = to if isinstance(to, str) else people.person(to)
 
     def perform(self) -> None:
         with self.storage.transaction():
@@ -58,14 +61,19 @@ class Delegate(ActionOnTask[None]):
     def _permitted(self, task: HumanTask) -> Sender:
         """Who it goes to, if the policy lets it."""
         to = self.to
-        who = people.sender(to)
-        if to is None or who is None or not who.name or not getattr(to, "is_active", True):
-            raise ActionNotPermitted(f"{what(task)} can be handed on to an active user alone, not to {to}")
-        if not access.policy().may_delegate(self.user, task, to):
-            raise ActionNotPermitted(f"{self.user} may not hand {what(task)} on to {to}")
-        runs = access.runs_for(to, alias=self.storage.alias)
-        if runs is not None and not runs.filter(pk=task.run_id).exists():
-            raise ActionNotPermitted(f"{what(task)} cannot be handed on to {to}: there is no such run for {to}")
+        who = None if to is None or isinstance(to, str) else people.sender(to)
+        if to is None or isinstance(to, str) or who is None or not who.name or not self._may_have(task, to):
+            called = to if isinstance(to, str) else getattr(to, "get_username", lambda: to)()
+            raise ActionNotPermitted(
+                f"{self.user} may not hand {what(task)} on to {shown(called)}: that takes an active user of that name, to "
+                "whom the access policy lets you hand it on and for whom there is that run"
+            )
         if key_barred(to, task):
             raise FourEyes(f"{to} may not decide {what(task)}: he started the run, or gave an approval in it")
         return who
+
+    def _may_have(self, task: HumanTask, to: Person) -> bool:
+        if not getattr(to, "is_active", True) or not access.policy().may_delegate(self.user, task, to):
+            return False
+        runs = access.runs_for(to, alias=self.storage.alias)
+        return runs is None or runs.filter(pk=task.run_id).exists()

@@ -9,12 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import connections
 from django.db.models.functions import Now
 
 from temporalex_django.actions import inline
 from temporalex_django.actions.targets import RunTarget, find_chain
-from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
+from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, inside_transaction, wait_for
+from temporalex_django.authoring import django_tasks
 from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.conf import codec
@@ -62,18 +62,20 @@ class LiveWorkers:
 
     def has(self, activity: str, *, queue: str) -> bool:
         """Whether one of them takes that activity from that queue."""
-        return any(queue in queues and activity in names for queues, names in self.activities)
+        task = activity.startswith(f"{django_tasks.KIND}:")  # whoever has its module imports it when it comes
+        return any(queue in queues and (task or activity in names) for queues, names in self.activities)
 
 
 def able(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
-    """Those among rows that were read whose lease has not run out and that nobody found dead."""
-    alive = [worker for worker in workers if worker.expires_at > now and worker.buried_at is None]
+    """Those among rows that were read whose lease has not run out, that nobody found dead and nobody drains."""
+    there = [worker for worker in workers if worker.buried_at is None and worker.drained_at is None]
+    alive = [worker for worker in there if worker.expires_at > now]
     return LiveWorkers.of((worker.queues, worker.workflows, worker.activity_names) for worker in alive)
 
 
 def live_workers(*, alias: str) -> LiveWorkers:
-    """Workers whose lease has not run out and that nobody found dead. One read."""
-    alive = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None)
+    """Workers whose lease has not run out, that nobody found dead and nobody drains. One read."""
+    alive = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
     return LiveWorkers.of(alive.values_list("queues", "workflows", "activity_names"))
 
 
@@ -183,7 +185,7 @@ class Result:
         self.deadline = Deadline(check_waiting(timeout))
 
     def get(self) -> Any:
-        if connections[self.storage.alias].in_atomic_block:
+        if inside_transaction(self.storage.alias):
             return self.value(self.look())
         return self.value(wait_for(self.look, self.deadline, seat=self.seat))
 
@@ -215,6 +217,11 @@ class Result:
             why = f"blocked: {now.blocked.get('error')}"
         else:
             why = f"{now.status}, waiting for {', '.join(now.waiting_for)}" if now.waiting_for else now.status
+        if inside_transaction(self.storage.alias):
+            why += (
+                ". Inside atomic() it is looked at once and not waited for: what was started or sent in this transaction "
+                "is taken up when it has committed. Ask for the result behind it, in transaction.on_commit() for example"
+            )
         raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {why}")
 
 

@@ -16,8 +16,10 @@ from temporalex_django.authoring import people
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.people import Person
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, WorkflowNotFound
-from temporalex_django.models import Candidate, Ending, HumanTask, HumanTaskQuerySet
+from temporalex_django.models import Candidate, Ending, HumanTask, HumanTaskQuerySet, Instance
 
+#: Kinds of waits behind which people are asked.
+_ASKING = ("human_task", "step")
 Order = Literal["due", "opened"]
 _ORDERS: dict[str, tuple[Any, ...]] = {
     "due": (F("due_at").asc(nulls_last=True), "opened_at", "pk"),
@@ -47,6 +49,13 @@ def tasks_of(run: UUID, *, user: Person | None = None) -> list[HumanTask]:
     """The open human tasks of a run, oldest first; for a person those that he may see. One query for code."""
     found = HumanTask.objects.using(storage().alias).open().filter(run_id=run).order_by("opened_at", "key")
     return [task for task in found if user is None or sees(user, task)]
+
+
+def open_in(run: Instance, *, most: int) -> list[HumanTask]:
+    """What a run asks people now, oldest first, for whoever may look at it; no query where it waits for nobody."""
+    if not run.is_open or not any(wait.get("kind") in _ASKING for wait in run.waits or ()):
+        return []
+    return [*HumanTask.objects.using(storage().alias).open().filter(run_id=run.pk).order_by("opened_at", "pk")[:most]]
 
 
 def every_task_of(run: UUID) -> list[HumanTask]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from uuid import UUID
 
@@ -67,10 +68,12 @@ def marker(storage: DjangoStorage) -> CrashMarker:
 def locked(target: RunTarget, *, storage: DjangoStorage, wait: float, gives_way: bool = False) -> RunState | None:
     """The chain under the lock of the open transaction, or None.
 
-    Not free within ``wait`` seconds, or only for workers to take.
+    Not free within ``wait`` seconds, or only for workers to take, or of a class that is switched off.
 
     ``gives_way``: see ``DjangoStorage.lock``. Leaves the transaction whole. SQLite has the lock already.
     """
+    if target.off:
+        return None  # none of its code runs, here neither
     chains = [target.chain_id]
     found = storage.claim(limit=1, queues=(), chains=chains)
     waits = not found and wait > 0 and not storage.sql.writer_lock
@@ -79,14 +82,19 @@ def locked(target: RunTarget, *, storage: DjangoStorage, wait: float, gives_way:
     return found[0] if found else None
 
 
-def advance(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
+def advance(
+    target: RunTarget, *, storage: DjangoStorage, run: RunState | None = None, now: datetime | None = None
+) -> TurnReport:
     """One activation of a run that ``locked`` gave, in the open transaction.
 
-    After its commit signals go out and workers ring.
+    After its commit signals go out and workers ring. ``run`` is what it gave, for the first activation, and ``now`` the
+    database's time after that: two statements less.
 
     Tries a blocked run too. Never for a process without the class (``RunTarget.code``): that would block the run.
     """
-    report = engine(storage.alias).advance(limit=1, queues=(), chains=[target.chain_id], force=True)
+    report = engine(storage.alias).advance(
+        limit=1, queues=(), chains=[target.chain_id], force=True, locked=() if run is None else [run], now=now
+    )
     _follow_up(report, storage=storage)
     return report
 

@@ -22,6 +22,7 @@ from django.utils import timezone
 from temporalex_django.authoring.listing import WORDS
 from temporalex_django.authoring.searching import SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
+from temporalex_django.db.among import among
 from temporalex_django.models import ActivityTask, Chain, Instance, SearchAttribute
 from temporalex_django.models.instance import ENDED
 
@@ -43,10 +44,11 @@ def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
     if ENDED.issuperset(wanted):
         return runs.filter(ended=wanted[0]) if len(wanted) == 1 else runs.filter(ended__in=wanted)
     found = runs.filter(status=wanted[0]) if len(wanted) == 1 else runs.filter(status__in=wanted)
+    alias = runs.db
     if wanted == ["running"]:
-        alias = runs.db
-        tasks = ActivityTask.objects.using(alias).order_by().values("run_id")
-        return found.filter(pk__in=_stopped(alias).union(tasks, _with_children(alias)))
+        return among(found, _stopped(alias).union(_with_activities(alias), _with_children(alias)))
+    if wanted == ["pending"]:
+        return among(found, _stopped(alias).union(_due(alias)))
     return found
 
 
@@ -54,11 +56,12 @@ def stuck(runs: Runs) -> Runs:
     """Runs that somebody should look at: blocked, tried in vain again and again, or due and taken by nobody."""
     late, alias = timezone.now() - _LATE, runs.db
     blocked = Instance.objects.using(alias).filter(blocked__isnull=False).order_by().values("pk")
-    return runs.filter(
-        pk__in=blocked.union(
+    return among(
+        runs,
+        blocked.union(
             ActivityTask.objects.using(alias).filter(attempt__gt=_MANY_ATTEMPTS).order_by().values("run_id"),
             Chain.objects.using(alias).filter(due_at__lt=late, closed=False, paused=False).order_by().values("run_id"),
-        )
+        ),
     )
 
 
@@ -71,17 +74,22 @@ def waiting_for(runs: Runs, kind: str) -> Runs:
     alias = runs.db
     match kind:
         case "activity":
-            found = found.filter(Exists(ActivityTask.objects.using(alias).filter(run_id=OuterRef("pk"))))
+            found = among(found, _with_activities(alias))
         case "child":
-            found = found.filter(pk__in=_stopped(alias).union(_with_children(alias)))
+            found = among(found, _stopped(alias).union(_with_children(alias)))
         case "timer":
-            found = found.filter(pk__in=_stopped(alias).union(_due(alias)))
+            found = among(found, _stopped(alias).union(_due(alias)))
     return found.exclude(status__in=CLOSED_STATUSES)
 
 
 def _due(alias: str) -> QuerySet[Any]:
     """Runs that go on by themselves, now or at some time; by an index."""
     return Chain.objects.using(alias).filter(due_at__isnull=False).order_by().values("run_id")
+
+
+def _with_activities(alias: str) -> QuerySet[Any]:
+    """Runs that have activities without a result."""
+    return ActivityTask.objects.using(alias).order_by().values("run_id")
 
 
 def _with_children(alias: str) -> QuerySet[Any]:
@@ -93,7 +101,7 @@ def _with_children(alias: str) -> QuerySet[Any]:
 def _stopped(alias: str) -> QuerySet[Any]:
     """Runs that are blocked or paused, of which nothing is due and something may have ended; by indexes."""
     of = Instance.objects.using(alias).order_by().values("pk")
-    return of.filter(blocked__isnull=False).union(of.filter(paused__isnull=False))
+    return of.filter(blocked__isnull=False).union(of.filter(paused__isnull=False)).order_by()
 
 
 def created_after(runs: Runs, moment: datetime) -> Runs:
@@ -113,6 +121,10 @@ def closed_before(runs: Runs, moment: datetime) -> Runs:
 
 def tagged(runs: Runs, tag: str) -> Runs:
     """Runs whose class has that tag."""
+    if "\0" in tag:
+        return runs.none()  # no database keeps one
+    if connections[runs.db].features.supports_json_field_contains:  # by an index
+        return runs.filter(tags__contains=[tag])
     said, found = Cast("tags", TextField()), Q()
     # first of the list, or after the end of another: the end of a tag with a quote in it looks like one of its own;
     # who wrote the row decides about spaces and, in SQLite, about letters that are not of ASCII

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError
 
 from temporalex_django import access
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
+from temporalex_django.actions.waiting import inside_transaction
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.viewing import EVERYTHING
 from temporalex_django.conf import codec, get_settings
@@ -99,8 +100,7 @@ class Query(ActionOnRun[Any]):
         return status, published, blocked, undelivered, crashes
 
     def _drive(self) -> bool:
-        connection = connections[self.storage.alias]
-        inside = connection.in_atomic_block
+        inside = inside_transaction(self.storage.alias)
         if inside and self.storage.sql.fixed_snapshot():
             return False  # it could not see what it locks: the row answers
         try:

@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 
 from temporalex_django.actions.base import CODE, Actor, plain
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
+from temporalex_django.authoring.messages import tell_of_change
+from temporalex_django.authoring.workflow import require_signal
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.db.starts import insert_message, ring_on_commit, sent_before, update_outcome
 from temporalex_django.engine.resent import Sent
@@ -16,11 +18,10 @@ class SendSignal(ActionOnRun[None]):
 
     Locks nothing.
 
-    Locks nothing.
-
     With ``id`` it may be sent again: what the chain has of that id already is not sent twice (``exact``: nor taken for
     it when its payload is another). Raises ``WorkflowClosed`` when the run was closed when ``target`` was read,
-    ``PayloadError``, and ``InvalidId``. A run that closes before it reads the signal leaves it settled as undelivered.
+    ``PayloadError``, ``InvalidId``, and ``UnknownSignal`` where its class is here and declares others. A run that
+    closes before it reads the signal leaves it settled as undelivered.
     """
 
     name: ClassVar[str] = "signal"
@@ -57,6 +58,9 @@ class SendSignal(ActionOnRun[None]):
         if target.closed and request_id is not None and self._was_read(request_id, sent):
             return
         target.require_open(f"signal {name!r}")
+        if (code := target.code) is not None:
+            require_signal(code, name)
+            tell_of_change(code, "signal", name, self.payload, body)
         with self.together():
             inserted = insert_message(
                 target.chain_id,

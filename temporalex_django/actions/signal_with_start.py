@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.db import models
@@ -34,6 +35,8 @@ class SignalWithStart(Action[RunTarget]):
         args: Any = None,
         id: str,
         subject: models.Model | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Actor = CODE,
     ) -> None:
         super().__init__(by=by)
@@ -43,6 +46,8 @@ class SignalWithStart(Action[RunTarget]):
         self.args = args
         self.id = id
         self.subject = subject
+        self.search_attributes = search_attributes
+        self.tags = tags
 
     @property
     def of_workflow(self) -> str:
@@ -53,7 +58,15 @@ class SignalWithStart(Action[RunTarget]):
         return str(self.signal)
 
     def perform(self) -> RunTarget:
-        start = Start(self.workflow, args=self.args, id=self.id, subject=self.subject, by=self.by)
+        start = Start(
+            self.workflow,
+            args=self.args,
+            id=self.id,
+            subject=self.subject,
+            search_attributes=self.search_attributes,
+            tags=self.tags,
+            by=self.by,
+        )
         with self.storage.transaction():
             target = self._open()
             if target is None:

@@ -18,6 +18,7 @@ from temporalex_django.authoring.people import APP, Person
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core import payloads
+from temporalex_django.core.handing_over import warn_of_change
 from temporalex_django.db.starts import NewStart, insert_start, ring_on_commit
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, InvalidId, PayloadError
@@ -50,13 +51,11 @@ class Start(Action[RunTarget]):
         by: Actor = CODE,
     ) -> None:
         super().__init__(by=by)
-        if subject is not None and (not isinstance(subject, models.Model) or subject.pk is None):
-            raise PayloadError(f"the subject of {workflow.name} must be a saved model instance, not {subject!r}")
         self.workflow = workflow
         self.args = args
         self.id = id
         self.value = value
-        self.subject = subject
+        self.subject = saved_subject(subject, of=workflow.name)
         self.telemetry = telemetry
         self.search_attributes = search_attributes
         self.tags = tags
@@ -109,6 +108,7 @@ class Start(Action[RunTarget]):
         args = plain(self.args, what=what)
         # here it is the caller's error, later it would be the run's
         payloads.fit(args, cls.definition.args_type, what=what)
+        warn_of_change(self.args, args, lambda: cls.definition.args_type, reader=f"run of {cls.name}")
         return NewStart(
             workflow_id=workflow_id,
             args=args,
@@ -135,6 +135,19 @@ class Start(Action[RunTarget]):
         if unique is None:
             raise InvalidId(f"{self.workflow.name} has no `unique`, so it takes an id, not a value")
         return unique.run_id_for(self.value, lambda: os.urandom(4).hex())
+
+
+def saved_subject(subject: models.Model | None, *, of: str) -> models.Model | None:
+    """What a run is about. Raises ``PayloadError`` for what is no saved model instance."""
+    if subject is not None and not isinstance(subject, models.Model):
+        raise PayloadError(f"the subject of {of} must be a saved model instance, not {subject!r}")
+    if subject is not None and subject.pk is None:
+        kind = type(subject).__name__
+        raise PayloadError(
+            f"the subject of {of} must be a saved model instance, not one that was deleted or never saved: "
+            f"this {kind} has no key. Save it first, or start without subject="
+        )
+    return subject
 
 
 def admit_start(by: Actor, cls: type[Workflow], *, alias: str) -> None:

@@ -1,6 +1,7 @@
 """Where runs stand, in words: the state that sentences are made of, read with few statements for a whole page.
 
-Two for a page of open runs (their activities, the workers), one more where some of them are closed; for one run alone
+Two for a page of open runs (their activities, the workers), one more where one of them waits for a worker (what is
+switched off), and where some of them are closed; for one run alone
 up to two beside: who waits behind it, and where its child stands.
 """
 
@@ -13,7 +14,19 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, Count, F, OuterRef, Q, QuerySet, Subquery, When, Window, prefetch_related_objects
+from django.db.models import (
+    Case,
+    Count,
+    Exists,
+    F,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    When,
+    Window,
+    prefetch_related_objects,
+)
 from django.db.models.functions import RowNumber
 from django.utils import timezone
 
@@ -22,7 +35,8 @@ from temporalex_django.actions.describe import able
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.authoring.viewing import View
-from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, Worker
+from temporalex_django.errors import WorkflowSwitchedOff
+from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
 from temporalex_django.models.fields import Payload, decoded
 from temporalex_django.present.facts import (
     ActivityNow,
@@ -30,6 +44,7 @@ from temporalex_django.present.facts import (
     EndNow,
     PausedNow,
     RunNow,
+    SwitchNow,
     WaitNow,
     WorkersNow,
 )
@@ -67,7 +82,7 @@ def summary_of(
     may_decide: bool = False,
     known: Known | None = None,
 ) -> Summary:
-    """Where one run stands, as ``view`` may know it. At most five statements; hardly any with ``known``.
+    """Where one run stands, as ``view`` may know it. At most six statements; hardly any with ``known``.
 
     ``may_decide``: whoever looks at it can decide what it waits for, and is told so.
     """
@@ -83,7 +98,7 @@ def state_of(run: Instance, *, view: View, now: datetime, known: Known | None = 
 def summaries(
     runs: Sequence[Instance], *, view: Callable[[Instance], View], now: datetime | None = None
 ) -> dict[UUID, Summary]:
-    """Where the runs of a page stand, by run id, each as its view may know it. At most three statements.
+    """Where the runs of a page stand, by run id, each as its view may know it. At most four statements.
 
     One more when the chains are not there (``select_related("chain")``).
     """
@@ -111,16 +126,24 @@ def tasks_of(runs: Sequence[UUID], *, alias: str, most: int) -> QuerySet[Activit
 
 
 def with_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """With what there is to say of their ends, of those that have one: then nothing more is read for that."""
+    """With what is said of their ends, of those that have one, and whether anything is switched off at all.
+
+    Then nothing more is read for the one, and only if so for the other.
+    """
     acted = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
     last = acted.order_by("-id")
     named = [cls.name for cls in workflows.concrete() if cls.summary]
     telling = Q(status__in=_TELL) | Q(status="completed", workflow__in=named)
-    return runs.annotate(
+    return with_switches(runs).annotate(
         ended_with=Case(When(telling, then=F("closing")), default=None),
         ended_by=Subquery(last.values("actor_name")[:1]),
         ended_why=Subquery(last.values("reason")[:1]),
     )
+
+
+def with_switches(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """With whether anything is switched off at all: what is, is read only then."""
+    return runs.annotate(anything_off=Exists(SwitchedOff.objects.all()))
 
 
 class Reading:
@@ -153,6 +176,7 @@ class Reading:
                 self.tasks[task.run_id].append(task)
         if known is None and any(run.started_at is None or self.tasks.get(run.pk) for run in open_ones):
             self.workers = list(Worker.objects.using(self.alias))
+        self.switches = self._off(open_ones)
         self.names = {worker.epoch: str(worker) for worker in self.workers}
         self.live = able(self.workers, now=now)
         self.alive = len(self.live.able)
@@ -163,6 +187,20 @@ class Reading:
             self.ends = {run.pk: _Ended(closing=run.closing_value, who=who, reason=why)}
         elif telling:
             self.ends = self._ends(telling)
+
+    def _off(self, runs: Sequence[Instance]) -> dict[tuple[str, str], SwitchNow]:
+        """Switches that are off, by kind and name. One statement where something waits for a worker, else none."""
+        untaken = any(task.owner is None and not task.atomic for tasks in self.tasks.values() for task in tasks)
+        if not untaken and not any(run.started_at is None or _stopped_by_switch(run) for run in runs):
+            return {}
+        if not any(getattr(run, "anything_off", True) for run in runs):
+            return {}
+        return {
+            (row.kind, row.name): SwitchNow(
+                kind=row.kind, name=row.name, since=row.since, who=row.by, reason=row.reason
+            )
+            for row in SwitchedOff.objects.using(self.alias)
+        }
 
     def _ends(self, runs: Sequence[Any]) -> dict[UUID, _Ended]:
         if not all(hasattr(run, "ended_with") for run in runs):
@@ -199,7 +237,11 @@ class Reading:
             paused=self._paused(run),
             end=self._end(run, code, view),
             workers=WorkersNow(alive=self.alive, missing=self.missing(run)) if pending else None,
+            off=self._switch_of(run) if pending or _stopped_by_switch(run) else None,
         )
+
+    def _switch_of(self, run: Instance) -> SwitchNow | None:
+        return self.switches.get(("workflow", run.workflow)) or self.switches.get(("queue", run.queue))
 
     @staticmethod
     def untouched(run: Instance) -> bool:
@@ -249,6 +291,7 @@ class Reading:
             worker=self.names.get(task.owner or 0, "") or "?",
             taken=taken,
             last_seen=last_seen,
+            off=self.switches.get(("activity", task.activity)) or self.switches.get(("queue", task.queue)),
         )
 
     def _blocked(self, run: Instance, view: View) -> BlockedNow | None:
@@ -320,6 +363,10 @@ class Reading:
             attempts=int(closing.get("attempts") or 0),
             limit=limit,
         )
+
+
+def _stopped_by_switch(run: Instance) -> bool:
+    return bool(run.is_open and run.blocked and run.blocked.get("code") == WorkflowSwitchedOff.code)
 
 
 def _wordless(activity: OpenActivity) -> OpenActivity:

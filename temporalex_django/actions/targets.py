@@ -14,11 +14,13 @@ from temporalex_django import access
 from temporalex_django.access import is_every
 from temporalex_django.actions import narrowing
 from temporalex_django.actions.base import Action, Subject, storage
+from temporalex_django.actions.ordering import in_order
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.names import shown
-from temporalex_django.db.paging import in_pages
+from temporalex_django.core.renamed import names_of
 from temporalex_django.db.rows import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.lookup import Found, as_run_id, the_one
@@ -32,9 +34,11 @@ Ids = tuple[str, list[Any]]
 
 _CHAIN = CHAINS.pick("id", "run_id", "queue", "closed", "paused")
 _RUN = RUNS.pick("workflow_id", "workflow", "version", "status")
-_COLUMNS = f"{_CHAIN.of('c')}, {_RUN.of('i')}"
-_TYPES = (*_CHAIN.types, *_RUN.types)
+_OFF = "exists (select 1 from temporalex_switched_off s where s.kind = 'workflow' and s.name = i.workflow)"
+_COLUMNS = f"{_CHAIN.of('c')}, {_RUN.of('i')}, {_OFF}"
+_TYPES = (*_CHAIN.types, *_RUN.types, "bool")
 _WORKFLOW = 6
+_PAGE = 500
 _FROM = "from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
 _SELECT = f"select {_COLUMNS} {_FROM}"
 _OTHERS = "o.workflow_id = i.workflow_id and o.workflow < i.workflow"
@@ -43,7 +47,7 @@ _LAST = "where i.workflow_id = %s{} order by i.workflow desc, i.id desc limit 1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTarget:
-    """A chain and its current run, as they were when they were read.
+    """A chain and its current run, as they were when they were read. ``off``: its class is switched off.
 
     ``pinned`` is the run that was asked for by its run id: that one is shown. Messages go to the chain all the same.
     """
@@ -57,6 +61,7 @@ class RunTarget:
     workflow: str
     version: int
     status: str
+    off: bool = False
     pinned: UUID | None = None
 
     @property
@@ -139,10 +144,13 @@ def find(
         raise WorkflowNotFound(f"no run{of} has the id {shown(ref)}")
     there = _ids(among, alias=storage.alias)
     own, narrowed = _in("i", there), [*there[1]]
-    for column, wanted in (("workflow", workflow), ("version", version)):
-        if wanted is not None:
-            own += f" and i.{column} = %s"
-            narrowed.append(wanted)
+    if workflow is not None:
+        known = names_of(workflow)
+        own += f" and i.workflow in ({', '.join(['%s'] * len(known))})"
+        narrowed += known
+    if version is not None:
+        own += " and i.version = %s"
+        narrowed.append(version)
     if version is not None:  # that of the present run: an older one of the chain may have been of that version
         own += " and c.run_id = i.id"
     if (run_id := as_run_id(ref)) is not None:
@@ -198,10 +206,11 @@ def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | 
     Raises ``UnknownVersion`` when several versions are open and none is named.
     """
     if version is None:
+        known = names_of(workflow)
         rows = storage.sql.select(
-            "select distinct i.version from temporalex_instance i join temporalex_chain c on c.run_id = i.id"
-            " where i.workflow_id = %s and i.workflow = %s and not c.closed",
-            [ref, workflow],
+            "select distinct i.version from temporalex_instance i join temporalex_chain c on c.run_id = i.id"  # noqa: S608
+            f" where i.workflow_id = %s and i.workflow in ({', '.join(['%s'] * len(known))}) and not c.closed",
+            [ref, *known],
             ("int4",),
         )
         if len(rows) == 1:
@@ -215,15 +224,17 @@ def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | 
 def found_by(
     workflow: str, filters: dict[str, Any], *, storage: DjangoStorage, by: Person | None = None
 ) -> Iterator[tuple[str, UUID]]:
-    """Id and chain of the present runs of a class that ``filters`` (of ``authoring.listing``) leave, newest first.
+    """Id and chain of the present runs of a class that ``filters`` (of ``authoring.listing``) leave, in that order.
 
     Among those that there are for ``by``. Raises ``ActionNotPermitted``.
     """
     access.admit(by, access.VIEW, alias=storage.alias)
     there = access.runs_for(by, alias=storage.alias)
     runs = Instance.objects.using(storage.alias) if there is None else there
-    runs = narrowing.narrowed(narrowing.present(runs.filter(workflow=workflow)), filters)
-    rows = in_pages(runs.only("workflow_id", "chain_id"), by="-id")
+    filters = dict(filters)
+    order = filters.pop("order", NEWEST_FIRST)
+    runs = narrowing.narrowed(narrowing.present(runs.filter(workflow__in=names_of(workflow))), filters)
+    rows = in_order(runs.only("workflow_id", "chain_id", "closed_at"), order, size=_PAGE)
     return ((row.workflow_id, row.chain_id) for row in rows)
 
 
@@ -257,7 +268,7 @@ def find_chain(chain_id: UUID, *, storage: DjangoStorage, among: Runs = None) ->
 
 
 def _target(row: tuple[object, ...], *, pinned: UUID | None = None) -> RunTarget:
-    chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status = row
+    chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status, off = row
     return RunTarget(
         chain_id=chain_id,  # type: ignore[arg-type] # the types are those of _TYPES
         run_id=run_id,  # type: ignore[arg-type]
@@ -268,5 +279,6 @@ def _target(row: tuple[object, ...], *, pinned: UUID | None = None) -> RunTarget
         workflow=str(workflow),
         version=int(version),  # type: ignore[call-overload]
         status=str(status),
+        off=bool(off),
         pinned=pinned,
     )

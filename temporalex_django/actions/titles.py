@@ -22,7 +22,7 @@ def code_of(workflow: str, version: int) -> Any:
 
 def of_workflow(workflow: str, version: int | None = None) -> str:
     """Of a class, by its name; of one that is not here from the name alone."""
-    found = workflows.registry.get(workflow) if version is None else code_of(workflow, version)
+    found = workflows.known(workflow) if version is None else code_of(workflow, version)
     return titled(getattr(found, "title", None), vars(found).get("__doc__") if found else None, workflow)
 
 

@@ -17,8 +17,9 @@ from temporalex_django import access
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor, logger, plain
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
-from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, wait_for
+from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, inside_transaction, wait_for
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
+from temporalex_django.authoring.messages import tell_of_change
 from temporalex_django.authoring.viewing import EVERYTHING, HIDDEN, View
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.durations import check_waiting
@@ -27,8 +28,17 @@ from temporalex_django.db.starts import Inserted, insert_message, ring_on_commit
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import update_value
 from temporalex_django.engine.resent import Sent
-from temporalex_django.engine.storage import Outcome
-from temporalex_django.errors import NestingError, RunPaused, UpdateTimeout, WorkflowClosed, WorkflowNotFound
+from temporalex_django.engine.storage import Outcome, RunState
+from temporalex_django.errors import (
+    NestingError,
+    RunBlocked,
+    RunPaused,
+    TooManyUpdates,
+    UpdateTimeout,
+    WorkflowClosed,
+    WorkflowNotFound,
+    WorkflowSwitchedOff,
+)
 from temporalex_django.models import Instance
 
 _DONE = ("completed", "failed")
@@ -57,7 +67,8 @@ class JudgedMessage(ActionOnRun[Any]):
     rejected update leaves nothing behind.
 
     Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``,
-    ``WorkflowClosed``, ``UpdateFailed``, ``NestingError``, and ``UpdateTimeout``: ask again with its ``update_id``
+    ``NotAccepting``, ``RunPaused``, ``RunBlocked`` (it was tried once), ``WorkflowSwitchedOff``, ``WorkflowClosed``,
+    ``TooManyUpdates``, ``UpdateFailed``, ``NestingError``, and ``UpdateTimeout``: ask again with its ``update_id``
     (code ``unknown``: the database went away while it was sent). An id that was accepted once gives its first outcome,
     whatever the body; with ``exact`` another body is refused, too.
     """
@@ -140,11 +151,11 @@ class JudgedMessage(ActionOnRun[Any]):
 
     def _first(self) -> UpdateStatus:
         inline.refuse_own_run(self.target, f"{self.kind}()", storage=self.storage)
-        if connections[self.storage.alias].in_atomic_block:
+        if inside_transaction(self.storage.alias):
             return self._inside()
         if self.target.closed:
             return self._of_closed()
-        if self.target.paused:
+        if self.target.paused or self.target.off:
             return self._of_paused()
         here = self._here(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left)) if self._turns_here else None
         return here or self._leave_to_workers()
@@ -163,7 +174,7 @@ class JudgedMessage(ActionOnRun[Any]):
             )
         if self.target.closed:
             return self._of_closed()
-        if self.target.paused:
+        if self.target.paused or self.target.off:
             return self._of_paused()
         if not self._turns_here:
             why = "mode is 'worker'" if self.target.code is not None else f"this process has no {self.target.workflow}"
@@ -195,7 +206,7 @@ class JudgedMessage(ActionOnRun[Any]):
     def _here(self, *, wait: float) -> UpdateStatus | None:
         """A turn in a transaction of our own; None when the lock was not to be had."""
         try:
-            with self.storage.transaction():
+            with self.storage.transaction("update"):
                 return self._turn(wait=wait)
         except DatabaseError as exc:
             if not self.storage.transient(exc):
@@ -206,10 +217,11 @@ class JudgedMessage(ActionOnRun[Any]):
         """Only the message, committed, so that whoever has the run or takes it next finds it."""
         alias = self.storage.alias
         try:
-            with self.storage.transaction():
+            with self.storage.transaction("update left"):
                 # the same id may be in a transaction of somebody else's that has not ended
                 self.storage.sql.set_lock_timeout(min(self.deadline.left, 60.0))
                 if self._insert().new:
+                    self._require_room()
                     self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
         except DatabaseError as exc:
             if not self.storage.transient(exc):
@@ -242,23 +254,27 @@ class JudgedMessage(ActionOnRun[Any]):
         inserted = self._insert()
         if not inserted.new and (known := self._standing()).outcome is not None:
             return known
-        outcome, wrote = self._activated(inserted.id)
+        outcome, wrote = self._activated(inserted, run)
         if outcome is not None and outcome.status == "rejected":
             self._leave_nothing(inserted, wrote=wrote)
         elif inserted.new:
             self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
+        if outcome is None and inserted.new:
+            self._require_room()
         if outcome is None:  # behind a handler, or the run is blocked, or has an atomic activity to run first
             ring_on_commit(alias=self.storage.alias, queues=[self.target.queue])
         return UpdateStatus(outcome=outcome)
 
-    def _activated(self, message: int) -> tuple[Outcome | None, bool]:
+    def _activated(self, inserted: Inserted, run: RunState | None) -> tuple[Outcome | None, bool]:
         """Activate until the message was read: an activation leaves what does not fit its budget.
 
         Its outcome, if it has one, and whether something else was written.
         """
         until, wrote = time.monotonic() + min(_READ_WITHIN, self.deadline.left), False
+        message, now = inserted.id, inserted.at
         while True:
-            report = inline.advance(self.target, storage=self.storage)
+            report = inline.advance(self.target, storage=self.storage, run=run, now=now)
+            run = now = None  # it is another one now
             write = report.writes[0] if report.writes else None
             if write is None:
                 return None, wrote
@@ -268,6 +284,18 @@ class JudgedMessage(ActionOnRun[Any]):
             if not write.consumed and not write.settled and not write.events:
                 # another one would come no nearer: the run is blocked, paused, or has something else to do first
                 return None, wrote
+
+    def _require_room(self) -> None:
+        """Of an update that is to wait: raises ``TooManyUpdates``, which takes it back, where too many do."""
+        most = get_settings().WAITING_UPDATES
+        rows = self.storage.sql.select(
+            "select count(*) from (select 1 from temporalex_message where chain_id = %s and not settled and kind = %s"
+            " limit %s) waiting",
+            [self.target.chain_id, self.kind, most + 1],
+            ("int8",),
+        )
+        if rows[0][0] > most:
+            raise TooManyUpdates(f"{self._what}: {most} wait for this run already, it takes no more for now")
 
     def _leave_nothing(self, inserted: Inserted, *, wrote: bool) -> None:
         """A rejected update: when the turn did nothing else, nothing at all is written."""
@@ -302,12 +330,20 @@ class JudgedMessage(ActionOnRun[Any]):
         )
 
     def _of_paused(self) -> UpdateStatus:
-        """What was sent before goes on where it stands. Raises ``RunPaused`` for everything else."""
+        """What was sent before goes on where it stands.
+
+        Raises ``RunPaused`` for everything else, or ``WorkflowSwitchedOff``.
+        """
         before = sent_before(self.target.chain_id, self.id, storage=self.storage)
         found = None if before is None else standing(self.target.chain_id, self.id, storage=self.storage)
         if before is not None and found is not None and (found.outcome is None or found.outcome.status != "rejected"):
             before[1].require_same(self.id, Sent(self.kind, self.message, self.body, self.by.sender), exact=self.exact)
             return found
+        if self.target.off:
+            raise WorkflowSwitchedOff(
+                f"{self.target.workflow} is switched off: {self.kind} {self.message!r} of {self.target.workflow_id} refused; send it "
+                "again when it is on"
+            )
         raise RunPaused(
             f"{self.target.workflow} {self.target.workflow_id} is paused: {self.kind} {self.message!r} refused; send it again "
             "when it is unpaused"
@@ -328,6 +364,8 @@ class JudgedMessage(ActionOnRun[Any]):
             outcome = found.outcome if found is not None else self._standing().outcome
         try:
             return self._shown(update_value(outcome, update_id=self.id, what=self._what))
+        except RunBlocked as exc:
+            raise blocked(exc, self._what, self._view) from None
         except UpdateTimeout as exc:
             raise UpdateTimeout(f"{exc}{self._why()}", update_id=self.id, accepted=exc.accepted) from None
 
@@ -373,10 +411,18 @@ class SendUpdate(JudgedMessage):
         exact: bool = False,
         seat: Seat = free_seat,
     ) -> None:
-        args = plain(args, what=f"the arguments of update {update!r}")
+        body = plain(args, what=f"the arguments of update {update!r}")
         super().__init__(
-            target, message=update, body=args, id=id, timeout=timeout, mode=mode, by=by, exact=exact, seat=seat
+            target, message=update, body=body, id=id, timeout=timeout, mode=mode, by=by, exact=exact, seat=seat
         )
+        if (code := target.code) is not None:
+            tell_of_change(code, "update", update, args, body)
+
+
+def blocked(exc: RunBlocked, what: str, view: View) -> RunBlocked:
+    """The refusal of a blocked run, as he may see it: why it is blocked may quote payloads."""
+    why = view.text(str(exc.reason))
+    return RunBlocked(f"{what} was tried once and withdrawn, for the run is blocked: {why}", reason=why)
 
 
 def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:
@@ -422,4 +468,7 @@ def _for_others(outcome: Outcome | None, view: View) -> Outcome | None:
     if outcome is None or outcome.status not in ("failed", "rejected"):
         return outcome
     facts = outcome.value or {}
-    return Outcome(status=outcome.status, value={**facts, "message": view.text(facts.get("message") or "")})
+    shown = {**facts, "message": view.text(facts.get("message") or "")}
+    if "reason" in facts:
+        shown["reason"] = shown["message"] if shown["message"] != facts.get("message") else view.value(facts["reason"])
+    return Outcome(status=outcome.status, value=shown)

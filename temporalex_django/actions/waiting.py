@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from asgiref.sync import sync_to_async
+from django.db import connections
 
 T = TypeVar("T")
 
@@ -28,6 +29,28 @@ class Deadline:
         return float("inf") if self._at is None else max(0.0, self._at - time.monotonic())
 
 
+class Circumstances:
+    """How it is to wait in this process: others work meanwhile, and are seen by who has no transaction open.
+
+    A test environment that stands under an application puts its own in place.
+    """
+
+    #: Does all that others would do while somebody waits; None: there are others.
+    meanwhile: Callable[[], None] | None = None
+
+    def inside(self, alias: str) -> bool:
+        """Whether the caller has a transaction open: what he waits for would not come before it ends."""
+        return connections[alias].in_atomic_block
+
+
+here = Circumstances()
+
+
+def inside_transaction(alias: str) -> bool:
+    """Whether the caller has a transaction open, in which nothing that others do can be waited for."""
+    return here.inside(alias)
+
+
 #: Gives for as long as somebody waits whether he may.
 Seat = Callable[[], AbstractContextManager[bool]]
 
@@ -45,6 +68,9 @@ def wait_for(look: Callable[[], T | None], deadline: Deadline, *, seat: Seat = f
     if (first := look()) is not None or deadline.left <= 0:
         return first
     with seat() as granted:
+        if granted and here.meanwhile is not None:
+            here.meanwhile()
+            return look()
         for pause in _pauses() if granted else ():
             time.sleep(min(pause, deadline.left))
             if (found := look()) is not None:
@@ -61,6 +87,9 @@ async def await_for(look: Callable[[], T | None], deadline: Deadline) -> T | Non
             return found
         if deadline.left <= 0:
             return None
+        if here.meanwhile is not None:
+            await sync_to_async(here.meanwhile)()
+            return await sync_to_async(look)()
         await asyncio.sleep(min(pause, deadline.left))
     raise AssertionError("unreachable")
 

@@ -14,11 +14,11 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions import narrowing
+from temporalex_django.actions import narrowing, ordering
 from temporalex_django.actions.audit import READ
 from temporalex_django.actions.registry import ACTIONS
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.listing import WAITS
+from temporalex_django.authoring.listing import ORDERS, WAITS
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import Status
 
@@ -170,6 +170,31 @@ class RunStatusFilter(admin.SimpleListFilter):
         if status is None:
             return queryset
         return narrowing.with_status(queryset, [status]) if status in Status else queryset.none()
+
+
+class OrderFilter(admin.SimpleListFilter):
+    """In which order the list is; a run that has no such time is not in it (see ``actions.ordering``)."""
+
+    title = _("order")
+    parameter_name = "order"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [
+            ("started", _("Oldest first")),
+            ("-closed", _("Closed last")),
+            ("closed", _("Closed first")),
+            ("due", _("Due first")),
+            ("-due", _("Due last")),
+        ]
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        first, *others = super().choices(changelist)
+        yield {**first, "display": _("Newest first")}
+        yield from others
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        order = self.value()
+        return ordering.ordered(queryset, order) if order in ORDERS else queryset
 
 
 class TagFilter(ChoicesFilter):

@@ -180,7 +180,14 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
                 else self.page(request, task, delegation=form, status=409)
             )
         more = {name: form.cleaned_data[name] for name in ("to", "reason")} if form.is_bound else {}
-        return self._do(request, object_id, Delegate, **more)
+        try:
+            return self._do(request, object_id, Delegate, **more)
+        except PermissionDenied as exc:  # also of a name with a slip in it: he corrects it where he wrote it
+            task = self._task(request, object_id)
+            if task is None or deciding.why_not(task, user_of(request)) is not None:
+                raise
+            form.add_error("to", str(exc))
+            return self.page(request, task, delegation=form, status=403)
 
     def decide_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """To the inbox afterwards; where somebody else was quicker to the page of the task, which says so."""

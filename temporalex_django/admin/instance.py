@@ -8,10 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
-from django.core.paginator import Paginator
+from django.core.paginator import InvalidPage, Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -23,11 +24,13 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.access import VIEW, is_every, policy, runs_for, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
+from temporalex_django.actions.ordering import columns, within_reach
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.summary import Reading, with_ends
-from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin
+from temporalex_django.actions.summary import Reading, with_ends, with_switches
+from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
 from temporalex_django.admin.filters import (
+    OrderFilter,
     QueueFilter,
     RunStatusFilter,
     StandingFilter,
@@ -46,39 +49,47 @@ from temporalex_django.admin.searching import SearchAttributeFilter
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
 from temporalex_django.admin.steering import SteeringPage, part_tools, tools
+from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
 
 _UNREAD = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
 _SAID = "said"  # of a run in the list
+#: Of a big table it takes seconds to count all. The pages behind are not offered.
+_COUNTED = 500
 
 
 class InstanceChangeList(ChangeList):
     """Says where the runs of the page stand, or how they ended: two more statements, however many there are."""
 
-    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
-        found = super().get_queryset(request, *args, **kwargs).defer(*_UNREAD)
-        return with_ends(found.select_related("chain"))
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        """By columns that an index has, and by nothing else."""
+        chosen = request.GET.get(str(OrderFilter.parameter_name))
+        return [*columns(chosen)] if chosen in ORDERS else super().get_ordering(request, queryset)
 
     def get_results(self, request: HttpRequest) -> None:
-        first = [*self.queryset[: self.list_per_page + 1]] if self.page_num == 1 else None
-        if first is not None and len(first) <= self.list_per_page:  # it is all there is: nothing is to be counted
-            self._all_of(first)
+        """The filters are asked once, for ids: as many as are counted, of which the page shows some."""
+        order = request.GET.get(str(OrderFilter.parameter_name), NEWEST_FIRST)
+        found = within_reach(self.queryset, order, None, rows=_COUNTED + 1) if order in ORDERS else self.queryset
+        ids = [*found.values_list("pk", flat=True)[: _COUNTED + 1]]
+        self.paginator = Paginator(ids, self.list_per_page)
+        self.result_count, self.full_result_count = len(ids), None
+        self.show_full_result_count, self.show_admin_actions = False, bool(ids)
+        self.can_show_all = len(ids) <= self.list_max_show_all
+        self.multi_page = len(ids) > self.list_per_page
+        if self.show_all and self.can_show_all:
+            shown = ids
         else:
-            super().get_results(request)
-            if first is not None:
-                self.result_list = first[: self.list_per_page]
-        runs = [*self.result_list]
+            try:
+                shown = [*self.paginator.page(self.page_num).object_list]
+            except InvalidPage:
+                raise IncorrectLookupParameters from None
+        rows = with_ends(Instance.objects.using(found.db).defer(*_UNREAD).select_related("chain"))
+        there = {run.pk: run for run in rows.filter(pk__in=shown)}
+        self.result_list = runs = [there[pk] for pk in shown if pk in there]
         reading = Reading(runs)
         for run in runs:
             setattr(run, _SAID, reading.summary(run, view_of(user_of(request), run)))
-
-    def _all_of(self, runs: list[Instance]) -> None:
-        self.result_list = runs
-        self.paginator = Paginator(runs, self.list_per_page)
-        self.result_count, self.full_result_count = len(runs), None
-        self.show_full_result_count, self.show_admin_actions = False, bool(runs)
-        self.can_show_all, self.multi_page = True, False
 
 
 @admin.register(Instance)
@@ -96,12 +107,12 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         QueueFilter,
         TagFilter,
         SearchAttributeFilter,
+        OrderFilter,
     )
     list_select_related = False
     search_fields = ("workflow_id__startswith",)
     search_help_text = _("Id, from its beginning, or a run id")
     ordering = ("-id",)
-    paginator = CappedPaginator
     list_max_show_all = MOST_CHOSEN
     actions = CHOICES
     change_form_template = "admin/temporalex_django/instance/change_form.html"
@@ -114,7 +125,9 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
         """The runs that there are for the user, in the list and one by one. A subclass may narrow them further."""
         narrowed = runs_for(user_of(request), alias=storage().alias)
-        return super().get_queryset(request) if narrowed is None else narrowed
+        found = super().get_queryset(request) if narrowed is None else narrowed
+        one = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
+        return with_switches(found) if one else found
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
@@ -162,7 +175,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             refuse(request, StartBulk.name, may_not_choose())
         if not self.has_view_permission(request):
             refuse(request, VIEW.action, may_not_look())
-        more: dict[str, Any] = {"most": CappedPaginator.MOST}
+        more: dict[str, Any] = {"most": _COUNTED}
         more |= {"start_address": self._start_address if may_start(user_of(request)) else None}
         return super().changelist_view(request, {**more, **(extra_context or {})})
 

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django import errors
 from temporalex_django.actions.describe import able
+from temporalex_django.actions.inbox import open_in
 from temporalex_django.actions.summary import Known, summary_of, tasks_of
 from temporalex_django.admin import history as histories
 from temporalex_django.admin.graph_picture import graph_of, graph_picture
@@ -23,13 +24,11 @@ from temporalex_django.admin.shown import Value, duration, status_badge, value
 from temporalex_django.admin.steering import Tool
 from temporalex_django.authoring.viewing import View
 from temporalex_django.core.attributes import readable
-from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Message, OperatorAction, Worker
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import Payload
 
 MOST = 50
 _OTHERS = 1000
-#: Kinds of waits behind which people are asked.
-_ASKING = ("human_task", "step")
 _UNREAD = ("args", "carried_messages", "snapshot", "published", "closing", "metadata", "search_attributes")
 
 
@@ -91,7 +90,7 @@ def page_of(
         "graph": None if graph is None else graph_picture(graph, history.whole),
         "timers": [{"row": row, "tools": tools("timer", row.seq or 0)} for row in history.timers[:MOST]],
         "more_timers": len(history.timers) > MOST,
-        "human_tasks": _human_tasks(run, alias=alias),
+        "human_tasks": open_in(run, most=MOST),
         "activities": shown,
         "failing": [row for row in shown if row["failure"] is not None],
         "failed": _failed(run, view),
@@ -148,13 +147,6 @@ def _known(
         unread=sum(not message.settled for message in messages),
         ended=("", "") if ended is None else (ended.actor_name, ended.reason),
     )
-
-
-def _human_tasks(run: Instance, *, alias: str) -> list[HumanTask]:
-    """What it asks people now; one statement more, where it waits for any."""
-    if not run.is_open or not any(wait.get("kind") in _ASKING for wait in run.waits or ()):
-        return []
-    return [*HumanTask.objects.using(alias).open().filter(run_id=run.pk).order_by("opened_at", "pk")[:MOST]]
 
 
 def _failed(run: Instance, view: View) -> dict[str, str] | None:

@@ -23,7 +23,8 @@ from temporalex_django.admin.requests import actor_of, asked, refuse, sent_befor
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.errors import ActionNotPermitted, InvalidId, TemporalexError
+from temporalex_django.core.attributes import KINDS, kept, parsed
+from temporalex_django.errors import ActionNotPermitted, InvalidId, PayloadError, TemporalexError
 from temporalex_django.forms.fields import NOTHING
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from temporalex_django.admin.instance import InstanceAdmin
 
 _LONGEST = 200
+_ATTRIBUTE = "attribute_"
 
 
 class StartForm(PayloadForm):
@@ -41,6 +43,9 @@ class StartForm(PayloadForm):
 
     def __init__(self, *args: Any, workflow: type[Workflow], **kwargs: Any) -> None:
         super().__init__(*args, annotation=workflow.definition.args_type, **kwargs)
+        self.declared = workflow.search_attributes
+        for name in self.declared:
+            self.fields[_ATTRIBUTE + name] = self._attribute(name)
         self.unique = workflow.unique is not None
         field = self.fields["identity"]
         field.required = self.unique
@@ -50,6 +55,30 @@ class StartForm(PayloadForm):
             field.help_text = _("What its runs are found by. One that is taken is refused.")
         else:
             field.help_text = _("Left empty, it gets one of its own.")
+
+    def _attribute(self, name: str) -> forms.Field:
+        kind = KINDS[self.declared[name]]
+        field = forms.CharField(required=False, label=_("Search attribute %(name)s") % {"name": name})
+        field.widget.attrs["class"] = "vTextField"
+        field.help_text = _("%(kind)s; left empty, it has none.") % {"kind": kind.name}
+        return field
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean()
+        self.search_attributes: dict[str, Any] = {}
+        for name, kind in self.declared.items():
+            text = data.get(_ATTRIBUTE + name) or ""
+            if not text:
+                continue
+            try:
+                several = [part.strip() for part in text.split(",") if part.strip()]
+                value = several if kind == list[str] else parsed(text, kind)
+                kept(name, value, self.declared, what=str(_("What is written here")))
+            except (ValueError, PayloadError) as exc:
+                self.add_error(_ATTRIBUTE + name, str(exc))
+            else:
+                self.search_attributes[name] = value
+        return data
 
     @property
     def named(self) -> tuple[str | None, str | None]:
@@ -109,7 +138,14 @@ class StartPage:
         try:
             run_id, value = form.named
             with asked(request, token).doing() as answer:
-                target = Start(cls, args=form.payload, id=run_id, value=value, by=actor_of(request)).execute()
+                target = Start(
+                    cls,
+                    args=form.payload,
+                    id=run_id,
+                    value=value,
+                    search_attributes=form.search_attributes or None,
+                    by=actor_of(request),
+                ).execute()
                 answer.made = target.run_id
         except AskedBefore:  # another process was quicker
             return self._sent_before(request)
@@ -172,7 +208,7 @@ class StartPage:
 
 def like_address(run: Instance, user: Person, *, address: str) -> str | None:
     """Of the form for another run like this one; None where he may not start it. ``address`` is that of the page."""
-    found = workflows.registry.get(run.workflow)
+    found = workflows.known(run.workflow)
     if found is None or not may_start(user, found.choose(None, {})):
         return None
     return f"{address}?{urlencode({'workflow': run.workflow, 'like': str(run.pk)})}"

@@ -5,16 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Min
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.access import Operation, policy
 from temporalex_django.actions.base import storage
+from temporalex_django.actions.drain_worker import DrainWorker
+from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.admin.base import ReadOnlyAdmin
+from temporalex_django.admin.jobs import ReasonForm
+from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.shown import badge, duration
+from temporalex_django.authoring.people import APP
+from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
 from temporalex_django.models import ActivityTask, Chain, Worker
 
 #: Due runs that are counted.
@@ -49,6 +58,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     search_help_text = _("Host, from its beginning")
     ordering = ("-beat_at",)
     change_list_template = "admin/temporalex_django/worker/change_list.html"
+    change_form_template = "admin/temporalex_django/worker/change_form.html"
     fields = (
         ("name", "lease", "kind"),
         "in_hand",
@@ -59,12 +69,65 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         "activity_names",
         ("runs", "activities", "turns"),
         ("started_at", "beat_at", "expires_at"),
+        "drained_at",
         ("skew", "session_lock", "buried_at"),
         ("id", "epoch"),
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Worker | None = None) -> Any:
         return [name for row in self.fields for name in (row if isinstance(row, tuple) else (row,))]
+
+    # -- draining ------------------------------------------------------------------------------------------------------
+
+    def get_urls(self) -> list[Any]:
+        """Ours before Django's, whose last one takes everything."""
+        site = self.admin_site
+        return [
+            path("<path:object_id>/drain/", site.admin_view(self.drain_view), name="temporalex_django_worker_drain"),
+            path("<path:object_id>/undrain/", site.admin_view(self.undrain_view), name="temporalex_django_worker_undrain"),
+            *super().get_urls(),
+        ]  # fmt: skip
+
+    def drain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """It takes nothing new."""
+        done = _("The worker takes nothing new within a moment, and finishes what it has in hand.")
+        return self._steer(request, object_id, DrainWorker, done)
+
+    def undrain_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """It takes work again."""
+        return self._steer(request, object_id, UndrainWorker, _("The worker takes work again within a moment."))
+
+    def _steer(self, request: HttpRequest, object_id: str, action: type[DrainWorker], done: Any) -> HttpResponse:
+        """Only of a POST. What cannot be done now is said on the page of the worker."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        form = ReasonForm(request.POST)
+        if not form.is_valid():
+            messages.error(request, " ".join(map(str, form.errors["reason"])))
+        else:
+            try:
+                action(object_id, reason=form.cleaned_data["reason"], by=actor_of(request)).execute()
+            except ActionNotPermitted as exc:
+                raise PermissionDenied(str(exc)) from exc
+            except WorkerNotFound:
+                return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+            except TemporalexError as exc:
+                messages.error(request, exc.message)
+            else:
+                messages.success(request, done)
+        page = "change" if self.has_view_permission(request) else "changelist"
+        address = reverse(
+            f"{self.admin_site.name}:temporalex_django_worker_{page}", args=[object_id] if page == "change" else []
+        )
+        return HttpResponseRedirect(address)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """With what drains it, for who may."""
+        wanted = Operation(action=DrainWorker.name, permission=f"{APP}.{DrainWorker.permission}")
+        form = ReasonForm() if policy().allows(user_of(request), wanted) else None
+        return super().change_view(request, object_id, form_url, {"drain_form": form, **(extra_context or {})})
 
     @admin.display(description=_("worker"), ordering="host")
     def name(self, worker: Worker) -> str:
@@ -74,6 +137,8 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def lease(self, worker: Worker) -> SafeString:
         if worker.buried_at is not None:
             return badge("gone", str(_("Dead")))
+        if worker.drained_at is not None:
+            return badge("terminated", str(_("Drained")))
         alive = worker.expires_at > timezone.now()
         return badge("alive", str(_("Alive"))) if alive else badge("gone", str(_("Late")))
 

@@ -6,20 +6,24 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from functools import partial, update_wrapper
+from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from temporalex_django.authoring.retry import RetryPolicy
-from temporalex_django.core import current, payloads
+from temporalex_django.core import current, payloads, renamed
 from temporalex_django.core.copying import copied
 from temporalex_django.core.durations import seconds
+from temporalex_django.core.handing_over import require_kept, unchanged
 from temporalex_django.core.ivar import Call
-from temporalex_django.core.names import check_code_name, check_label
+from temporalex_django.core.limits import Limits, wrong_key, wrong_limits
+from temporalex_django.core.names import check_code_name, check_label, shown
+from temporalex_django.core.port import Port
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_LIMITS = ("concurrency", "rate", "concurrency_per_key")
 _TIMEOUTS = ("schedule_to_start", "start_to_close", "schedule_to_close", "heartbeat")
 
 
@@ -31,6 +35,13 @@ class Options:
     attempt, ``schedule_to_close`` all attempts together, ``heartbeat`` the longest silence of an attempt. ``local``
     runs it in the worker that advances the workflow, ahead of the queue: for short ones that every worker of the
     workflow can do.
+
+    ``concurrency``: so many attempts under way at a time, of all workers together; ``rate``: so many begin in a while
+    ("10/s", "100/m", "1000/h"); ``concurrency_per_key``: so many at a time of those that have the same
+    ``concurrency_key``, which names whose work it is, a tenant's, say. What is set of the queue holds too.
+
+    ``lane="process"`` runs it in a process of its own, for what computes for long: neither the turns of its worker nor
+    other activities wait for it, and it can be ended.
     """
 
     retry: RetryPolicy | None = None
@@ -41,9 +52,14 @@ class Options:
     queue: str | None = None
     local: bool = False
     atomic: bool = False
+    concurrency: int | None = None
+    rate: str | None = None
+    concurrency_per_key: int | None = None
+    concurrency_key: str | None = None
+    lane: Literal["process"] | None = None
 
     def __post_init__(self) -> None:
-        wrong = []
+        wrong = self._wrong_limits()
         for name in _TIMEOUTS:
             value = getattr(self, name)
             try:
@@ -66,14 +82,38 @@ class Options:
         if wrong:
             raise WorkflowDefinitionError("activity options: " + "; ".join(wrong))
 
+    def _wrong_limits(self) -> list[str]:
+        given = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
+        wrong = wrong_limits(given)
+        if self.concurrency_key is not None and (why := wrong_key(self.concurrency_key)):
+            wrong.append(why)
+        if given or self.concurrency_key is not None:
+            if self.local:
+                wrong.append("a local activity waits in no queue: it cannot have limits or a concurrency_key")
+            if self.atomic:
+                wrong.append("an atomic activity runs in the turn itself: it cannot have limits or a concurrency_key")
+        if self.lane not in (None, "process"):
+            wrong.append(
+                f"lane must be 'process' or None, not {self.lane!r}: async functions have a loop, others threads"
+            )
+        if self.lane and self.atomic:
+            wrong.append("an atomic activity runs in the turn itself: it cannot have a process")
+        return wrong
+
+    @property
+    def limits(self) -> Limits:
+        """Those of its own, beside those of its queue."""
+        return Limits.of({name: getattr(self, name) for name in _LIMITS})
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for the command, only what is set: a history repeats it for each call. Timeouts in seconds."""
         data: dict[str, Any] = {} if self.retry is None else {"retry": self.retry.as_dict()}
         for name in _TIMEOUTS:
             if (value := getattr(self, name)) is not None:
                 data[name] = seconds(value)
-        if self.queue is not None:
-            data["queue"] = self.queue
+        for name in ("queue", "concurrency_key"):
+            if (value := getattr(self, name)) is not None:
+                data[name] = value
         for name in ("local", "atomic"):
             if getattr(self, name):
                 data[name] = True
@@ -81,7 +121,7 @@ class Options:
 
 
 class Changes(TypedDict, total=False):
-    """What a call site may set; see ``Options``. ``atomic`` is part of the definition."""
+    """What a call site may set; see ``Options``. ``atomic`` and the limits are part of the definition."""
 
     retry: RetryPolicy | None
     schedule_to_start: timedelta | float | None
@@ -90,6 +130,7 @@ class Changes(TypedDict, total=False):
     heartbeat: timedelta | float | None
     queue: str | None
     local: bool
+    concurrency_key: str | None
 
 
 class Source(Protocol):
@@ -109,10 +150,17 @@ class Activity(Generic[P, R]):
     """
 
     def __init__(
-        self, fn: Callable[P, Any], options: Options, *, name: str | None = None, label: str | None = None
+        self,
+        fn: Callable[P, Any],
+        options: Options,
+        *,
+        name: str | None = None,
+        label: str | None = None,
+        aliases: Sequence[str] = (),
     ) -> None:
         self.__wrapped__ = fn
         self.label = label
+        self.aliases = tuple(aliases)
         self.options_set = options
         self.is_async = inspect.iscoroutinefunction(fn)
         # functions made inside other functions (tests do) are known by their module and own name
@@ -133,16 +181,38 @@ class Activity(Generic[P, R]):
             self._bind(args, kwargs)
         attributes: dict[str, Any] = {
             "activity": self.name,
-            "args": [port.standing.plain(arg, f"argument {i + 1} of {self.name}") for i, arg in enumerate(args)],
+            "args": [self._handed(port, i, arg) for i, arg in enumerate(args)],
         }
         if kwargs:
-            attributes["kwargs"] = {
-                k: port.standing.plain(arg, f"argument {k!r} of {self.name}") for k, arg in kwargs.items()
-            }
+            attributes["kwargs"] = {k: self._handed(port, k, arg) for k, arg in kwargs.items()}
         if self._plain_options:
             attributes["options"] = self._plain_options
         call = Call(self.name, lambda: port.calls.schedule_activity(attributes, self.result_type))
         return cast("Awaitable[R]", call)
+
+    def _handed(self, port: Port, given: int | str, arg: Any) -> Any:
+        """An argument as plain data, of which the annotation of its parameter makes what it was."""
+        what = f"argument {repr(given) if isinstance(given, str) else given + 1} of {self.name}"
+        made = port.standing.plain(arg, what)
+        if not unchanged(made, arg):
+            read = partial(self._read, given)
+            where = f"annotate that parameter of {self.__wrapped__.__name__}"
+            require_kept(arg, made, what=what, read=read, annotate=where)
+        return made
+
+    def _read(self, given: int | str, plain: Any) -> Any:
+        return payloads.fit(plain, self._expected(given))
+
+    def _expected(self, given: int | str) -> Any:
+        """The annotation of the parameter that takes an argument, by its place or its name."""
+        parameters = [*inspect.signature(self.__wrapped__).parameters.values()]
+        if isinstance(given, int):
+            fits = (p for i, p in enumerate(parameters) if i == given or p.kind is p.VAR_POSITIONAL)
+        else:
+            fits = (p for p in parameters if p.name == given)
+        rest = (p for p in parameters if p.kind is p.VAR_KEYWORD)
+        found = next(fits, None) or next(rest, None)
+        return Any if found is None else self._annotations.get(found.name, Any)
 
     def options(self, **changes: Unpack[Changes]) -> Activity[P, R]:
         """The same activity with other options for this call site.
@@ -156,9 +226,14 @@ class Activity(Generic[P, R]):
             )
         if changes.get("atomic", self.options_set.atomic) != self.options_set.atomic:
             raise WorkflowDefinitionError(f"{self.name}: whether an activity is atomic is part of its definition")
+        if fixed := [name for name in (*_LIMITS, "lane") if name in changes]:
+            raise WorkflowDefinitionError(
+                f"{self.name}: {', '.join(fixed)} is part of its definition, since it holds for all calls"
+            )
         if changes.get("local"):  # of the two that the definition may have and that say nothing then
             changes = {"queue": None, "schedule_to_start": None, **changes}
-        return Activity(self.__wrapped__, replace(self.options_set, **changes), name=self.name, label=self.label)
+        chosen = replace(self.options_set, **changes)
+        return Activity(self.__wrapped__, chosen, name=self.name, label=self.label, aliases=self.aliases)
 
     @property
     def result_type(self) -> Any:
@@ -199,6 +274,13 @@ class Activity(Generic[P, R]):
         """What goes into the history for the function's ``value``."""
         del args, source
         return value
+
+    #: Where it is said what its result is.
+    annotate_result: ClassVar[str] = "annotate its return (-> ...)"
+
+    def read_result(self, result: Any) -> Any:
+        """What workflow code gets for a result (plain data). Raises ``PayloadError``."""
+        return payloads.fit(result, self.result_type, what=f"the result of {self.name}")
 
     def by_hand(self, result: Any, args: Sequence[Any], source: Source) -> Any:
         """What goes into the history for a result that somebody gave as plain data. Raises ``PayloadError``."""
@@ -256,6 +338,7 @@ def activity(
     *,
     name: str | None = None,
     label: str | None = None,
+    aliases: Sequence[str] = (),
     retry: RetryPolicy | None = None,
     schedule_to_start: timedelta | float | None = None,
     start_to_close: timedelta | float | None = None,
@@ -264,35 +347,81 @@ def activity(
     queue: str | None = None,
     local: bool = False,
     atomic: bool = False,
+    concurrency: int | None = None,
+    rate: str | None = None,
+    concurrency_per_key: int | None = None,
+    concurrency_key: str | None = None,
+    lane: Literal["process"] | None = None,
 ) -> _Decorator: ...
-def activity(fn: Any = None, /, *, name: str | None = None, label: str | None = None, **options: Any) -> Any:
+def activity(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    label: str | None = None,
+    aliases: Sequence[str] = (),
+    retry: RetryPolicy | None = None,
+    schedule_to_start: timedelta | float | None = None,
+    start_to_close: timedelta | float | None = None,
+    schedule_to_close: timedelta | float | None = None,
+    heartbeat: timedelta | float | None = None,
+    queue: str | None = None,
+    local: bool = False,
+    atomic: bool = False,
+    concurrency: int | None = None,
+    rate: str | None = None,
+    concurrency_per_key: int | None = None,
+    concurrency_key: str | None = None,
+    lane: Literal["process"] | None = None,
+) -> Any:
     """Make a plain function an activity. ``label`` is what people call it, else its docstring or name says so.
+
+    ``name`` is what histories call it (default: module and function); ``aliases`` are names that it had once, so that
+    open runs which hold one go on with it. All other options are those of ``Options``: what each timeout means, units
+    and defaults are in the reference, page "Options of activities".
 
     External (the default): recorded before it runs, run at least once, retried by ``retry`` (without limit unless it
     says so). ``atomic=True``: its ORM writes, its result and the workflow's next step commit together, exactly once on
     that database; it must be a plain function, short, and touch nothing but the database. Raises
     ``WorkflowDefinitionError`` for what cannot work.
     """
-    if fn is not None and (options or name is not None or label is not None):
+    options = Options(
+        retry=retry,
+        schedule_to_start=schedule_to_start,
+        start_to_close=start_to_close,
+        schedule_to_close=schedule_to_close,
+        heartbeat=heartbeat,
+        queue=queue,
+        local=local,
+        atomic=atomic,
+        concurrency=concurrency,
+        rate=rate,
+        concurrency_per_key=concurrency_per_key,
+        concurrency_key=concurrency_key,
+        lane=lane,
+    )
+    if fn is not None and (options != Options() or aliases or name is not None or label is not None):
         raise WorkflowDefinitionError("activity: give options as @activity(...), without the function")
     if name is not None:
         check_code_name(name, what="activity", reserved=False)
     check_label(label, what="activity")
+    if not isinstance(aliases, (list, tuple)):
+        raise WorkflowDefinitionError(f"activity: aliases {shown(aliases)} must be a list of names")
+    for alias in aliases:
+        check_code_name(alias, what="activity: an alias", reserved=False)
 
     def decorate(target: Callable[..., Any]) -> Activity[Any, Any]:
         if isinstance(target, Activity) or not callable(target) or not hasattr(target, "__qualname__"):
             raise WorkflowDefinitionError(f"activity: {target!r} is not a function")
-        known = {field.name for field in fields(Options)}
-        if unknown := sorted(options.keys() - known):
-            raise WorkflowDefinitionError(
-                f"activity: no such option: {', '.join(unknown)} (known: {', '.join(sorted(known))})"
-            )
-        chosen = Options(**options)
-        if chosen.atomic and inspect.iscoroutinefunction(target):
+        if options.atomic and inspect.iscoroutinefunction(target):
             raise WorkflowDefinitionError(
                 f"{target.__qualname__}: an atomic activity runs inside the turn's transaction and cannot be async"
             )
-        made: Activity[Any, Any] = Activity(target, chosen, name=name, label=label)
+        if options.lane and inspect.iscoroutinefunction(target):
+            raise WorkflowDefinitionError(
+                f"{target.__qualname__}: an async activity runs in the loop of its worker, not in a process"
+            )
+        made: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
         register(made)
         defined_in.setdefault(made.name, {})[target.__module__] = None
         return made
@@ -300,18 +429,47 @@ def activity(fn: Any = None, /, *, name: str | None = None, label: str | None = 
     return decorate if fn is None else decorate(fn)
 
 
-#: Activities by name; defining one again replaces it.
+#: Activities by name, and by names that they had once; defining one again replaces it.
 registry: dict[str, Activity[Any, Any]] = {}
 #: Names of those that are ``async def``.
 asyncs: set[str] = set()
+#: Names of those that run in processes of their own.
+apart: set[str] = set()
+#: Those that have limits of their own.
+limited: dict[str, Limits] = {}
 #: Modules that define an activity of that name, as in ``authoring.workflow``.
 defined_in: dict[str, dict[str, None]] = {}
 
 
 def register(made: Activity[Any, Any]) -> None:
     """From now on this is the activity of its name."""
-    registry[made.name] = made
-    (asyncs.add if made.is_async else asyncs.discard)(made.name)
+    renamed.ACTIVITIES.pop(made.name, None)
+    for name in (made.name, *made.aliases):
+        if name != made.name:
+            if name in registry and registry[name].name == name:  # there is one that is called so now
+                continue
+            renamed.ACTIVITIES[name] = made.name
+        registry[name] = made
+        (asyncs.add if made.is_async else asyncs.discard)(name)
+        (apart.add if made.options_set.lane else apart.discard)(name)
+        limited.pop(name, None)
+        if (limits := made.options_set.limits).limited:
+            limited[name] = limits
+
+
+#: Functions that find activities which are known by the path of something else, by what their names begin with.
+loaders: dict[str, Callable[[str], Activity[Any, Any]]] = {}
+
+
+def has(name: str) -> bool:
+    """Whether this process has that activity, or can import it."""
+    if name in registry:
+        return True
+    try:
+        find(name)
+    except ActivityNotFound:
+        return False
+    return True
 
 
 def find(name: str) -> Activity[Any, Any]:
@@ -319,6 +477,9 @@ def find(name: str) -> Activity[Any, Any]:
     try:
         return registry[name]
     except KeyError:
+        kind, colon, path = name.partition(":")
+        if colon and kind in loaders:
+            return loaders[kind](path)
         raise ActivityNotFound(
             f"no activity {name!r} in this process: is its module an `activities.py` or `workflows.py` of an installed app?"
         ) from None

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from temporalex_django.authoring.approvals import Escalation, asking, positive
+from temporalex_django.authoring.django_tasks import activity_of
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.authoring.workflow import Workflow, fitted_result, start_options
 from temporalex_django.core import current, names, other_runs, payloads, primitives
 from temporalex_django.core.approvals import Decision
 from temporalex_django.core.branches import Parallel, Race
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
+from temporalex_django.core.handing_over import warn_of_change
 from temporalex_django.core.ivar import Call
 from temporalex_django.core.phase import Phase
+from temporalex_django.core.port import Port
 from temporalex_django.core.scopes import Saga, Shield
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
@@ -58,11 +62,37 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
     return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(port, wait, said)))
 
 
+def task(task: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+    """Run a Django task (what ``@task`` of ``django.tasks`` made of a function) as an activity; gives its result.
+
+    Recorded, retried and timed like any activity: by its own ``retry``, ``start_to_close`` and ``heartbeat`` if it is a
+    ``DurableTask`` that has them, in its own queue if that is not ``"default"``. ``run_after``, priority and backend do
+    not count here. Raises ``WorkflowDefinitionError`` for anything else, ``PayloadError`` for arguments that are no
+    JSON.
+    """
+    made: Awaitable[Any] = activity_of(task)(*args, **kwargs)
+    return made
+
+
 def wait_for_signal(name: str) -> Awaitable[Any]:
-    """Take the oldest buffered signal of that name, or block until one arrives; gives its payload."""
+    """Take the oldest buffered signal of that name, or block until one arrives; gives its payload.
+
+    Raises ``WorkflowDefinitionError`` here for one that the class, where it declares ``signals``, does not.
+    """
     port = current.port_for("wait_for_signal")
     names.check_code_name(name, what="wait_for_signal")
+    _require_declared(port, "wait_for_signal", (name,))
     return cast("Awaitable[Any]", Call("wait_for_signal", lambda: port.dispatcher.wait_for_signal(name)))
+
+
+def _require_declared(port: Port, what: str, wanted: Iterable[str]) -> None:
+    """Nobody could send a signal that the class does not declare. Raises ``WorkflowDefinitionError``."""
+    known = port.standing.signals
+    if known is not None and (missing := [name for name in wanted if name not in known]):
+        raise WorkflowDefinitionError(
+            f"{what}: {', '.join(map(repr, missing))} is not among the signals that {port.standing.info.workflow} declares "
+            f"(signals = {tuple(sorted(known))!r}), so nobody can send it: add it there"
+        )
 
 
 def approval(
@@ -112,10 +142,13 @@ def approval(
 
 
 def publish_state(value: Any) -> None:
-    """Replace what queries see by a snapshot of ``value``. Raises ``PayloadError`` when it cannot be encoded."""
+    """Replace what queries see by a snapshot of ``value``.
+
+    Raises ``PayloadError`` for what cannot be encoded, and for what queries would see as something else.
+    """
     current.unit_for("publish_state")
     port = current.port_for("publish_state")
-    port.publish(port.standing.plain(value, "the published state"))
+    port.publish(port.standing.handed(value, "the published state"))
 
 
 def set_search_attributes(attributes: Mapping[str, Any]) -> None:
@@ -183,6 +216,7 @@ def phase(
     for kind, handlers in (("signal", signal), ("update", update)):
         if handlers is not None and not isinstance(handlers, Mapping):
             raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
+    _require_declared(port, "phase", signal or ())
     opened = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host, label=said)
     return cast("Awaitable[Any]", Call("phase", lambda: primitives.phase(port, opened, wait)))
 
@@ -260,13 +294,16 @@ def child(
     what = f"the input of {concrete.name}"
     plain = port.standing.plain(args, what)
     payloads.fit(plain, concrete.definition.args_type, what=what)
+    if not port.standing.replaying:
+        warn_of_change(args, plain, lambda: concrete.definition.args_type, reader=f"run of {concrete.name}")
     attributes: dict[str, Any] = {
         "id": _child_id(concrete, id, value),
         "args": plain,
         "parent_close": parent_close,
         **start_options(concrete, search_attributes=search_attributes, tags=tags),
     }
-    return cast("Awaitable[R]", Call("child", lambda: other_runs.child(port, attributes)))
+    fitted = partial(fitted_result, concrete)
+    return cast("Awaitable[R]", Call("child", lambda: other_runs.child(port, attributes, fitted)))
 
 
 def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:

@@ -144,6 +144,8 @@ class Backend(Protocol):
         *,
         id: str,
         subject: Any = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> Any: ...
 
@@ -156,6 +158,8 @@ class Backend(Protocol):
         *,
         id: str,
         subject: Any = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> Any: ...
 

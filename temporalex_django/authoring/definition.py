@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.workflow import Workflow
 
 #: Attributes of a class that are durations: seconds, or timedeltas.
-DURATIONS = ("execution_timeout", "run_timeout", "retention")
+DURATIONS = ("execution_timeout", "run_timeout", "retention", "chain_retention")
 #: What the outside calls on a class: a method of that name would hide it.
 _OPERATIONS = frozenset(
     {"start", "astart", "list", "alist", "signal_with_start", "asignal_with_start", "handle", "answer"}
@@ -48,6 +48,7 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
     yield from _labels(cls)
     yield from _durations(cls)
     yield from _exposure(cls)
+    yield from _signals(cls)
     yield from _near_misses(cls, base)
     taken = _OPERATIONS | FACADE if cls.unique is not None else _OPERATIONS
     for name in sorted(taken & cls.__dict__.keys()):
@@ -62,6 +63,8 @@ def _identity(cls: type[Workflow]) -> Iterator[str]:
         yield f"version {cls.version!r} must be a whole number from 1"
     if not names.is_name(cls.task_queue):
         yield f"task_queue {names.shown(cls.task_queue)} must be a string of 1 to 200 printable characters"
+    if not isinstance(cls.aliases, (list, tuple)) or not all(map(names.is_name, cls.aliases)):
+        yield f"aliases {names.shown(cls.aliases)} must be a tuple of names that the class had once"
     if cls.unique is not None and not isinstance(cls.unique, Unique):
         yield f"unique {cls.unique!r} must be Unique(key=..., scope=...)"
 
@@ -109,6 +112,18 @@ def _exposure(cls: type[Workflow]) -> Iterator[str]:
     stored = ", ".join(kind.__name__ for kind in KINDS)
     yield from _typed_names(cls, "stored", KINDS, stored)
     yield from _typed_names(cls, "search_attributes", attributes.KINDS, attributes.WRITTEN)
+
+
+def _signals(cls: type[Workflow]) -> Iterator[str]:
+    """What is wrong with the names of the signals that it declares."""
+    if cls.signals is None:
+        return
+    if not isinstance(cls.signals, (list, tuple)):
+        yield f"signals {names.shown(cls.signals)} must be a tuple of names, such as ('paid',)"
+        return
+    for name in cls.signals:
+        if not names.is_name(name) or name.startswith("__"):
+            yield f"signals: {names.shown(name)} is no name of 1 to 200 printable characters that does not begin with '__'"
 
 
 def _typed_names(cls: type[Workflow], what: str, kinds: Container[Any], written: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from temporalex_django.authoring import binding, listing
+from temporalex_django.core.names import value_text
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
 if TYPE_CHECKING:
@@ -201,7 +202,9 @@ class Startable:
         ``"child"``), ``subject`` (a saved object), ``tag``, and with a time zone ``created_after``, ``created_before``,
         ``closed_after``, ``closed_before`` (then or later; earlier), and ``attributes``: a mapping of search attributes
         that the class declares to values, ``{"total__gt": 1000, "customer": "x"}``, with ``__gt``, ``__gte``, ``__lt``,
-        ``__lte`` for numbers and times, ``__prefix`` for texts. ``by`` is the user in whose name it is looked:
+        ``__lte`` for numbers and times, ``__prefix`` for texts. ``order``: ``"-started"`` unless given, ``"started"``,
+        ``"closed"`` and ``"-closed"`` (closed runs, by when), ``"due"`` and ``"-due"`` (those that go on by themselves,
+        by when). ``by`` is the user in whose name it is looked:
         only runs that there are for him. Raises ``TypeError`` for other filters, ``ValueError`` for what one cannot be,
         ``InvalidId``, ``ActionNotPermitted``.
         """
@@ -272,9 +275,9 @@ def business(
     if len(rest) > 1 or (rest and args is not _UNSET):
         form = "start(value, args)" if cls.unique is not None else "start(args, id=...)"
         raise TypeError(f"{cls.name}.start takes {form}")
-    return value, rest[0] if rest else None if args is _UNSET else args
+    return value_text(value), rest[0] if rest else None if args is _UNSET else args
 
 
 def _id(cls: type[Startable], value: str) -> str:
     assert cls.unique is not None
-    return cls.unique.id_for(value)
+    return cls.unique.id_for(value_text(value))

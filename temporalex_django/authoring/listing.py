@@ -23,6 +23,9 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "timer": ("timer", "sleep"),
     "child": ("child ", "workflow "),
 }
+#: In which order runs are listed; with a minus the last of it come first. Runs that have no such time are left out.
+ORDERS = ("started", "-started", "closed", "-closed", "due", "-due")
+NEWEST_FIRST = "-started"
 #: Kinds of what a run waits for.
 WAITS = tuple(WORDS)
 
@@ -57,6 +60,12 @@ def _yes_or_no(value: Any) -> bool:
 def _waits(value: Any) -> str:
     if value not in WAITS:
         raise ValueError(f"is one of {', '.join(WAITS)}, not {shown(value)}")
+    return str(value)
+
+
+def _order(value: Any) -> str:
+    if value not in ORDERS:
+        raise ValueError(f"is one of {', '.join(ORDERS)}, not {shown(value)}")
     return str(value)
 
 
@@ -96,21 +105,22 @@ FILTERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def checked(cls: type[Startable], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The filters of a call, ``value`` as ``id``.
+    """The filters of a call, ``value`` as ``id``; with ``order``, where one is given.
 
     Raises ``TypeError`` for a filter that there is not, ``ValueError`` for what one cannot be, ``InvalidId``.
     """
-    known = sorted({*FILTERS, "attributes", *(["value"] if cls.unique is not None else [])})
+    known = sorted({*FILTERS, "attributes", "order", *(["value"] if cls.unique is not None else [])})
     if unknown := sorted(given.keys() - {*known}):
         near = difflib.get_close_matches(unknown[0], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise TypeError(f"{cls.__name__}.list: no such filter: {', '.join(unknown)} (known: {', '.join(known)}){hint}")
     found: dict[str, Any] = {}
+    checks = {**FILTERS, "order": _order}
     for name, value in given.items():
         if name == "value":
             continue
         try:
-            found[name] = conditions(cls, value) if name == "attributes" else FILTERS[name](value)
+            found[name] = conditions(cls, value) if name == "attributes" else checks[name](value)
         except ValueError as exc:
             raise ValueError(f"{cls.__name__}.list: {name} {exc}") from None
         except TypeError as exc:

@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import FunctionType, ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from temporalex_django.authoring import api, handlers
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.core.handing_over import unchanged, warn_of_change
 from temporalex_django.core.payloads import hints
 from temporalex_django.core.phase import Handler, first_annotation
 
@@ -50,6 +51,21 @@ def declared(cls: type[Workflow]) -> Mapping[tuple[MessageKind, str], DeclaredMe
             for message in _Phases(cls, fn, source).messages():
                 found.setdefault((message.kind, message.name), message)
     return found
+
+
+def tell_of_change(
+    cls: type[Workflow], kind: MessageKind, name: str, value: Any, made: Any, *, aloud: bool = True
+) -> None:
+    """Warn, once, of what a message brings as something else: ``made`` is ``value`` as plain data.
+
+    Of one that is not found in the code nothing is known, and nothing said.
+    """
+    if unchanged(made, value):
+        return
+    said = declared(cast("Any", cls)).get((kind, name))
+    if said is not None:
+        reader = f"{kind} {name!r} of {cls.name}"
+        warn_of_change(value, made, lambda: said.args_type, reader=reader, aloud=aloud)
 
 
 def _functions(cls: type[Workflow]) -> Iterator[FunctionType]:

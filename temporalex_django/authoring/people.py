@@ -26,7 +26,10 @@ def person(by: object) -> Person | None:
     """Who is named. Raises ``ActionNotPermitted`` for a name, or whatever else cannot be asked for permissions."""
     if by is None or (callable(getattr(by, "has_perm", None)) and not isinstance(by, type)):
         return cast("Person | None", by)
-    raise ActionNotPermitted(f"by={by!r} names nobody whose permissions can be asked: a user is wanted")
+    raise ActionNotPermitted(
+        f"by={by!r} names nobody whose permissions can be asked: a user is wanted (an object with has_perm, such as "
+        f"request.user), not {by.__name__ if isinstance(by, type) else type(by).__name__}"
+    )
 
 
 def decider(by: object) -> tuple[Person | None, str | None]:

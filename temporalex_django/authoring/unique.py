@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from temporalex_django.core.names import not_text, shown
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
 Scope = Literal["workflow", "version", "global", "none"]
@@ -32,13 +33,15 @@ class Unique:
                 f"Unique: the scope {self.scope!r} must be one of {', '.join(get_args(Scope))}"
             )
 
-    def id_for(self, value: str) -> str:
+    def id_for(self, value: object) -> str:
         """``key::value``. Raises ``InvalidId`` unless the value is lower-case letters and digits, or a UUID."""
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            raise InvalidId(f"the value {value!r} for {self.key!r} must be lower-case letters and digits, or a UUID")
+            raise InvalidId(
+                f"the value {value!r} for {self.key!r} must be lower-case letters and digits, or a UUID{not_text(value)}"
+            )
         return f"{self.key}{SEPARATOR}{value}"
 
-    def run_id_for(self, value: str, suffix: Callable[[], str]) -> str:
+    def run_id_for(self, value: object, suffix: Callable[[], str]) -> str:
         """The id of a new run.
 
         With scope ``none`` several share a value, and ``suffix()`` (8 hex digits) tells them apart.
@@ -69,6 +72,5 @@ class Unique:
 def check_id(value: object) -> str:
     """``value`` if it can be a run id: 1 to 200 printable characters without ``/``. Raises ``InvalidId``."""
     if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST or not value.isprintable() or "/" in value:
-        shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "…"
-        raise InvalidId(f"{shown} is no id: 1 to {_LONGEST} printable characters without '/'")
+        raise InvalidId(f"{shown(value)} is no id: 1 to {_LONGEST} printable characters without '/'{not_text(value)}")
     return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from temporalex_django.authoring import binding
@@ -70,6 +70,8 @@ class VersionedWorkflow(Startable):
         id: str,
         subject: Any = None,
         version: int | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
         **options: Any,
     ) -> Any:
@@ -78,7 +80,17 @@ class VersionedWorkflow(Startable):
         Gives its handle.
         """
         concrete = cls.choose(version, options)
-        return binding.backend(cls).signal_with_start(concrete, signal, payload, args, id=id, subject=subject, by=by)
+        return binding.backend(cls).signal_with_start(
+            concrete,
+            signal,
+            payload,
+            args,
+            id=id,
+            subject=subject,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
+        )
 
     @classmethod
     async def asignal_with_start(
@@ -90,13 +102,23 @@ class VersionedWorkflow(Startable):
         id: str,
         subject: Any = None,
         version: int | None = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
         **options: Any,
     ) -> Any:
         """``signal_with_start`` for async code."""
         concrete = cls.choose(version, options)
         return await binding.backend(cls).asignal_with_start(
-            concrete, signal, payload, args, id=id, subject=subject, by=by
+            concrete,
+            signal,
+            payload,
+            args,
+            id=id,
+            subject=subject,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
         )
 
     @classmethod

@@ -153,7 +153,7 @@ def redacted(value: Any, paths: Sequence[tuple[str, ...]], at: tuple[str, ...] =
 
 def redactions(workflow: str) -> Sequence[str] | None:
     """What the class of that name redacts, in any of its versions; None where this process does not have it."""
-    found = workflows.registry.get(workflow)
+    found = workflows.known(workflow)
     if found is None:
         return None
     classes = [found] if issubclass(found, workflows.Workflow) else [*found.versions.values()]

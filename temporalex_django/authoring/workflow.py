@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import itertools
+import types
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
 from temporalex_django.authoring import binding, definition
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
-from temporalex_django.core import attributes, current, payloads
+from temporalex_django.core import attributes, current, payloads, renamed
 from temporalex_django.core.copying import copied
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.durations import seconds
@@ -24,6 +27,7 @@ from temporalex_django.errors import (
     QueryFailed,
     TemporalexError,
     UnknownQuery,
+    UnknownSignal,
     UnknownVersion,
     UnknownWorkflow,
     WorkflowDefinitionError,
@@ -42,6 +46,7 @@ registry: dict[str, type[Workflow | VersionedWorkflow]] = {}
 #: Modules that define a class of that name: two of them that Django discovers are an error of `manage.py check`.
 defined_in: dict[str, dict[str, None]] = {}
 _definitions = itertools.count(1)
+_UNIONS = (typing.Union, types.UnionType)
 
 
 class _Query(staticmethod):  # type: ignore[type-arg] # generic only in the stubs
@@ -71,7 +76,9 @@ class Workflow(Startable):
 
     ``name`` identifies the class in histories: keep it when the class moves. ``task_queue`` is where its turns run.
     ``unique`` gives its runs ids of a business value. Timeouts are timedeltas or seconds, and so is ``retention``:
-    workers that have the class delete a run, with its history, so long after its chain was closed.
+    workers that have the class delete a run, with its history, so long after its chain was closed. For chains that go
+    on and on ``chain_retention`` is the same of their earlier runs, and of answers to messages that are as old: an
+    update that is sent again with such an id acts again.
 
     ``internal``: code starts it, or a parent; nobody does from REST, the admin or a command. ``start_permission``
     (``app.codename``) is what a person needs to start it, beside the permission to start runs. ``redacted`` names
@@ -84,6 +91,11 @@ class Workflow(Startable):
     ``datetime``, ``date``, ``list[str]``): given at the start, set by ``api.set_search_attributes``, and plain text for
     whoever may look at a run.
 
+    ``signals`` names those that its runs take, ``("paid", "cancelled")``: others are refused where they are sent, and a
+    phase or wait for another one where it is opened. Without it a run takes any, and keeps those that nobody asks for.
+
+    ``aliases`` are names that the class had once: open runs that hold one go on with it, and are found by it.
+
     ``title`` is what people call it, and ``summary`` names the fields of its result that they are told when it is done.
     """
 
@@ -94,11 +106,14 @@ class Workflow(Startable):
     execution_timeout: ClassVar[timedelta | float | None] = None
     run_timeout: ClassVar[timedelta | float | None] = None
     retention: ClassVar[timedelta | float | None] = None
+    chain_retention: ClassVar[timedelta | float | None] = None
     internal: ClassVar[bool] = False
     start_permission: ClassVar[str | None] = None
     redacted: ClassVar[Sequence[str]] = ()
     stored: ClassVar[Mapping[str, type]] = {}
     search_attributes: ClassVar[Mapping[str, Any]] = {}
+    signals: ClassVar[Sequence[str] | None] = None
+    aliases: ClassVar[Sequence[str]] = ()
     title: ClassVar[str | None] = None
     summary: ClassVar[Sequence[str]] = ()
 
@@ -127,6 +142,8 @@ class Workflow(Startable):
             version=cls.version,
             entry=_entry(cls),
             args_type=_args_type(cls),
+            result_type=_result_type(cls),
+            signals=None if cls.signals is None else frozenset(cls.signals),
             tags=tuple(cls.tags) or None,
             metadata=dict(cls.metadata) or None,
             stored=dict(cls.stored),
@@ -257,14 +274,27 @@ class Workflow(Startable):
         *,
         id: str,
         subject: Any = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> WorkflowHandle[R]:
         """Send a signal to the open run of that id; start it first when there is none. Gives its handle.
 
-        Both in the caller's transaction, like ``start`` and ``signal``, and in the name of ``by``, as there.
+        Both in the caller's transaction, like ``start`` and ``signal``, and in the name of ``by``, as there. ``args``,
+        ``subject``, ``search_attributes`` and ``tags`` are of a run that is started: one that is there keeps its own.
         """
         workflow = cast("type[Workflow]", cls)
-        made = binding.backend(cls).signal_with_start(workflow, signal, payload, args, id=id, subject=subject, by=by)
+        made = binding.backend(cls).signal_with_start(
+            workflow,
+            signal,
+            payload,
+            args,
+            id=id,
+            subject=subject,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
+        )
         return cast("WorkflowHandle[R]", made)
 
     @classmethod
@@ -276,12 +306,22 @@ class Workflow(Startable):
         *,
         id: str,
         subject: Any = None,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
         by: Person | None = None,
     ) -> WorkflowHandle[R]:
         """``signal_with_start`` for async code."""
         workflow = cast("type[Workflow]", cls)
         made = await binding.backend(cls).asignal_with_start(
-            workflow, signal, payload, args, id=id, subject=subject, by=by
+            workflow,
+            signal,
+            payload,
+            args,
+            id=id,
+            subject=subject,
+            search_attributes=search_attributes,
+            tags=tags,
+            by=by,
         )
         return cast("WorkflowHandle[R]", made)
 
@@ -298,6 +338,8 @@ def register(cls: type[Workflow | VersionedWorkflow]) -> None:
     """Make it known by its name."""
     cls.defined_as = next(_definitions)
     registry[cls.name] = cls
+    renamed.WORKFLOWS.pop(cls.name, None)
+    renamed.WORKFLOWS.update((alias, cls.name) for alias in getattr(cls, "aliases", ()) if alias not in registry)
     defined_in.setdefault(cls.name, {})[cls.__module__] = None
 
 
@@ -312,15 +354,24 @@ def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
 
 
 def find(name: str) -> type[Workflow | VersionedWorkflow]:
-    """What is registered under the name. Raises ``UnknownWorkflow``, with the nearest names."""
+    """What is registered under the name, or had it once. Raises ``UnknownWorkflow``, with the nearest names."""
     try:
-        return registry[name]
+        return registry[renamed.WORKFLOWS.get(name, name)]
     except (KeyError, TypeError):
-        import difflib  # noqa: PLC0415 - only on the way to an error
-
         near = difflib.get_close_matches(str(name), registry, n=1)
         hint = f": did you mean {near[0]!r}?" if near else ": is its module a `workflows.py` of an installed app?"
         raise UnknownWorkflow(f"no workflow {name!r} in this process{hint}") from None
+
+
+def known(name: str) -> type[Workflow | VersionedWorkflow] | None:
+    """The same; None for a name that this process does not have."""
+    return registry.get(renamed.WORKFLOWS.get(name, name))
+
+
+def named() -> list[tuple[str, type[Workflow | VersionedWorkflow]]]:
+    """Every name that a run may hold, those that classes had once among them, with what is behind it."""
+    old = ((alias, registry[name]) for alias, name in renamed.WORKFLOWS.items() if name in registry)
+    return [*registry.items(), *old]
 
 
 def code_of(name: str, version: int) -> type[Workflow]:
@@ -341,7 +392,7 @@ def code_of(name: str, version: int) -> type[Workflow]:
 
 def sender_of(name: str, version: int | None = None) -> Any:
     """Who sends the Django signals of a run: its class, or its name where this process does not have it."""
-    found = registry.get(name, name)
+    found = known(name) or name
     if isinstance(found, str) or issubclass(found, Workflow):
         return found
     return found.versions.get(version, found) if version is not None else found
@@ -361,7 +412,7 @@ def versions_here() -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for cls in concrete():
         found.setdefault(cls.name, []).append(cls.version)
-    return found
+    return found | {old: found[new] for old, new in renamed.WORKFLOWS.items() if new in found}
 
 
 def start_options(
@@ -387,6 +438,23 @@ def start_options(
         **options,
         **{name: value for name, value in lists.items() if value},
     }
+
+
+def fitted_result(cls: type[Workflow], result: Any) -> Any:
+    """A result (plain data) as ``run`` of the class is annotated. Raises ``PayloadError``."""
+    return payloads.fit(result, cls.definition.result_type, what=f"the result of {cls.name}")
+
+
+def require_signal(cls: type[Workflow], name: str) -> None:
+    """Raises ``UnknownSignal`` for one that a class which declares its signals does not have."""
+    if cls.signals is None or name in cls.signals:
+        return
+    declared = sorted(cls.signals)
+    near = difflib.get_close_matches(str(name), declared, n=1)
+    hint = f": did you mean {near[0]!r}?" if near else ""
+    raise UnknownSignal(
+        f"{cls.name} takes no signal {name!r}{hint} (it takes: {', '.join(declared) or 'none'})", known=declared
+    )
 
 
 def newest(started: type[Workflow], at: int) -> type[Workflow]:
@@ -416,6 +484,16 @@ def _entry(cls: type[Workflow]) -> Callable[[Any], Any]:
 def _args_type(cls: type[Workflow]) -> Any:
     parameters = [name for name in inspect.signature(cls.run).parameters if name != "self"]
     return payloads.hints(cls.run).get(parameters[0], Any) if parameters else Any
+
+
+def _result_type(cls: type[Workflow]) -> Any:
+    """``T`` of ``run(...) -> Ok[T] | …``; Any where it does not say."""
+    said = payloads.hints(cls.run).get("return", Any)
+    for part in typing.get_args(said) if typing.get_origin(said) in _UNIONS else (said,):
+        if typing.get_origin(part) is Ok:
+            (found,) = typing.get_args(part)
+            return Any if isinstance(found, typing.TypeVar) else found
+    return Any
 
 
 def _takes_args(fn: Callable[..., Any]) -> bool:

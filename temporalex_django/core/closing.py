@@ -10,8 +10,16 @@ from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
 from temporalex_django.errors import Cancelled, NestingError, PayloadError
 
 
-def closing(value: Any, error: BaseException | None, *, plain: Callable[[Any, str], Any]) -> tuple[str, dict[str, Any]]:
-    """Kind and attributes of the command. ``plain(value, what)`` makes JSON data of a value.
+def closing(
+    value: Any,
+    error: BaseException | None,
+    *,
+    plain: Callable[[Any, str], Any],
+    result: Callable[[Any], Any],
+) -> tuple[str, dict[str, Any]]:
+    """Kind and attributes of the command.
+
+    ``plain(value, what)`` makes JSON data of a value, ``result(value)`` of what ``Ok`` holds.
 
     Raises what makes the activation fail, not the workflow.
     """
@@ -25,8 +33,8 @@ def closing(value: Any, error: BaseException | None, *, plain: Callable[[Any, st
         if error is not None:
             return "FailWorkflow", failure_of_run(error)
         match value:
-            case Ok(result):
-                return "CompleteWorkflow", {"result": plain(result, "the result of run")}
+            case Ok(given):
+                return "CompleteWorkflow", {"result": result(given)}
             case Err(reason):
                 reason = plain(_described(reason), "the reason of run")
                 return "FailWorkflow", {"reason": reason, "type": None, "message": None}

@@ -22,7 +22,14 @@ from temporalex_django.core.scheduler import Scheduler, Unit
 from temporalex_django.core.senders import Judge, Sender
 from temporalex_django.core.shapes import Accepts
 from temporalex_django.core.standing import Standing
-from temporalex_django.errors import JudgingFailed, TemporalexError, UpdateRejected, WorkflowClosed, no_process
+from temporalex_django.errors import (
+    JudgingFailed,
+    NotAccepting,
+    TemporalexError,
+    UpdateRejected,
+    WorkflowClosed,
+    no_process,
+)
 
 
 class Dispatcher:
@@ -341,8 +348,12 @@ class Dispatcher:
         run = self._standing.run
         if self._standing.closed is not None:
             return WorkflowClosed(f"{run} is closed")
-        takes = ", ".join(self.accepts["updates"]) or "none"
-        return UpdateRejected(f"{run} is not accepting the update {name!r} at this time (accepted now: {takes})")
+        accepts = self.accepts
+        takes = ", ".join(accepts["updates"]) or "none"
+        return NotAccepting(
+            f"{run} is not accepting the update {name!r} at this time (accepted now: {takes})",
+            accepts={"signals": accepts["signals"], "updates": accepts["updates"]},
+        )
 
     # -- the run is dropped -------------------------------------------------------------------------------------------
 

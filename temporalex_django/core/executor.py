@@ -63,7 +63,7 @@ class Executor:
         journal: Journal | None = None,
     ) -> None:
         self.definition = definition
-        self.standing = standing = Standing(info, payload_limit=payload_limit)
+        self.standing = standing = Standing(info, payload_limit=payload_limit, signals=definition.signals)
         self.journal = journal = Journal() if journal is None else journal
         self.scheduler = scheduler = Scheduler(complain=standing.complain, on_wait=on_wait)
         self.calls = Calls(standing, journal)
@@ -222,7 +222,7 @@ class Executor:
         return sum(signal.number <= after for signal in self.dispatcher.mailbox.leftovers())
 
     def _run_ended(self, value: Any, error: BaseException | None) -> None:
-        kind, attributes = closing(value, error, plain=self.standing.plain)
+        kind, attributes = closing(value, error, plain=self.standing.plain, result=self._result)
         self.standing.closed = kind
         if kind == "FailWorkflow":
             self.standing.tell_failed(attributes, error)
@@ -235,6 +235,15 @@ class Executor:
         elif left:
             attributes["never_consumed"] = [s.name for s in left]
         self.journal.emit(kind, None, attributes)
+
+    def _result(self, value: Any) -> Any:
+        """What ``Ok`` holds, for whoever reads it by the annotation of ``run``."""
+        return self.standing.handed(
+            value,
+            "the result of run",
+            read=lambda plain: payloads.fit(plain, self.definition.result_type),
+            annotate="annotate run, -> Ok[...]",
+        )
 
     def place_of(self, index: int | None) -> str | None:
         """Where in the user's code command ``index`` of the present activation was issued.

@@ -13,6 +13,7 @@ from temporalex_django.errors import (
     AmbiguousId,
     ChildWorkflowFailure,
     TemporalexError,
+    UpdateRejected,
     WorkflowClosed,
     WorkflowNotFound,
 )
@@ -192,5 +193,8 @@ def step_of(closing: dict[str, Any]) -> str:
 
 
 def error_data(exc: TemporalexError) -> dict[str, Any]:
-    """``{"code", "type", "message"}`` of one of our own errors."""
-    return {"code": exc.code, **describe(exc)}
+    """``{"code", "type", "message"}`` of one of our own errors, and what a refusal says beside."""
+    data = {"code": exc.code, **describe(exc)}
+    if isinstance(exc, UpdateRejected):
+        data |= {name: said for name in ("reason", "accepts") if (said := getattr(exc, name)) is not None}
+    return data

@@ -65,7 +65,7 @@ class Handling:
             self._journal.reject(update.id, exc)
             return False
         except PayloadError as exc:
-            self._journal.reject(update.id, UpdateRejected(exc.message))
+            self._journal.reject(update.id, UpdateRejected(exc.message, reason=exc.message))
             return False
         self._open[update.id] = update.name
         attributes = {"id": update.id, "name": update.name, "args": update.args, "after": update.after}
@@ -86,26 +86,33 @@ class Handling:
         if handler.validator is None:
             return
         try:
-            self._standing.validated = update.sender
-            with self._standing.pure("validator"):
+            with self._standing.validating(update.sender):
                 verdict = handler.validator(copied(args), copied(phase.state))
         except (MemoryError, RecursionError):
             raise
         except Exception as exc:
             if not isinstance(exc, UpdateRejected):
                 self._standing.tell_rejected(f"the validator of update {update.name}", exc)
-            raise UpdateRejected(message_of(exc) or type(exc).__name__) from exc
+            raise UpdateRejected(message_of(exc) or type(exc).__name__, reason=message_of(exc)) from exc
         if verdict is None or isinstance(verdict, Ok):
             return
         if isinstance(verdict, Err):
             reason = verdict.reason
-            raise UpdateRejected(reason if isinstance(reason, str) and reason else repr(reason))
+            text = reason if isinstance(reason, str) and reason else repr(reason)
+            raise UpdateRejected(text, reason=self._told(reason))
         if inspect.iscoroutine(verdict):
             verdict.close()
         raise UpdateRejected(
             f"the validator of update {update.name!r} returned {verdict!r}; it must return None, Ok(...) or Err(reason), "
             "and not be async"
         )
+
+    def _told(self, reason: Any) -> Any:
+        """Why a validator refused, as plain data; as text where it is none."""
+        try:
+            return self._standing.plain(reason, "the reason of a validator")
+        except PayloadError:
+            return repr(reason)
 
     # -- handlers are called ------------------------------------------------------------------------------------------
 
@@ -180,7 +187,7 @@ class Handling:
             try:
                 check_shape(kind, name, value)
                 if update is not None and not isinstance(value, Async):
-                    response = self._standing.plain(value.response, f"the response of update {name!r}")
+                    response = self._standing.handed(value.response, f"the response of update {name!r}")
             except (TypeError, PayloadError) as exc:
                 error = exc
         if error is not None:
@@ -209,7 +216,7 @@ class Handling:
                 )
             if error is None and update is not None:
                 try:
-                    self._complete(update, self._standing.plain(value, f"the response of update {name!r}"))
+                    self._complete(update, self._standing.handed(value, f"the response of update {name!r}"))
                 except PayloadError as exc:
                     error = exc
             if error is not None:

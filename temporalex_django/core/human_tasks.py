@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -35,6 +35,8 @@ Permits = Callable[[str, Sender], bool]
 #: Who decides where nobody in particular is asked: code, and whoever may send messages to runs.
 ANYBODY = "perm:temporalex_django.signal_instance"
 OVERDUE = "overdue"
+#: After so many nobody is reminded any more: a task without a due date would be timers for ever.
+MOST_REMINDERS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,8 @@ class Asking:
     """What is asked of whom, as code says it.
 
     ``asked``: words for who may decide, ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``; nobody in
-    particular where there are none. ``remind`` and ``after`` are seconds: between two reminders, and until ``others``
+    particular where there are none. ``remind`` and ``after`` are seconds: between two reminders (``MOST_REMINDERS`` at
+    most), and until ``others``
     may decide, too. ``called`` is how errors call it.
     """
 
@@ -223,9 +226,11 @@ class HumanTasks:
 
     def _remind(self, key: str) -> None:
         task = self.open[key]
-        self._note("reminded", replace(task, reminders=task.reminders + 1, reminded_at=self._standing.now))
-        assert task.asking.remind is not None
-        self._start(key, "remind", task.asking.remind, self._remind)
+        reminders = task.reminders + 1
+        self._note("reminded", replace(task, reminders=reminders, reminded_at=self._standing.now))
+        del self._timers[key]["remind"]
+        if task.asking.remind is not None and reminders < MOST_REMINDERS:
+            self._start(key, "remind", task.asking.remind, self._remind)
 
     def _escalate(self, key: str) -> None:
         task = self.open[key]
@@ -247,7 +252,8 @@ class HumanTasks:
         if task is None:
             raise self.gone(key)
         what = f"{self._standing.info.id}: {request.get('by') or 'nobody'} may not decide {task.asking.called}"
-        if task.asking.asked and not request.get("again"):
+        decides = request.get("person") and request.get("task")  # of what code says in his name, it knows best
+        if (task.asking.asked or decides) and not request.get("again"):
             self._require_asked(task, request, permits, what)
         if task.asking.four_eyes:
             require_other_eyes(what, task.barred, key=request.get("by_key"))

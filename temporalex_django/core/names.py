@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from temporalex_django.errors import InvalidId, PayloadError, WorkflowDefinitionError
 
@@ -35,13 +36,23 @@ def check_name(name: object, *, what: str) -> str:
     return name
 
 
+def value_text(value: Any) -> Any:
+    """A business value as text, where it is a whole number or a UUID: keys of models are; anything else is itself."""
+    return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else value
+
+
+def not_text(value: object) -> str:
+    """What to add to a refusal of an id that is no text."""
+    return "" if isinstance(value, str) else f"; a text is wanted, not {type(value).__name__}"
+
+
 def check_message_id(value: object, *, what: str) -> str:
     """The id of a message, by which it may be sent again.
 
     Raises ``InvalidId`` unless it is 1 to 200 printable characters.
     """
     if not isinstance(value, str) or not is_name(value):
-        raise InvalidId(f"{shown(value)} is no {what} id: 1 to {LONGEST} printable characters")
+        raise InvalidId(f"{shown(value)} is no {what} id: 1 to {LONGEST} printable characters{not_text(value)}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from temporalex_django.core.copying import copied
@@ -9,12 +10,13 @@ from temporalex_django.core.failures import child_failure, external_failure
 from temporalex_django.core.history.events import DELIVERED, Job
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.port import Port
+from temporalex_django.errors import PayloadError
 
 _LONGEST_ID = 200
 
 
-def child(port: Port, attributes: dict[str, Any]) -> IVar:
-    """Emit StartChild; the IVar gives the child's result or raises ``ChildWorkflowFailure``.
+def child(port: Port, attributes: dict[str, Any], fitted: Callable[[Any], Any]) -> IVar:
+    """Emit StartChild; the IVar gives the child's result, ``fitted`` to its code, or raises ``ChildWorkflowFailure``.
 
     Cancelling the wait asks the child to cancel, unless it is to be abandoned; a child that the parent leaves open when
     it closes gets what its ``parent_close`` says.
@@ -32,7 +34,10 @@ def child(port: Port, attributes: dict[str, Any]) -> IVar:
 
     def resolve(job: Job) -> None:
         if job.kind == "ChildCompleted":
-            ivar.put(copied(job.attributes.get("result")))
+            try:
+                ivar.put(fitted(copied(job.attributes.get("result"))))
+            except PayloadError as exc:
+                ivar.fail(exc)
         else:
             ivar.fail(child_failure(job.attributes, name))
 

@@ -18,9 +18,10 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from temporalex_django.core import foreign
 from temporalex_django.errors import PayloadError
 
-_encoder = msgspec.json.Encoder(order="deterministic")
+_encoder = msgspec.json.Encoder(order="deterministic", enc_hook=foreign.written)
 _decoder = msgspec.json.Decoder()
 
 _ATOMS = frozenset({str, int, float, bool})
@@ -82,7 +83,9 @@ def _json(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, OverflowError):
-        return _encoder.encode(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
+        return _encoder.encode(
+            msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=foreign.written)
+        )
 
 
 def reason_of(exc: BaseException) -> str:
@@ -156,10 +159,10 @@ def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
     ):
         return value
     try:
-        return msgspec.convert(value, annotation, str_keys=True)
+        return msgspec.convert(value, annotation, str_keys=True, dec_hook=foreign.read)
     except msgspec.ValidationError as exc:
         raise PayloadError(f"{what} does not fit {_name(annotation)}: {exc}") from exc
-    except (TypeError, RecursionError) as exc:
+    except (TypeError, NameError, RecursionError) as exc:  # NameError: of what an annotation inside names
         raise PayloadError(f"{what} cannot be decoded to {_name(annotation)}: {exc}") from exc
 
 
@@ -257,11 +260,14 @@ def _find(value: Any, bad: Any) -> str | None:
     while rest:
         path, part, depth = rest.pop()
         if depth > MAX_DEPTH or bad(part):
-            return (
-                path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]} … {path[-_LONGEST_PATH // 2 :]}"
-            )
+            return short_path(path)
         rest += [(f"{path}{label}", inner, depth + 1) for label, inner in reversed(_parts(part))]
     return None
+
+
+def short_path(path: str) -> str:
+    """A path that fits into a sentence."""
+    return path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]} … {path[-_LONGEST_PATH // 2 :]}"
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from operator import attrgetter
 from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from temporalex_django.core.determinism import guard
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.unit_contexts import inherited
@@ -283,7 +284,7 @@ class Scheduler:
         except KeyboardInterrupt:
             raise  # the process is meant
         except BaseException as exc:  # noqa: BLE001 - whatever user code raises ends its unit
-            self._finish(unit, None, exc)
+            self._finish(unit, None, guard.explained(exc))
         else:
             self._block(unit, trap)
         finally:

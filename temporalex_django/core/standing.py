@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from temporalex_django.core import payloads
+from temporalex_django.core.handing_over import handed
 from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.telling import told
@@ -21,17 +22,19 @@ class Standing:
 
     ``pure_context``: the pure context that user code is in. ``validated``: who sent the update that a validator looks
     at. ``goes_on``: from another run, and no phase was open yet. ``closed``: kind of the command that closed the run.
+    ``signals``: those that its class declares, None where it declares none.
     ``admits``: the host answers each update in the activation that delivers it. ``snapshot``: what a process that was
     moved here goes on from.
     """
 
     __slots__ = (
         "admits", "closed", "goes_on", "history_length", "info", "now", "payload_limit", "pure_context", "replaying",
-        "snapshot", "validated",
+        "signals", "snapshot", "validated",
     )  # fmt: skip
 
-    def __init__(self, info: RunInfo, *, payload_limit: int) -> None:
+    def __init__(self, info: RunInfo, *, payload_limit: int, signals: frozenset[str] | None = None) -> None:
         self.info = info
+        self.signals = signals
         self.payload_limit = payload_limit
         self.now = datetime.min.replace(tzinfo=UTC)
         self.history_length = 0
@@ -60,6 +63,10 @@ class Standing:
         """``value`` as JSON data. Raises ``PayloadError``."""
         return payloads.plain(value, what=what, limit=self.payload_limit)
 
+    def handed(self, value: Any, what: str, *, read: Callable[[Any], Any] | None = None, annotate: str = "") -> Any:
+        """The same for whoever is to get it back as it was: see ``handing_over.handed``."""
+        return handed(value, what=what, limit=self.payload_limit, read=read, annotate=annotate)
+
     @contextmanager
     def pure(self, context: str) -> Iterator[None]:
         """User code that runs inside may look and compute, nothing else."""
@@ -68,6 +75,13 @@ class Standing:
             yield
         finally:
             self.pure_context = outer
+
+    @contextmanager
+    def validating(self, sender: Sender | None) -> Iterator[None]:
+        """A validator runs inside; ``sender`` is whom it may ask about."""
+        self.validated = sender
+        with self.pure("validator"):
+            yield
 
     def complain(self, what: str, error: BaseException) -> None:
         """An error that has no caller to go to: logged once, when it happens first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -20,11 +21,14 @@ from temporalex_django.authoring import activity
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.conf import codec
 from temporalex_django.core.telling import told
+from temporalex_django.db import lone_tasks
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.rows import ENDED, ENDED_INSERT, FAILURE, FENCE, MESSAGES, TASKS, failure_row
 from temporalex_django.db.turn_writes import earliest
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.in_hand import TaskInHand
+from temporalex_django.engine.rotation import BothEnds
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import ActivityTask
@@ -88,13 +92,18 @@ class TaskStatements(ABC):
     alias: str
     clock: Callable[[], datetime] | None
     worker: bool
+    backlogs: defaultdict[str, BothEnds]  # by queue
     absent: set[str]  # names of activities that were found and that this process lacks
+    prioritised: Collection[str]  # queues in which lone ones may have a priority
 
     @abstractmethod
     def now(self) -> datetime: ...
 
     @abstractmethod
-    def transaction(self) -> AbstractContextManager[None]: ...
+    def in_turn(self, queues: Sequence[str], what: str) -> Sequence[str]: ...
+
+    @abstractmethod
+    def transaction(self, site: str = "") -> AbstractContextManager[None]: ...
 
     @abstractmethod
     def joined(self) -> AbstractContextManager[None]: ...
@@ -102,22 +111,31 @@ class TaskStatements(ABC):
     def claim_tasks(
         self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
     ) -> list[TaskState]:
-        """Take due, unowned activities, oldest due first, queue after queue.
+        """Take due, unowned activities, queue after queue, oldest due first.
 
-        With ``suspects`` those that a worker died of only.
+        Where more wait than are taken every other claim begins with the newest. Only what waits in the common line of
+        its queue; with ``suspects`` only what a worker died of.
         """
         found: list[TaskState] = []
         which, excluded = self.here()
         if not atomic:
             which += " and not atomic"
+        which += " and line is null"
         if suspects:
             which += " and crashes > 0"
         with self.joined():
-            for queue in queues:
+            for queue in self.in_turn(queues, "activities"):
                 if capacity:
-                    take = self._take if self.sql.arrays else self._take_chosen
-                    found += take(queue, capacity, owner, which, excluded)
-            return self._mine(self._readable(found))
+                    most, before = capacity.most, len(found)
+                    ranked = self.ranks(queue)
+                    if self.sql.arrays and not ranked:
+                        found += self._take(queue, capacity, owner, which, excluded)
+                    else:
+                        most_near = max(capacity.most, _NEAR if capacity.asyncs or capacity.ahead else 0)
+                        near = self.near(queue, most_near, which, excluded, ranked=ranked)
+                        found += self.take_these([task for task, name in near if capacity.takes(name)], owner)
+                    self.backlogs[queue].saw(len(found) - before, most)
+            return self.mine(self.readable(found))
 
     @property
     def _order(self) -> str:
@@ -126,6 +144,9 @@ class TaskStatements(ABC):
         A worker need not sort a fan-out for that.
         """
         return "due_at" if self.clock is None else "due_at, id"
+
+    def _newest_first(self, queue: str) -> bool:
+        return self.clock is None and self.backlogs[queue].newest_first()
 
     def here(self) -> tuple[str, list[Any]]:
         """A condition that leaves out what this process lacks, and its parameters.
@@ -138,14 +159,14 @@ class TaskStatements(ABC):
         test, parameter = self.sql.among(absent, "text")
         return f" and not (activity {test})", [parameter]
 
-    def _mine(self, tasks: list[TaskState]) -> list[TaskState]:
+    def mine(self, tasks: list[TaskState]) -> list[TaskState]:
         """Those that this process has the code of.
 
         A worker gives the others back uncounted, and leaves them alone from now on.
         """
-        if not self.worker or all(task.activity in activity.registry for task in tasks):
+        if not self.worker or all(activity.has(task.activity) for task in tasks):
             return tasks
-        absent = [task for task in tasks if task.activity not in activity.registry]
+        absent = [task for task in tasks if not activity.has(task.activity)]
         for name in {task.activity for task in absent} - self.absent:
             log.warning("%s is not in this process: left to a worker that has it", name)
             self.absent.add(name)
@@ -167,7 +188,7 @@ class TaskStatements(ABC):
             key="id",
         )
 
-    def _readable(self, tasks: Sequence[TaskState]) -> list[TaskState]:
+    def readable(self, tasks: Sequence[TaskState]) -> list[TaskState]:
         """These with their payloads.
 
         One that cannot be read fails for good, here and now: it must not hold up the others.
@@ -197,7 +218,8 @@ class TaskStatements(ABC):
 
     def _take(self, queue: str, capacity: Capacity, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
         due, moment = self.sql.instant(self.clock)
-        free = f" from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= {due} order by {self._order} limit %s"
+        order = "due_at desc" if self._newest_first(queue) else self._order
+        free = f" from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= {due} order by {order} limit {self.sql.few}"
         skip = self.sql.skip_locked()
         taken: list[str] = []
         parameters: list[Any] = [owner]
@@ -217,7 +239,7 @@ class TaskStatements(ABC):
             near = f"select id from (select id, activity{free}) near where {test.format(f'activity {among}')}"
             taken.append(
                 f"array(select id from temporalex_activity_task where id = any(array({near})) and owner is null"
-                f" order by {self._order} limit %s{skip})"
+                f" order by {order} limit %s{skip})"
             )
             parameters.extend([queue, *excluded, *moment, _NEAR, parameter, limit])
 
@@ -240,29 +262,54 @@ class TaskStatements(ABC):
             capacity.takes(task.activity)
         return tasks
 
-    def _take_chosen(
-        self, queue: str, capacity: Capacity, owner: int, which: str, excluded: Sequence[Any]
-    ) -> list[TaskState]:
-        near = self.sql.select(
-            f"select id, activity from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= %s"
-            f" order by {self._order} limit %s",
-            [queue, *excluded, self.now(), max(capacity.most, _NEAR if capacity.asyncs or capacity.ahead else 0)],
-            ("int8", "text"),
-        )
-        chosen = [task for task, activity in near if capacity.takes(activity)]
+    def take_these(self, chosen: Sequence[int], owner: int) -> list[TaskState]:
+        """Those of them that nobody has, claimed, in their order."""
         if not chosen:
             return []
         among, parameter = self.sql.among(chosen, "int8")
         self.sql.execute(
-            f"update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null where id {among}",
+            "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
+            f" where id {among} and owner is null",
             [owner, parameter],
         )
         rows = self.sql.select(
-            f"select {_TASK.names} from temporalex_activity_task where id {among} order by due_at, id",
-            [parameter],
+            f"select {_TASK.names} from temporalex_activity_task where id {among} and owner = %s",
+            [parameter, owner],
             _TASK.types,
         )
-        return [_task(row) for row in rows]
+        place = {number: i for i, number in enumerate(chosen)}
+        return sorted(map(_task, rows), key=lambda task: place[task.id])
+
+    def near(
+        self, queue: str, most: int, which: str, excluded: Sequence[Any], *, ranked: bool
+    ) -> list[tuple[Any, ...]]:
+        """Id and activity of those that come first, by priority if they are ``ranked``; locked, where rows are."""
+        now, moment = self.sql.instant(self.clock)
+        parameters = [queue, *excluded, *moment, most]
+
+        def first(rank: str, order: str) -> str:
+            return (
+                f"select id, activity from temporalex_activity_task where queue = %s and owner is null{which}"
+                f" and due_at <= {now}{rank} order by {order} limit {self.sql.few}{self.sql.skip_locked()}"
+            )
+
+        kinds = ("int8", "text")
+        if not ranked:
+            order = "due_at desc" if self._newest_first(queue) else self._order
+            return self.sql.select(first("", order), parameters, kinds)
+        found: list[tuple[Any, ...]] = []
+        for rank in (" and priority > 0", " and priority = 0", " and priority < 0"):
+            order = self._order if rank.endswith("= 0") else f"priority desc, {self._order}"
+            if len(found) < most:
+                found += self.sql.select(first(rank, order), [*parameters[:-1], most - len(found)], kinds)
+        return found
+
+    def ranks(self, queue: str) -> bool:
+        """Whether some that wait there have a priority. One probe of an index that holds those alone."""
+        if queue not in self.prioritised:
+            return False
+        some = "exists (select 1 from temporalex_activity_task where queue = %s and owner is null and priority"
+        return bool(self.sql.select(f"select {some} > 0) or {some} < 0)", [queue, queue], ("bool",))[0][0])
 
     def begin_tasks(self, begun: Sequence[TaskState]) -> None:
         """Attempts of these are under way since ``started_at``: their timeouts count from then. One statement."""
@@ -287,24 +334,55 @@ class TaskStatements(ABC):
             return []
         with self.joined():
             # one attempt ends once; another one of the same activity, which was lost meanwhile, may be beside it
-            gone = self._end({r.task.fence: r for r in results if r.outcome is not None})
-            return gone + self._again([r for r in results if r.outcome is None])
+            return self._end(_of_runs(results)) + self._others(results)
+
+    def end_tasks(self, results: Sequence[TaskResult]) -> tuple[list[int], list[TaskInHand]]:
+        """A statement for those that ended, and one for those that are due again."""
+        valid, ended = self._deleted(_of_runs(results))
+        return valid + self._others(results), ended
+
+    def _others(self, results: Sequence[TaskResult]) -> list[int]:
+        """Of those of which no chain hears: they are of none, or due again."""
+        lone = {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is None}
+        gone = lone_tasks.end(lone, sql=self.sql, now=self.now()) if lone else []
+        return gone + self._again([r for r in results if r.outcome is None])
+
+    def _deleted(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> tuple[list[int], list[TaskInHand]]:
+        """Delete those that are still theirs."""
+        types = (*_ATTEMPT.types, *_HEARS.types)
+        gone = self.sql.write_returning(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
+        encode, decode = codec().encode, codec().decode
+        ended = []
+        for task, attempt, own, chain, run, queue in gone:
+            result = final[task, attempt, own]
+            kind, attributes = result.outcome or ("", {})
+            body = encode(attributes) if result.body is None else result.body
+            ended.append(
+                TaskInHand(
+                    id=task, chain_id=chain, run_id=run, queue=queue, kind=kind, attributes=decode(body), body=body
+                )
+            )
+        return [row[0] for row in gone], ended
+
+    def tell(self, ended: Sequence[TaskInHand]) -> None:
+        if not ended:
+            return
+        now = self.now()
+        messages = ((e.chain_id, e.run_id, e.queue, "activity", e.kind, e.body, now) for e in ended)
+        self.sql.write(ENDED.columns, ENDED_INSERT, messages)
 
     def _end(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
         """Delete those that are still theirs, and tell their chains."""
+        if not self.sql.chained_writes:
+            valid, ended = self._deleted(final)
+            self.tell(ended)
+            return valid
         clock, ends = None if self.clock is None else self.clock(), []
         for r in final.values():
             kind, attributes = r.outcome or ("", {})
             ends.append((kind, attributes if r.body is None else r.body, clock))
         rows = [(*fence, *end) for fence, end in zip(final, _END.rows(ends), strict=True)]
-        if self.sql.chained_writes:
-            gone = self.sql.write_returning(_END_COLUMNS, _END_AND_TELL, rows, ("int8",), key="id")
-            return [row[0] for row in gone]
-        types = (*_ATTEMPT.types, *_HEARS.types)
-        gone = self.sql.write_returning(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
-        now, told = self.now() if gone else None, {row[:3]: row[3:5] for row in rows}
-        messages = [(*chain, "activity", *told[task, attempt, own], now) for task, attempt, own, *chain in gone]
-        self.sql.write(ENDED.columns, ENDED_INSERT, messages)
+        gone = self.sql.write_returning(_END_COLUMNS, _END_AND_TELL, rows, ("int8",), key="id")
         return [row[0] for row in gone]
 
     def _again(self, results: Sequence[TaskResult]) -> list[int]:
@@ -327,6 +405,8 @@ class TaskStatements(ABC):
         valid = {row[0] for row in changed}
         why = ((r.task.id, *failure_row(r.failure)) for r in results if r.failure and r.task.id in valid)
         self.sql.write(_FAILED.columns, _FAILED_UPDATE, _FAILED.rows(why), key="id")
+        if lone := [r for r in results if r.count and r.task.chain_id is None and r.task.id in valid]:
+            lone_tasks.log(lone, sql=self.sql)
         return [row[0] for row in changed]
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:
@@ -336,7 +416,7 @@ class TaskStatements(ABC):
             [*parameters, limit],
             _TASK.types,
         )
-        return self._readable([_task(row) for row in rows])
+        return self.readable([_task(row) for row in rows])
 
     def atomic_tasks(self, chain_id: UUID) -> list[TaskState]:
         """Atomic activities of a locked chain, in order of ``seq``.
@@ -365,6 +445,18 @@ class TaskStatements(ABC):
         found = self._read_tasks("where run_id = %s and seq = %s", [run_id, seq])
         return found[0] if found else None
 
+    def lone_tasks(self, *, owner: int) -> list[TaskState]:
+        """The lone activities that somebody has, but those that cannot be read in this process."""
+        return self._lone("owner = %s", owner)
+
+    def lone_task(self, number: int) -> TaskState | None:
+        """That activity, if it is a lone one, nobody has it, and it can be read in this process."""
+        return next(iter(self._lone("owner is null and id = %s", number)), None)
+
+    def _lone(self, which: str, parameter: int) -> list[TaskState]:
+        rows = self.sql.select(_TASK.select(f"where chain_id is null and {which}"), [parameter], _TASK.types)
+        return [task for task in map(_task, rows) if _is_readable(task)]
+
     def tasks_of(self, run_id: UUID) -> list[TaskState]:
         return self._read_tasks("where run_id = %s order by seq", [run_id])
 
@@ -385,7 +477,7 @@ class TaskStatements(ABC):
         if not beats:
             return set()
         now = self.now()
-        with self.transaction():
+        with self.transaction("heartbeat"):
             rows = self.sql.write_returning(
                 _ATTEMPT.columns,
                 f"select {_ATTEMPT.of('t')}, {_LIMITS.of('t')}"
@@ -404,6 +496,11 @@ class TaskStatements(ABC):
         return {(row[0], row[1], row[2]) for row in rows}
 
 
+def _of_runs(results: Sequence[TaskResult]) -> dict[tuple[int, int, int | None], TaskResult]:
+    """Ends of activities of runs, once each."""
+    return {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is not None}
+
+
 def _later(moment: datetime | None, seconds: float | None) -> datetime | None:
     return None if moment is None or seconds is None else moment + timedelta(seconds=seconds)
 
@@ -414,6 +511,16 @@ def _task(row: tuple[Any, ...]) -> TaskState:
     See ``_decode``.
     """
     return TaskState(**_TASK.raw(row), kwargs={})
+
+
+def _is_readable(task: TaskState) -> bool:
+    """Whether its payloads are decoded now."""
+    try:
+        _decode(task)
+    except (KeyMissing, PayloadError) as exc:
+        log.warning("an activity is left to a worker that can read it: %s", told(exc))
+        return False
+    return True
 
 
 def _decode(task: TaskState) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.signals import setting_changed
-from django.db import connections
+from django.db import OperationalError, ProgrammingError, connections
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
 from temporalex_django.conf import SETTING, get_settings, read
 from temporalex_django.core.determinism import guard
+from temporalex_django.db.missing_tables import found_missing
 
 
 def install() -> None:
@@ -26,9 +27,17 @@ def install() -> None:
 
 
 def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 - Django's signature
-    """An execute wrapper. Raises ``DeterminismViolation`` in workflow code, before anything is sent."""
+    """An execute wrapper. Raises ``DeterminismViolation`` in workflow code, before anything is sent.
+
+    And ``TablesMissing`` where the database says that it lacks a table of ours.
+    """
     guard.refuse_in_step(guard.ORM)
-    return execute(sql, params, many, context)
+    try:
+        return execute(sql, params, many, context)
+    except (OperationalError, ProgrammingError) as exc:
+        if (missing := found_missing(exc, context["connection"].alias)) is not None:
+            raise missing from exc
+        raise
 
 
 @receiver(connection_created)

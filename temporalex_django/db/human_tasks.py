@@ -34,8 +34,20 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
     candidates = Candidate.objects.using(alias)
     if closed := [one.id for one in found if one.task.ending]:
         candidates.filter(task__in=closed).delete()
+    _forget_others([one for one in found if not one.task.ending and "opened" not in one.changes], alias=alias)
     new = [candidate for one in found if not one.task.ending for candidate in _candidates(one.id, one.task)]
     candidates.bulk_create(new, ignore_conflicts=True)
+
+
+def _forget_others(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
+    """Of open tasks that were there before: whom the code asked then and does not ask now. Handed on, they stay."""
+    tasks = {one.id: one.task for one in found}
+    if not tasks:
+        return
+    handed_on = HumanTask.objects.using(alias).filter(pk__in=tasks).values_list("pk", "delegated")
+    for pk, delegated in handed_on:
+        kept = {one.who for one in _candidates(pk, tasks[pk])} | {f"user:{one['to']}" for one in delegated}
+        Candidate.objects.using(alias).filter(task=pk).exclude(who__in=kept).delete()
 
 
 def delete_human_tasks(run: UUID, *, alias: str) -> None:

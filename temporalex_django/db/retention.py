@@ -2,7 +2,9 @@
 
 With them goes all that the tables have of them.
 
-A chain goes as a whole, and only when it is closed: run by run, oldest first, a transaction each, so that neither a
+``chain_retention``: of a chain that goes on, runs that closed longer ago, and what was answered as long ago.
+
+A closed chain goes as a whole: run by run, oldest first, a transaction each, so that neither a
 lock nor a transaction is ever long. Runs are looked for in the order of their ids, which is that of their starts, a
 page at a time: a run that began later than what is kept cannot have closed before, so a look ends at the first page of
 those. No index is there for this alone, since every run that closes would pay for it. The audit stays.
@@ -13,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from temporalex_django.authoring import workflow as workflows
@@ -30,15 +33,31 @@ _BUDGET = 0.2
 _UUID7 = 7
 
 
-def declared() -> dict[str, dict[int | None, float]]:
-    """Seconds by class and version, of the classes that this process has; the version None means all."""
-    found: dict[str, dict[int | None, float]] = {}
-    for name, cls in [*workflows.registry.items()]:
+class Kept(NamedTuple):
+    """Seconds that runs are kept: those of closed chains, and earlier ones of a chain that goes on. None: for ever."""
+
+    closed: float | None
+    earlier: float | None
+
+    @property
+    def shortest(self) -> float:
+        return min(one for one in self if one is not None)
+
+
+def declared() -> dict[str, dict[int | None, Kept]]:
+    """By class and version, of the classes that this process has; the version None means all."""
+    found: dict[str, dict[int | None, Kept]] = {}
+    for name, cls in workflows.named():
         versions = {None: cls} if issubclass(cls, workflows.Workflow) else cls.versions
-        kept = {number: seconds(one.retention) for number, one in versions.items() if one.retention is not None}
+        kept = {number: Kept(_of(one.retention), _of(one.chain_retention)) for number, one in versions.items()}
+        kept = {number: one for number, one in kept.items() if any(limit is not None for limit in one)}
         if kept:
             found[name] = kept
     return found
+
+
+def _of(declared: timedelta | float | None) -> float | None:
+    return None if declared is None else seconds(declared)
 
 
 _ROW = RUNS.pick("id", "chain_id", "version", "closed_at")
@@ -69,14 +88,19 @@ class Retention:
         more = [self._sweep_class(name, versions, now, until) for name, versions in kept.items()]
         return any(more)
 
-    def _sweep_class(self, name: str, versions: dict[int | None, float], now: datetime, until: float) -> bool:
-        shortest = now - timedelta(seconds=min(versions.values()))
+    def _sweep_class(self, name: str, versions: dict[int | None, Kept], now: datetime, until: float) -> bool:
+        shortest = now - timedelta(seconds=min(kept.shortest for kept in versions.values()))
         while time.monotonic() < until:
             page = self._page(name)
-            for run, chain, version, closed_at in page:
-                limit = versions.get(version, versions.get(None))
+            for run, chain, version, closed_at, chain_closed in page:
+                kept = versions.get(version) or versions.get(None)
+                limit = None if kept is None else kept.closed if chain_closed else kept.earlier
                 if limit is not None and closed_at is not None and closed_at <= now - timedelta(seconds=limit):
-                    self._delete(chain, closed_before=now - timedelta(seconds=limit))
+                    before = now - timedelta(seconds=limit)
+                    if chain_closed:
+                        self._delete(chain, closed_before=before)
+                    else:
+                        self._prune(chain, run, answered_before=before)
                     log.debug("run %s of %s was kept long enough", run, name)
                 if time.monotonic() >= until:
                     self._after[name] = run
@@ -87,24 +111,46 @@ class Retention:
             self._after[name] = page[-1][0]
         return True
 
-    def _page(self, name: str) -> list[tuple[UUID, UUID, int, datetime | None]]:
-        """Runs in order; of each that is the last of a closed chain also when it closed."""
+    def _page(self, name: str) -> list[tuple[UUID, UUID, int, datetime | None, bool]]:
+        """Runs in order, and whether their chain is closed.
+
+        When it closed stands with the last run of a closed chain, and with those of an open one that others followed.
+        """
         after = self._after.get(name)
         rows = self.storage.sql.select(
-            "select i.id, i.chain_id, i.version, case when c.id is null then null else i.closed_at end"
+            "select i.id, i.chain_id, i.version,"
+            " case when c.closed = (c.run_id = i.id) then i.closed_at else null end, c.closed"
             f" from (select {_ROW.names} from temporalex_instance"
             f" where workflow = %s{'' if after is None else ' and id > %s'} order by id limit {_PAGE}) i"
-            " left join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id and c.closed order by i.id",
+            " join temporalex_chain c on c.id = i.chain_id order by i.id",
             [name, *([] if after is None else [after])],
-            _ROW.types,
+            (*_ROW.types, "bool"),
         )
-        return [(run, chain, version, closed_at) for run, chain, version, closed_at in rows]
+        return [(run, chain, version, closed_at, bool(closed)) for run, chain, version, closed_at, closed in rows]
+
+    def _prune(self, chain: UUID, run: UUID, *, answered_before: datetime) -> None:
+        """An earlier run of a chain that goes on, and answers as old. A chain that a turn has locked waits."""
+        with self.storage.transaction("earlier"):
+            found = self.storage.sql.select(
+                f"select run_id from temporalex_chain where id = %s and not closed{self.storage.sql.skip_locked()}",
+                [chain],
+                ("uuid",),
+            )
+            if not found or found[0][0] == run:
+                return
+            _delete_run(run, None, storage=self.storage)
+            self.storage.sql.execute(
+                # an update that was accepted is answered when its handler is done, however long that takes
+                "delete from temporalex_message where chain_id = %s and settled and created_at <= %s"
+                " and coalesce(outcome_status, '') <> 'accepted'",
+                [chain, answered_before],
+            )
 
     def _delete(self, chain: UUID, *, closed_before: datetime) -> None:
         """Run by run; the chain with the last one. Another worker's is left to it."""
         runs = _runs(chain, storage=self.storage)
         for number, run in enumerate(runs, 1):
-            with self.storage.transaction():
+            with self.storage.transaction("retention"):
                 if not self._locked(chain, closed_before):
                     return
                 _delete_run(run, chain if number == len(runs) else None, storage=self.storage)

@@ -23,7 +23,17 @@ from temporalex_django.conf import codec
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.db.dialects.base import Columns, Mark
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, SearchAttribute, Worker
+from temporalex_django.models import (
+    ActivityTask,
+    Chain,
+    EndedTask,
+    HistoryEvent,
+    Instance,
+    Limit,
+    Message,
+    SearchAttribute,
+    Worker,
+)
 
 _json = msgspec.json.Encoder().encode
 #: PostgreSQL types, the nearest kind of field first.
@@ -182,7 +192,9 @@ EVENTS = SqlTable(HistoryEvent)
 MESSAGES = SqlTable(Message)
 TASKS = SqlTable(ActivityTask)
 WORKERS = SqlTable(Worker)
+ENDED_TASKS = SqlTable(EndedTask)
 SEARCHED = SqlTable(SearchAttribute)
+LIMITS = SqlTable(Limit)
 
 #: A chain that begins, and a run.
 NEW_CHAIN = CHAINS.pick("id", "run_id", "queue", "due_at", "deadline", "open_key")

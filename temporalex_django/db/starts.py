@@ -35,6 +35,7 @@ CHANNEL = "temporalex"
 _SENT = MESSAGES.pick(
     *("kind", "name", "body", "request_id", "sender_key", "sender_name", "chain_id", "queue", "created_at")
 )
+_NEW = MESSAGES.pick("id", "created_at")
 _BEFORE = MESSAGES.pick("id", "kind", "name", "body", "sender_key", "sender_name")
 _UNLESS_OPEN = "on conflict (open_key) where open_key is not null do nothing"
 
@@ -60,10 +61,14 @@ class Started(NamedTuple):
 
 
 class Inserted(NamedTuple):
-    """``new`` is False when a message of that chain and ``request_id`` was there already: it was sent again."""
+    """``new`` is False when a message of that chain and ``request_id`` was there already: it was sent again.
+
+    ``at``: the database's time when a new one was inserted.
+    """
 
     id: int
     new: bool
+    at: datetime | None = None
 
 
 def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
@@ -212,20 +217,20 @@ def insert_message(
     sent = (kind, name, codec().encode(body), request_id, *who)
     parameters = [*sent, *clock, chain]
     if request_id is None:
-        rows = storage.sql.select(f"{sql} returning id", parameters, ("int8",))
+        rows = storage.sql.select(f"{sql} returning {_NEW.names}", parameters, _NEW.types)
         if not rows:
             raise WorkflowNotFound(f"no run has the chain {chain}")
-        return Inserted(rows[0][0], True)
-    sql += " on conflict (chain_id, request_id) where request_id is not null do nothing returning id"
-    rows = storage.sql.select(sql, parameters, ("int8",))
+        return Inserted(rows[0][0], True, rows[0][1])
+    sql += f" on conflict (chain_id, request_id) where request_id is not null do nothing returning {_NEW.names}"
+    rows = storage.sql.select(sql, parameters, _NEW.types)
     if not rows and storage.sql.execute(
         "delete from temporalex_message where chain_id = %s and request_id = %s and settled"
         " and outcome_status in ('rejected', 'undelivered')",
         [chain, request_id],
     ):
-        rows = storage.sql.select(sql, parameters, ("int8",))
+        rows = storage.sql.select(sql, parameters, _NEW.types)
     if rows:
-        return Inserted(rows[0][0], True)
+        return Inserted(rows[0][0], True, rows[0][1])
     before = sent_before(chain, request_id, storage=storage)
     if before is None:
         raise WorkflowNotFound(f"no run has the chain {chain}")

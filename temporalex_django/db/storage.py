@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timedelta
@@ -19,7 +20,8 @@ from uuid import UUID
 from django.db import Error as DatabaseError
 from django.db import InterfaceError, OperationalError, connections, transaction
 
-from temporalex_django.conf import codec, get_settings
+from temporalex_django.conf import codec, get_settings, weight_of
+from temporalex_django.core import crash_points
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.activity_tasks import TaskStatements
 from temporalex_django.db.connections import limit_transaction, worker_statement_timeout
@@ -29,6 +31,7 @@ from temporalex_django.db.inbox_order import InboxOrder
 from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
 from temporalex_django.db.turn_writes import TurnStatements
 from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.rotation import BothEnds, Rotation
 from temporalex_django.engine.storage import RunFacts, RunState
 from temporalex_django.engine.worker_storage import WorkerStorage
 
@@ -52,9 +55,10 @@ _EVENT = EVENTS.pick("seq", "activation", "kind", "at", "attributes")
 class _Look:
     """What a claim remembers of a queue from one call to the next."""
 
-    __slots__ = ("cursor", "full_at", "low")
+    __slots__ = ("backlog", "cursor", "full_at", "low")
 
     def __init__(self) -> None:
+        self.backlog = BothEnds()
         self.cursor: UUID | None = None  # messages of chains after this one are looked at first
         self.low: datetime | None = None
         self.full_at = 0.0
@@ -79,9 +83,11 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         self._looks: dict[str, _Look] = {}
         self._deferred: dict[UUID, float] = {}
         self.absent: set[str] = set()
+        self.prioritised: Collection[str] = ()
         # until when it is believed, and what live workers have
         self._living: tuple[float, set[tuple[str, int]]] = (0.0, set())
-        self._turn = 0
+        self.backlogs: defaultdict[str, BothEnds] = defaultdict(BothEnds)
+        self._rotations: defaultdict[str, Rotation] = defaultdict(Rotation)
 
     @property
     def domain(self) -> str:
@@ -97,23 +103,25 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
     # --- transactions ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, site: str = "") -> Iterator[None]:
         """A transaction of the alias, or a savepoint inside one that is open.
 
-        On SQLite the writer lock is taken at once.
+        On SQLite the writer lock is taken at once. ``site``: its name in ``core.crash_points``.
         """
         connection, outer = connections[self.alias], self._own
         outermost = not connection.in_atomic_block
-        with transaction.atomic(using=self.alias):
-            if outermost:
-                self.sql.begin()
-                if self.worker:
-                    limit_transaction(self.alias)
+        with self.sql.atomic() if outermost else transaction.atomic(using=self.alias):
+            if outermost and self.worker:
+                limit_transaction(self.alias)
             self._own = connection
             try:
                 yield
             finally:
                 self._own = outer
+            if site and outermost:
+                crash_points.reached(f"{site}: before commit")
+        if site and outermost:
+            crash_points.reached(f"{site}: after commit")
 
     def joined(self) -> AbstractContextManager[None]:
         """Part of our own ``transaction``, which fails with it, without a savepoint; where none is open, one."""
@@ -157,8 +165,10 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
 
     # --- claiming ----------------------------------------------------------------------------------------------------
 
-    def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
-        """Lock runs that are due or have fresh messages.
+    def claim(
+        self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
+    ) -> list[RunState]:
+        """Lock runs that are due or have fresh messages; ``first`` those that are named, as far as they are free.
 
         With ``chains`` exactly these, as far as nobody else has them locked.
 
@@ -167,34 +177,44 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         if chains:
             return [s for s in self._lock(chains) if self.worker or not s.crashes]
         claimed: dict[UUID, RunState] = {}
-        self._turn += 1
-        for i in range(len(queues)):  # the first queue takes turns, so that none starves the others
-            queue = queues[(self._turn + i) % len(queues)]
-            if len(claimed) >= limit:
+        if wanted := [chain for chain in first if not self.is_deferred(chain)]:
+            claimed = {state.chain_id: state for state in self._lock(wanted) if state.queue in queues}
+        for i, queue in enumerate(self.in_turn(queues, "runs")):
+            if i and len(claimed) >= limit:
                 break
-            # Messages first: they go to runs that are in memory. Due runs get a share even where messages would fill
-            # the turn.
-            self._claim_fresh(queue, limit - len(claimed), claimed)
+            # Messages first: they go to runs that are in memory. Each kind gets a share even where those before it
+            # would fill the turn.
+            self._claim_fresh(queue, max(limit - len(claimed), limit // 4, 1), claimed)
             self._claim_due(queue, max(limit - len(claimed), limit // 4, 1), claimed)
         return list(claimed.values())
+
+    def in_turn(self, queues: Sequence[str], what: str) -> Sequence[str]:
+        """In which order to look: the first place goes round, so that none starves the others.
+
+        Under a virtual clock as they are.
+        """
+        return self._rotations[what].order(queues, weight_of) if self.clock is None else queues
 
     def _claim_due(self, queue: str, limit: int, claimed: dict[UUID, RunState]) -> None:
         look = self._looks.setdefault(queue, _Look())
         started = time.monotonic()
-        low = look.low
-        if started - look.full_at >= _FULL_EVERY or self.clock is not None:
+        low, newest = look.low, self.clock is None and look.backlog.newest_first()
+        if not newest and (started - look.full_at >= _FULL_EVERY or self.clock is not None):
             low, look.full_at = None, started
         now, parameters = self.sql.instant(self.clock)
         above = "" if low is None else " and due_at > %s"
         deferred, excluded = self._exclusion("id")
         rows = self.sql.select(
             f"select {_STATE.names} from temporalex_chain where queue = %s{above} and due_at <= {now}{deferred}"
-            f" order by due_at limit %s{self.sql.skip_locked()}",
+            f" order by due_at{' desc' if newest else ''} limit {self.sql.few}{self.sql.skip_locked()}",
             [queue, *([] if low is None else [low]), *parameters, *excluded, limit],
             _STATE.types,
         )
         states = [_state(row) for row in rows]
+        look.backlog.saw(len(states), limit)
         claimed.update((s.chain_id, s) for s in states)
+        if newest:
+            return
         if len(states) == limit and states[0].due_at is not None:
             look.low = states[0].due_at - _RECENT
         elif low is None and states and states[-1].due_at is not None:
@@ -379,8 +399,11 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
     def new_run_id(self) -> UUID:
         return uuid7()
 
-    def next_due(self, *, queues: Sequence[str]) -> float | None:
-        """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever."""
+    def next_due(self, *, queues: Sequence[str], of_activities: Sequence[str] | None = None) -> float | None:
+        """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever.
+
+        ``of_activities``: those of the activities where they are others.
+        """
         now, parameters = self.sql.instant(self.clock)
         deferred, excluded = self._exclusion("id")
         # one probe of an index for each queue: a membership test would read every row that waits
@@ -392,15 +415,17 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
             )
             parameters += [queue, *excluded]
         here, absent = self.here()
-        for queue in queues:
+        for queue in queues if of_activities is None else of_activities:
             tasks.append(
                 f"(select due_at from temporalex_activity_task where queue = %s{here} and owner is null and not atomic"
-                " order by due_at limit 1)"
+                " and line is null order by due_at limit 1)"
             )
             parameters += [queue, *absent]
         for queue in queues:
             fresh.append("exists (select 1 from temporalex_message where fresh and queue = %s)")
             parameters.append(queue)
+        if not queues:
+            fresh.append("1 = 0")
         expiry = "(select min(expires_at) from temporalex_activity_task where expires_at is not null)"
         rows = self.sql.select(
             f"select {', '.join([now, *runs, *tasks, expiry])}, {' or '.join(fresh)}",
@@ -422,7 +447,8 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
             return (workflow, version) in there
         now, parameters = self.sql.instant(self.clock)
         rows = self.sql.select(
-            f"select cast(workflows as text) from temporalex_worker where expires_at > {now} and buried_at is null",
+            f"select cast(workflows as text) from temporalex_worker where expires_at > {now}"
+            " and buried_at is null and drained_at is null",
             parameters,
             ("text",),
         )

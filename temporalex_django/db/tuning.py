@@ -14,6 +14,7 @@ _SETTINGS = {
     "temporalex_message": f"fillfactor = 90, {_VACUUM}",
     "temporalex_activity_task": f"fillfactor = 85, {_VACUUM}",
     "temporalex_worker": f"fillfactor = 50, {_VACUUM}",
+    "temporalex_limit": f"fillfactor = 50, {_VACUUM}",
 }
 #: When runs closed, by ranges of pages. From PostgreSQL 16 on such an index keeps no update from staying on its page,
 #: so that a run that completes pays nothing for it; before, it is not made.
@@ -22,13 +23,16 @@ _CLOSED = (
     " WITH (pages_per_range = 32, autosummarize = on)"
 )
 _SUMMARIZING = 160_000
+#: Tags are set where a run is started, and never again: who has none pays nothing.
+_TAGS = "CREATE INDEX temporalex_instance_tags ON temporalex_instance USING gin (tags jsonb_path_ops) WHERE tags IS NOT NULL"
 
 
 def tune_hot_tables(_apps: Any, schema_editor: Any) -> None:
-    """Set storage parameters, and make the index of closed runs; nothing on other databases."""
+    """Set storage parameters, and make the indexes of closed runs and of tags; nothing on other databases."""
     dialect = dialect_of(schema_editor.connection.alias)
     if dialect is not None and dialect.tunes_tables:
         for table, parameters in _SETTINGS.items():
             schema_editor.execute(f"ALTER TABLE {table} SET ({parameters})")
+        schema_editor.execute(_TAGS)
         if schema_editor.connection.pg_version >= _SUMMARIZING:
             schema_editor.execute(_CLOSED)

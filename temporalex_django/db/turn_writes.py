@@ -11,7 +11,9 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.conf import codec
+from temporalex_django.authoring import activity
+from temporalex_django.conf import codec, queue_limits
+from temporalex_django.core.limits import WaitingLine
 from temporalex_django.core.telling import told
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.human_tasks import write_human_tasks
@@ -20,7 +22,8 @@ from temporalex_django.db.permissions import audit_refused
 from temporalex_django.db.rows import CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
 from temporalex_django.db.searched import insert_searched, replace_searched
 from temporalex_django.engine.activity_policy import edited_inputs
-from temporalex_django.engine.storage import Inbox, NewTask, RunState, RunWrite, Taker, TaskState
+from temporalex_django.engine.storage import Inbox, NewTask, RunState, RunWrite, TaskState
+from temporalex_django.engine.taker import Taker
 from temporalex_django.errors import KeyMissing, PayloadError
 
 log = logging.getLogger("temporalex_django.turn")
@@ -28,7 +31,19 @@ log = logging.getLogger("temporalex_django.turn")
 _EVENT = EVENTS.pick("run_id", "seq", "activation", "kind", "at", "attributes")
 _EVENT_INSERT = _EVENT.insert
 _TASK = TASKS.pick(
-    *("chain_id", "run_id", "workflow_id", "workflow", "seq", "activity", "call", "options", "queue", "run_queue"),
+    *(
+        "chain_id",
+        "run_id",
+        "workflow_id",
+        "workflow",
+        "seq",
+        "activity",
+        "call",
+        "options",
+        "queue",
+        "line",
+        "run_queue",
+    ),
     *("atomic", "max_attempts", "scheduled_at", "due_at", "close_at", "schedule_to_start", "start_to_close"),
     *("heartbeat_timeout", "tags", "metadata", "expires_at"),
 )
@@ -105,6 +120,7 @@ class TurnStatements(ABC):
     sql: Dialect
     clock: Callable[[], datetime] | None
     alias: str
+    lined = False  #: whether it wrote activities that wait in lines of their own
 
     @abstractmethod
     def now(self) -> datetime: ...
@@ -115,15 +131,29 @@ class TurnStatements(ABC):
     @abstractmethod
     def inbox(self, chains: Collection[UUID]) -> dict[UUID, Inbox]: ...
 
+    def line_of(self, task: NewTask) -> str | None:
+        """The line of its queue in which an activity is to wait; None: the common one, as most do."""
+        key = task.options.get("concurrency_key")
+        if (key is None and task.activity not in activity.limited) or self.clock is not None:
+            return None  # environments with a clock of their own know no limits
+        own = activity.limited.get(task.activity)
+        if key is not None and not any(one.concurrency_per_key for one in (own, queue_limits().get(task.queue)) if one):
+            key = None
+        line = WaitingLine(None if own is None else task.activity, key).name
+        self.lined = self.lined or line is not None
+        return line
+
     def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
         OtherRuns(self.sql, self.clock).write(writes)
         taken = self._write_taken(writes, taker) if taker is not None and self.sql.claims_on_insert else {}
         self._warn_of_unfinished([w for w in writes if w.cut_off and w.next_run is None])
-        self._note_what_is_left([w for w in writes if w.leaves_activities])
+        self._note_what_is_left([w for w in writes if w.leaves_activities or w.gives_up_activities])
         with self.sql.together():
             events = (
-                [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes] for w in writes for e in w.events
+                [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.body is None else e.body]
+                for w in writes
+                for e in w.events
             )
             self.sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.rows(events))
             self._write_tasks(writes, taken)
@@ -153,7 +183,11 @@ class TurnStatements(ABC):
         """
         for write in writes:
             try:
-                write.note_edited(edited_inputs(self.tasks_of(write.run.run_id)))
+                inputs = edited_inputs(self.tasks_of(write.run.run_id))
+                if write.gives_up_activities:
+                    write.note_given_up(inputs)
+                if write.leaves_activities:
+                    write.note_edited(inputs)
                 if write.cut_off:
                     write.note_unread(self.inbox([write.run.chain_id])[write.run.chain_id])
             except (KeyMissing, PayloadError) as exc:
@@ -170,7 +204,9 @@ class TurnStatements(ABC):
         self.sql.write(_CHAIN.columns, _CHAIN_UPDATE, rows, key="id")
 
     def _write_tasks(self, writes: Sequence[RunWrite], taken: Mapping[tuple[UUID, int], TaskState]) -> None:
-        new = [task_row(t, w.run.queue) for w in writes for t in w.tasks if (t.run_id, t.seq) not in taken]
+        new = [
+            task_row(t, w.run.queue, self.line_of(t)) for w in writes for t in w.tasks if (t.run_id, t.seq) not in taken
+        ]
         self.sql.write(_TASK.columns, _TASK_INSERT, _TASK.rows(new))
         again = [
             (w.run.run_id, seq, retry.attempt, retry.due_at, *failure_row(retry.failure))
@@ -204,7 +240,7 @@ class TurnStatements(ABC):
         new = taker.chooses(t for w in writes for t in w.tasks)
         if not new:
             return {}
-        rows = _TAKEN.rows((*task_row(t, queues[t.run_id]), taker.owner, 1) for t in new)
+        rows = _TAKEN.rows((*task_row(t, queues[t.run_id], self.line_of(t)), taker.owner, 1) for t in new)
         ids = self.sql.write_returning(_TAKEN.columns, _TAKEN_INSERT, rows, ("int8", *_COMMAND.types))
         numbers = {(run, seq): task for task, run, seq in ids}
         decode, taken = codec().decode, {}
@@ -289,7 +325,7 @@ def _as_stored(w: RunWrite) -> RunState:
     return run if crashes == run.crashes else replace(run, crashes=crashes)
 
 
-def task_row(task: NewTask, run_queue: str) -> tuple[Any, ...]:
+def task_row(task: NewTask, run_queue: str, line: str | None) -> tuple[Any, ...]:
     """What the row of a scheduled activity holds."""
     options = task.options
     to_start = options.get("schedule_to_start")
@@ -301,7 +337,7 @@ def task_row(task: NewTask, run_queue: str) -> tuple[Any, ...]:
         expires = earliest(close_at, start_by)
     return (
         *(task.chain_id, task.run_id, task.workflow_id, task.workflow, task.seq, task.activity),
-        *([list(task.args), dict(task.kwargs)], dict(options), task.queue, run_queue, task.atomic),
+        *([list(task.args), dict(task.kwargs)], dict(options), task.queue, line, run_queue, task.atomic),
         *(int((options.get("retry") or {}).get("max_attempts") or 0), task.scheduled_at, task.scheduled_at),
         *(close_at, to_start, options.get("start_to_close"), options.get("heartbeat"), task.tags, task.metadata),
         expires,

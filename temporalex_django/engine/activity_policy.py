@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import AttemptFailure, ReturnedErr, describe, failure_of_attempt, types_of
+from temporalex_django.core.handing_over import handed
 from temporalex_django.engine.storage import NewTask, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound, KeyMissing, PayloadError, UnknownWorkflow
 
@@ -56,13 +58,23 @@ def edited_inputs(tasks: Iterable[TaskState]) -> dict[str, Any]:
 
 
 def completed(
-    task: TaskState, value: Any, *, limit: int = payloads.MAX_BYTES, attempts: int | None = None
+    task: TaskState,
+    value: Any,
+    *,
+    limit: int = payloads.MAX_BYTES,
+    attempts: int | None = None,
+    act: Activity[Any, Any] | None = None,
 ) -> TaskResult:
     """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be encoded.
 
+    And where workflow code would get something else of ``act``, whose function gave it; None: somebody gave plain data.
     ``attempts``: how many it took, if not as many as this one counts; told where it was not the first.
     """
-    result = payloads.plain(value, what=f"the result of {task.activity}", limit=limit)
+    what = f"the result of {task.activity}"
+    if act is None:
+        result = payloads.plain(value, what=what, limit=limit)
+    else:
+        result = handed(value, what=what, limit=limit, read=act.read_result, annotate=act.annotate_result)
     took = task.attempt if attempts is None else attempts
     told = {"attempts": took} if took > 1 else {}
     return ended(task, "ActivityCompleted", {"seq": task.seq, "result": result, **told})

@@ -20,6 +20,7 @@ from temporalex_django.core.stored import stored_fields
 from temporalex_django.engine.blocked import mark_of, next_try
 from temporalex_django.engine.cache import Cached
 from temporalex_django.engine.endings import ending, started_attributes, terminated, timed_out
+from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.other_runs import NewChild, NewMessage
 from temporalex_django.engine.outcomes import update_failed
 from temporalex_django.engine.shapes import RowAtPresent, RowChanges
@@ -36,7 +37,7 @@ from temporalex_django.engine.storage import (
     RunState,
     RunWrite,
 )
-from temporalex_django.errors import ActionNotPermitted, RunPaused, WorkflowClosed
+from temporalex_django.errors import ActionNotPermitted, RunBlocked, RunPaused, WorkflowClosed
 
 _RESULTS = ("activity", "child", "external", "timer")
 _MESSAGES = ("signal", "update", REQUEST)
@@ -50,9 +51,12 @@ class Advance:
         self.left = messages.more  # whether there is more in the inbox than is read, and in the end than was delivered
         self._inline_atomic = inline_atomic
         # updates that waited were here before all others, whatever their ids
-        self.messages = sorted(messages, key=lambda message: message.after is None)
+        self.messages: Sequence[InboxMessage] = messages
+        if len(messages) > 1:
+            self.messages = sorted(messages, key=_waited_first)
         self.now = max(now, run.activated_at) if run.activated_at is not None else now
         self.write = RunWrite(run=run)
+        self.in_hand: Sequence[TaskInHand] = ()  # what comes behind the results in the inbox, without being there
         self._sent: list[tuple[Job, InboxMessage]] = []  # signals that somebody is named for
 
     def closed(self) -> RunWrite:
@@ -71,6 +75,11 @@ class Advance:
         late = run.deadline is not None and run.deadline <= self.now and not run.paused
         return late or any(message.kind == "terminate" for message in self.messages)
 
+    @property
+    def asked(self) -> bool:
+        """Whether somebody waits for the answer to a message."""
+        return any(message.kind in ("update", REQUEST) for message in self.messages)
+
     def ended(self, facts: RunFacts) -> RunWrite:
         """Close it, whatever state it is in."""
         reasons = [message.body.get("reason", "") for message in self.messages if message.kind == "terminate"]
@@ -82,17 +91,22 @@ class Advance:
             self._undelivered(message)
         return self.write
 
-    def parked(self) -> RunWrite:
+    def parked(self, why: str = "") -> RunWrite:
         """The run is blocked or paused and not due: its messages wait without waking anybody.
 
-        Of a paused one updates and requests are refused: whoever sent them waits for an answer.
+        Updates and requests are refused: whoever sent them waits for an answer. ``why`` it is blocked.
         """
         for message in self.messages:
-            if self.run.paused and message.kind in ("update", REQUEST):
-                error = RunPaused(f"the run is paused: {message.kind} {message.name!r} refused")
-                self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
-            else:
+            if message.kind not in ("update", REQUEST):
                 self.write.parked.append(message.id)
+                continue
+            what = f"{message.kind} {message.name!r}"
+            error: RunPaused | RunBlocked
+            if self.run.paused:
+                error = RunPaused(f"the run is paused: {what} refused")
+            else:
+                error = RunBlocked(f"the run is blocked: {what} was tried once and withdrawn", reason=why)
+            self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
         if self.run.paused:  # whoever set it due did not know
             self.run.due_at = None
         return self.write
@@ -110,7 +124,7 @@ class Advance:
         run.due_at = min((moment for moment in (again, run.deadline) if moment is not None), default=None)
         mark = mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
         self.write.instance["blocked"] = mark if since is None else {**mark, "since": since}
-        return self.parked()
+        return self.parked(mark["error"])
 
     def activate(
         self,
@@ -138,6 +152,7 @@ class Advance:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
             completion = executor.activate(activation, enough=enough, judge=judge)
             entry.payloads += sum(message.size for message in self.messages)
+            entry.payloads += sum(len(one.body) for one in self.in_hand if one.body is not None)
         else:
             completion = Completion()
         if completion.changed:
@@ -205,6 +220,7 @@ class Advance:
             else:
                 update = {"id": message.request_id, "name": message.name, "args": message.body, "after": message.after}
                 later.append(Job("UpdateRequested", {**update, **recorded(message.sender)}))
+        jobs += [Job(one.kind, one.attributes) for one in self.in_hand]
         return start, [*delivered, *jobs, *cancels, *later]
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -226,18 +242,27 @@ class Advance:
             stamp["dispatched"] = completion.dispatched
         self._event("ActivationStarted", stamp)
         entry.head, entry.head_at = stamp["head"], run.length
+        bodies = {id(one.attributes): one.body for one in self.in_hand}
         for job in completion.jobs:
             if job.kind != DELIVERED:
-                self._event(job.kind, job.attributes)
+                self._event(job.kind, job.attributes, bodies.get(id(job.attributes)))
         for command in completion.commands:
             self._event(command.event_kind, command.event_attributes())
         entry.length = run.length
 
-    def _event(self, kind: str, attributes: dict[str, Any]) -> None:
+    def _event(self, kind: str, attributes: dict[str, Any], body: bytes | None = None) -> None:
         run = self.run
         run.length += 1
-        event = NewEvent(number=run.length, activation=run.activations, kind=kind, at=self.now, attributes=attributes)
-        self.write.events.append(event)
+        self.write.events.append(
+            NewEvent(
+                number=run.length,
+                activation=run.activations,
+                kind=kind,
+                at=self.now,
+                attributes=attributes,
+                body=body,
+            )
+        )
 
     def _refuse(self, completion: Completion, entry: Cached) -> None:
         """Signals whose senders may not send them: settled with the reason, and audited."""
@@ -262,6 +287,9 @@ class Advance:
         """Every message that was read has an end now, or a place to wait."""
         write = self.write
         outcomes = _outcomes(completion)
+        if not self.messages:
+            write.outcomes.update(outcomes)
+            return
         rejected = {
             update: Outcome(status="rejected", value=error_data(error)) for update, error in completion.rejected
         }
@@ -382,7 +410,7 @@ class Advance:
         run, write = self.run, self.write
         event = write.events[-1]
         status = CLOSING[event.kind]
-        write.drop_tasks, write.left_open = True, bool(entry.executor.calls.activities or write.cancelled_tasks)
+        write.drop_tasks = write.left_open = bool(entry.executor.calls.activities or write.cancelled_tasks)
         write.tasks = []
         write.close_children = entry.executor.had_children
         run.atomic_due = None
@@ -454,6 +482,10 @@ class Advance:
     def _had_waits(self, shown: RowAtPresent | None) -> bool:
         """Whether the row may say what it waits for. That of a new run says nothing, and is not written to say so."""
         return bool(shown["waits"]) if shown is not None else self.run.activations != 1
+
+
+def _waited_first(message: InboxMessage) -> bool:
+    return message.after is None
 
 
 def _who_started(snapshot: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ class AtomicPhase:
         """
         report = TurnReport()
         try:
-            with self._storage.transaction():
+            with self._storage.transaction("atomic"):
                 if patience:
                     self._storage.queue_for(chain_id, patience=patience)
                 self._advance(chain_id, queues, report)
@@ -132,15 +132,16 @@ class AtomicPhase:
         results: list[tuple[Job, TaskState]] = []
         retries: list[TaskResult] = []
         for task in due:
-            began = time.monotonic()
+            began, inside = time.monotonic(), False
             try:
                 with self._storage.checked_savepoint():
+                    inside = True
                     result = self._perform(task)
             except activity_policy.Absent:
                 raise
             except BaseException as exc:
-                if self._storage.transient(exc) and not self._storage.interrupted(exc):
-                    raise
+                if not inside or (self._storage.transient(exc) and not self._storage.interrupted(exc)):
+                    raise  # without its savepoint it is the transaction that failed, not the activity
                 if self._storage.lost(exc):
                     held = time.monotonic() - began
                     if (

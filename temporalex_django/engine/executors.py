@@ -17,7 +17,7 @@ from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import RunInfo
 from temporalex_django.engine.cache import Cache, Cached
 from temporalex_django.engine.watchdog import watchdog
-from temporalex_django.errors import UnknownWorkflow
+from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -219,6 +219,8 @@ class Executors:
             return present.definition is entry.executor.definition
         except UnknownWorkflow:
             return True
+        except WorkflowSwitchedOff:
+            return False
 
     def _catch_up(
         self, entry: Cached, run: RunState, events: Sequence[HistoryEvent], errors: dict[UUID, BaseException]

@@ -14,6 +14,8 @@ from temporalex_django.engine.storage import Outcome
 _REFUSALS = (
     errors.WorkflowClosed,
     errors.RunPaused,
+    errors.RunBlocked,
+    errors.NotAccepting,
     errors.ResumeRefused,
     errors.FourEyes,
     errors.HumanTaskClosed,
@@ -73,9 +75,10 @@ def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
         return copied(outcome.value)
     facts = outcome.value or {}
     message, code = facts.get("message") or "", facts.get("code")
+    told = {"reason": facts.get("reason"), "accepts": facts.get("accepts")}
     for refusal in _REFUSALS:
         if code == refusal.code:
-            raise refusal(message)
+            raise refusal(message, **told) if issubclass(refusal, errors.UpdateRejected) else refusal(message)
     if outcome.status == "rejected":
-        raise errors.UpdateRejected(message)
+        raise errors.UpdateRejected(message, **told)
     raise errors.UpdateFailed(f"{what} failed: {facts.get('type')}: {message}", type=facts.get("type"))

@@ -1,8 +1,7 @@
 """The contract between a turn and the place where runs live. Memory and Django fulfil it; nothing here imports Django.
 
 A turn is one transaction: ``claim`` locks runs, ``inbox``/``facts``/``histories`` read what it needs, ``write`` stores
-all that it produced. Values that cross are plain JSON data and aware datetimes; how they are encoded is the storage's
-business.
+all that it produced. Values that cross are plain JSON data and aware datetimes; the storage encodes them.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from temporalex_django.authoring import activity
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.commands import Command
@@ -27,9 +25,13 @@ from temporalex_django.core.senders import Sender
 from temporalex_django.core.shapes import CarriedMessages
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.ids import human_task_id
+from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.other_runs import NewChild, NewMessage
 from temporalex_django.engine.shapes import RowChanges
 from temporalex_django.engine.starts import RunStart
+
+if TYPE_CHECKING:
+    from temporalex_django.engine.taker import Taker
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -115,8 +117,8 @@ class InboxMessage:
     ``core.process`` (name: the event, body: what a process judges, request_id = an id) · ``cancel`` (body reason) ·
     ``activity`` (body: the attributes of ActivityCompleted/Failed/TimedOut, name: that kind) · ``child``, ``external``
     and ``timer`` (which somebody lets fire) likewise. A result may also be ``external`` (name
-    ExternalDelivered/ExternalFailed). ``terminate`` (body reason): the parent closed. ``after`` is set when an earlier
-    turn left this update waiting behind a busy handler. ``sender``: the person who sent it, if one did.
+    ExternalDelivered/ExternalFailed). ``terminate`` (body reason): the parent closed. ``after``: a turn left this
+    update behind a busy handler. ``sender``: the person who sent it, if one did.
     """
 
     id: int
@@ -149,6 +151,7 @@ class NewEvent:
     kind: str
     at: datetime
     attributes: dict[str, Any]
+    body: bytes | None = None  # the attributes as they are stored, when that is known already
 
 
 @dataclass(slots=True, kw_only=True)
@@ -303,6 +306,18 @@ class RunWrite:
         """Whether it closes the run while some may be under way: what somebody gave them is to be kept."""
         return self.drop_tasks and (self.cut_off or self.left_open)
 
+    @property
+    def gives_up_activities(self) -> bool:
+        """Whether its code cancels some while it goes on."""
+        return bool(self.cancelled_tasks) and any(event.kind == "ActivityCancelled" for event in self.events)
+
+    def note_given_up(self, inputs: Mapping[str, Any]) -> None:
+        """``inputs`` that people gave to activities: the events that cancel these have them, as an end would."""
+        for place, event in enumerate(self.events):
+            given = inputs.get(str(event.attributes.get("seq"))) if event.kind == "ActivityCancelled" else None
+            if given is not None:
+                self.events[place] = replace(event, attributes={**event.attributes, "edited": given})
+
     def note_edited(self, inputs: Mapping[str, Any]) -> None:
         """``inputs`` that people gave to activities which are dropped: the closing event has them, as an end would."""
         if inputs:
@@ -335,8 +350,8 @@ class RunStorage(Protocol):
     said here.
     """
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """A transaction, or a savepoint inside one that is open. What raises leaves nothing of itself."""
+    def transaction(self, site: str = "") -> AbstractContextManager[None]:
+        """A transaction named in ``core.crash_points``, or a savepoint in an open one. What raises leaves nothing."""
 
     def savepoint(self) -> AbstractContextManager[None]:
         """A part of a transaction: what raises leaves nothing of itself, the rest of the transaction stays."""
@@ -347,8 +362,10 @@ class RunStorage(Protocol):
         Its end raises what deferred constraints would raise at the commit, where nobody could tell whose fault it is.
         """
 
-    def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
-        """Lock about ``limit`` runs of these queues that are due or have fresh messages.
+    def claim(
+        self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
+    ) -> list[RunState]:
+        """Lock about ``limit`` runs of these queues that are due or have fresh messages; ``first`` ones due or not.
 
         Skips locked and deferred ones. With ``chains`` exactly these, whatever their queue, due or not. One with
         ``crashes`` is to be taken alone, by its name, by workers only: others get nothing when they name it.
@@ -412,10 +429,7 @@ class RunStorage(Protocol):
         """Call it after the commit of the outermost transaction, never after a rollback; what it raises is logged."""
 
     def transient(self, exc: BaseException) -> bool:
-        """Whether the same work may succeed on another try.
-
-        Lock timeout, deadlock, serialization failure, a cancelled statement.
-        """
+        """Whether another try may succeed: after a lock timeout, a deadlock, a serialization failure, and such."""
 
     def interrupted(self, exc: BaseException) -> bool:
         """Whether a statement was cancelled: in an activity that is its own failure."""
@@ -443,33 +457,11 @@ class RunStorage(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Taker:
-    """A worker that takes new activities with the write of the turn that scheduled them: that spares the claim.
-
-    Those of ``queues`` for which there is ``capacity``, which is used up; local ones come first, of all queues, and up
-    to ``most_local`` whatever capacity there is: what is beyond that waits like any other in the queue of its run.
-    """
-
-    owner: int
-    capacity: Capacity
-    queues: Collection[str]
-    most_local: int = 400
-
-    def chooses(self, tasks: Iterable[NewTask]) -> list[NewTask]:
-        """Which of these it takes. Atomic ones belong to the turn."""
-        able = [task for task in tasks if not task.atomic and task.activity in activity.registry]
-        local = [task for task in able if task.local][: self.most_local]
-        for task in local:
-            self.capacity.takes(task.activity)
-        return local + [t for t in able if not t.local and t.queue in self.queues and self.capacity.takes(t.activity)]
-
-
-@dataclass(slots=True, kw_only=True)
 class TaskState:
     """A claimed external activity, or an atomic one of a locked run. ``attempt`` counts this one."""
 
     id: int
-    chain_id: UUID
+    chain_id: UUID | None  # None: a lone one, whose ``run_id`` is its own
     run_id: UUID
     workflow_id: str
     workflow: str
@@ -526,6 +518,7 @@ class TaskResult:
     body: bytes | None = None  # the attributes as they will be stored, when that is known already
     count: bool = True
     waits_for: str | None = None
+    raised: Mapping[str, str] | None = None  # of a lone one: path of the class, and traceback; see ``engine.lone``
 
 
 class TaskStorage(Protocol):
@@ -544,6 +537,12 @@ class TaskStorage(Protocol):
 
         A final one becomes a message of its chain.
         """
+
+    def end_tasks(self, results: Sequence[TaskResult]) -> tuple[list[int], list[TaskInHand]]:
+        """``finish_tasks`` inside a transaction, without the messages: what chains have to hear of comes beside."""
+
+    def tell(self, ended: Sequence[TaskInHand]) -> None:
+        """The messages that ``end_tasks`` left out, of these."""
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:
         """Activities one of whose timeouts has passed (``expires_at``)."""

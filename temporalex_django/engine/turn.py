@@ -26,19 +26,26 @@ from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.cache import Cache, Cached
 from temporalex_django.engine.executors import LONG, Executors
 from temporalex_django.engine.fates import LEFT_FOR, SHARE, Fate, due, fate_of, waits
+from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import (
     Inbox,
     RunState,
     RunStorage,
     RunWrite,
-    Taker,
     TaskResult,
     TaskState,
     TaskStorage,
 )
+from temporalex_django.engine.taker import Taker
 from temporalex_django.engine.watchdog import watchdog
-from temporalex_django.errors import JudgingFailed, KeyMissing, NondeterminismError, UnknownWorkflow
+from temporalex_django.errors import (
+    JudgingFailed,
+    KeyMissing,
+    NondeterminismError,
+    UnknownWorkflow,
+    WorkflowSwitchedOff,
+)
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -106,7 +113,7 @@ class WorkflowEngine(Executors):
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), force: bool = False
     ) -> TurnReport:
         """Both phases, each transaction committed. Raises what the storage raises; the runs concerned are due again."""
-        with self.storage.transaction():
+        with self.storage.transaction("alone"):
             report = self.advance(limit=limit, queues=queues, chains=chains, force=force)
         for chain_id in report.atomic:
             report.add(self.advance_atomic(chain_id, queues=queues))
@@ -126,24 +133,32 @@ class WorkflowEngine(Executors):
         force: bool = False,
         taker: Taker | None = None,
         report: TurnReport | None = None,
+        ended: Mapping[UUID, Sequence[TaskInHand]] = MappingProxyType({}),
+        locked: Sequence[RunState] = (),
+        now: datetime | None = None,
     ) -> TurnReport:
         """Phase 1 inside the caller's transaction. ``force`` tries blocked runs although they are not due.
 
         ``taker`` takes new activities at once. ``report`` is filled in and given back: whoever has it knows what was
-        claimed when this raises.
+        claimed when this raises. ``ended``, by chain, goes to those runs without a row of the inbox; what cannot be
+        delivered now is told. ``locked`` are runs as a claim of the same transaction gave them, instead of a claim;
+        ``now`` is the storage's time after that, where it is known.
 
         What it caches is known by its token: when the caller rolls back, the token is not the one on the row and the
         entry is never used.
         """
         report = TurnReport() if report is None else report
-        claimed = self.storage.claim(limit=limit, queues=queues, chains=chains)
-        if not chains:
+        claimed = list(locked)
+        if not locked:
+            claimed = self.storage.claim(limit=limit, queues=queues, chains=chains, first=ended.keys())
+        if not chains and not locked:
             report.suspects = [run.chain_id for run in claimed if run.crashes]
             claimed = [run for run in claimed if not run.crashes]
         report.claimed = [run.chain_id for run in claimed]
         if not claimed:
+            self._tell(ended, report)
             return report
-        now = self.storage.now()
+        now = now or self.storage.now()
         waiting = {run.chain_id for run in claimed if waits(run, now, force=force)}
         inbox = self.storage.inbox([run.chain_id for run in claimed], waiting=waiting, page=self._page(claimed))
         steps: dict[Advance, Fate] = {}
@@ -151,8 +166,10 @@ class WorkflowEngine(Executors):
             step, fate = self._judged(run, inbox[run.chain_id], now, waits=run.chain_id in waiting)
             if fate is Fate.ATOMIC:
                 report.atomic.append(run.chain_id)
-            else:
-                steps[step] = fate
+                continue
+            steps[step] = fate
+            if fate is Fate.ACTIVATE and run.chain_id in ended:
+                step.in_hand = [one for one in ended[run.chain_id] if one.run_id == run.run_id]
         self._facts_of([step.run.run_id for step, fate in steps.items() if fate is Fate.END], report)
         active = [step.run for step, fate in steps.items() if fate is Fate.ACTIVATE]
         entries, errors = self.entries(active, report.facts)
@@ -174,18 +191,29 @@ class WorkflowEngine(Executors):
                 report.atomic.append(write.run.chain_id)
         for run_id, entry in entries.items():  # claimed and not begun
             self.cache.put(run_id, entry)
+        self._tell(ended, report)
         report.taken = self.storage.write(report.writes, taker=taker)
         report.tasks = sum(len(write.tasks) for write in report.writes)
         return report
+
+    def _tell(self, ended: Mapping[UUID, Sequence[TaskInHand]], report: TurnReport) -> None:
+        """What had ended of runs that were not activated becomes messages: they hear of it another time."""
+        if ended:
+            heard = {write.run.chain_id for write in report.writes if write.executed}
+            self.tasks.tell([one for chain, ends in ended.items() if chain not in heard for one in ends])
 
     # -- phase 1 ------------------------------------------------------------------------------------------------------
 
     def _judged(self, run: RunState, messages: Inbox, now: datetime, *, waits: bool) -> tuple[Advance, Fate]:
         """The step of one claimed run, and what becomes of it.
 
-        One that ends while it waits has its parked messages, too.
+        One that ends while it waits has its parked messages, too, and so has one that is blocked and is tried because
+        somebody waits for an answer.
         """
         step = Advance(run, messages, now, inline_atomic=self._inline_atomic)
+        if waits and not run.paused and step.asked:
+            messages, waits = self.storage.inbox([run.chain_id])[run.chain_id], False
+            step = Advance(run, messages, now, inline_atomic=self._inline_atomic)
         fate = fate_of(run, ends=step.ends, waits=waits, atomic=self._inline_atomic and due(run.atomic_due, now))
         if fate is Fate.END and waits:
             step = Advance(
@@ -246,7 +274,7 @@ class WorkflowEngine(Executors):
                 enough=partial(_enough, until if not run.failed_tries else 0.0) if self._hurried else None,
                 judge=report.judge,
             )
-            write = watchdog.run(activate, limit=self._deadlock_timeout, what=f"run {run.run_id}")
+            write = watchdog.run(activate, limit=self._deadlock_timeout, what="run ", of=run.run_id)
         except Exception as exc:  # noqa: BLE001 - whatever it is, it blocks this run alone
             entry.executor.evict()
             cause = exc.__cause__ if isinstance(exc, JudgingFailed) else exc
@@ -327,16 +355,19 @@ class WorkflowEngine(Executors):
         run = step.run
         error = self._located(run, error, report)
         report.blocked[run.run_id] = error
-        if not run.failed_tries:
+        off = isinstance(error, WorkflowSwitchedOff)
+        if not run.failed_tries and not off:
             logger.error("run %s is blocked: %s", run.run_id, told(error), extra={"run_id": str(run.run_id)})
         waits_for = None
         if isinstance(error, UnknownWorkflow) and (facts := report.facts.get(run.run_id)) is not None:
             waits_for = f"the class {facts.workflow} (version {facts.version})"
         elif isinstance(error, KeyMissing):
             waits_for = f"the key {error.key!r}"
-        # a missing class comes with a worker that has it, which sets the run due: trying would only slow the claim
+        # a missing class comes with a worker that has it, one that is off is switched on: either sets the run due, and
+        # trying would only slow the claim
         since = self.storage.blocked_since(run.run_id) if run.failed_tries else None
-        return step.blocked(error, retry=not isinstance(error, UnknownWorkflow), waits_for=waits_for, since=since)
+        retry = not off and not isinstance(error, UnknownWorkflow)
+        return step.blocked(error, retry=retry, waits_for=waits_for, since=since)
 
     def _located(self, run: RunState, error: BaseException, report: TurnReport) -> BaseException:
         """The same where code and history part, with the file and the line: from another replay, of a short history."""

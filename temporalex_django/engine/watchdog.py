@@ -101,8 +101,8 @@ class Watchdog:
             beat()  # from now on somebody waits for the next one
         self._busy.set()
 
-    def run(self, call: Callable[[], T], *, limit: float | None, what: str) -> T:
-        """``call()``, for at most ``limit`` seconds from wait to wait.
+    def run(self, call: Callable[[], T], *, limit: float | None, what: str, of: object = "") -> T:
+        """``call()``, for at most ``limit`` seconds from wait to wait. ``what``, ``of`` whom: for the message.
 
         Raises ``DeadlockDetected`` after that, whatever it did.
         """
@@ -123,7 +123,7 @@ class Watchdog:
                 raise
         if watched.fired:
             raise DeadlockDetected(
-                f"{what} did not come to a wait within {limit:g} s: its code loops or computes too long"
+                f"{what}{of} did not come to a wait within {limit:g} s: its code loops or computes too long"
             )
         return value  # type: ignore[return-value] # None only when it was interrupted
 

@@ -31,10 +31,10 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
         """The attempts of an owner. Locks nothing."""
 
-    def next_due(self, *, queues: Sequence[str]) -> float | None:
+    def next_due(self, *, queues: Sequence[str], of_activities: Sequence[str] | None = None) -> float | None:
         """Seconds until a run or an activity of these queues is due: 0.0 now (or fresh messages), None nothing ever.
 
-        Locks nothing.
+        ``of_activities``: those of the activities where they are others. Locks nothing.
         """
 
     def is_deferred(self, chain: UUID) -> bool:

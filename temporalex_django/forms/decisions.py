@@ -17,7 +17,6 @@ from temporalex_django.errors import (
     ActionNotPermitted,
     HumanTaskClosed,
     HumanTaskNotFound,
-    PayloadError,
     TemporalexError,
 )
 from temporalex_django.forms.asked import AskedForm, form_of
@@ -142,9 +141,6 @@ class DelegationForm(forms.Form):
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
 
-    def clean_to(self) -> Person:
-        """Raises ``ValidationError`` where nobody is called so."""
-        try:
-            return user_named(self.cleaned_data["to"])
-        except PayloadError as exc:
-            raise forms.ValidationError(exc.message) from exc
+    def clean_to(self) -> Person | str:
+        """A name that nobody has stays one: ``Delegate`` refuses it as it refuses others."""
+        return user_named(self.cleaned_data["to"])

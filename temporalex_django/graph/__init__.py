@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from temporalex_django.graph.connectors import Connector
     from temporalex_django.graph.context import Context, ExecutionEntry
     from temporalex_django.graph.definition.transitions import transit
+    from temporalex_django.graph.events import event
     from temporalex_django.graph.instance import Instance
     from temporalex_django.graph.standalone.engine import Engine, lookup
     from temporalex_django.graph.standalone.local_runner import LocalRunner
@@ -30,6 +31,7 @@ _HOME = {
     "Connector": "temporalex_django.graph.connectors",
     "Instance": "temporalex_django.graph.instance",
     **dict.fromkeys(("Approval", "Debug", "Done", "Step", "Wait", "WaitForEvent"), "temporalex_django.graph.steps"),
+    "event": "temporalex_django.graph.events",
     "transit": "temporalex_django.graph.definition.transitions",
     "GraphWorkflow": "temporalex_django.graph.workflow",
 }
@@ -38,7 +40,7 @@ _MODULES = frozenset({"connectors", "engine"})
 
 __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
     "GraphWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
-    "Event", "Pending", "Err", "engine", "Instance", "Context", "ExecutionEntry", "Connector", "connectors",
+    "event", "Event", "Pending", "Err", "engine", "Instance", "Context", "ExecutionEntry", "Connector", "connectors",
     "Engine", "lookup", "MemoryStorage", "LocalRunner",
 ]  # fmt: skip
 

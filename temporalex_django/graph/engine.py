@@ -23,7 +23,7 @@ from temporalex_django.graph.context import ExecutionEntry
 from temporalex_django.graph.definition.structure import bits
 from temporalex_django.graph.definition.transitions import Target, targets_of
 from temporalex_django.graph.instance import Instance
-from temporalex_django.graph.steps import StepRef, events_of, is_step, key_of, name_of, timer_of
+from temporalex_django.graph.steps import StepRef, events_of, from_outside, is_step, key_of, name_of
 from temporalex_django.graph.values import frozen
 
 #: Nothing is left to do.
@@ -199,9 +199,9 @@ def cancel(instance: Instance) -> Instance:
 def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None) -> StepRef:
     """The one waiting step that ``event`` is for. ``step`` is a step or a key. Raises ``ResumeRefused``.
 
-    The event of its timer is for none: that comes by itself.
+    The event of its timer is for none, unless it says so: that comes by itself.
     """
-    matching = [ref for ref in instance.graph.refs(instance.waiting) if event in _from_outside(ref)]
+    matching = [ref for ref in instance.graph.refs(instance.waiting) if event in from_outside(ref)]
     if step is not None:
         key = step if isinstance(step, str) else key_of(step)
         matching = [ref for ref in matching if key_of(ref) == key]
@@ -214,16 +214,9 @@ def resumed_by(instance: Instance, event: str, step: StepRef | str | None = None
             f"{instance.id}: several steps wait for the event {event!r}: {several}; name one with step="
         )
     waits = "; ".join(
-        f"{name_of(ref)}: {', '.join(_from_outside(ref)) or 'its time'}"
-        for ref in instance.graph.refs(instance.waiting)
+        f"{name_of(ref)}: {', '.join(from_outside(ref)) or 'its time'}" for ref in instance.graph.refs(instance.waiting)
     )
     raise ResumeRefused(f"{instance.id}: no step waits for the event {event!r}{of} (waiting: {waits or 'no step'})")
-
-
-def _from_outside(step: StepRef) -> list[str]:
-    """The events that a waiting step takes from others."""
-    timer = timer_of(step)
-    return [event for event in events_of(step) if timer is None or event != timer[1]]
 
 
 def declared(instance: Instance, step: StepRef, event: str) -> str:

@@ -34,7 +34,7 @@ _RESERVED = "__"
 
 
 class Step:
-    """One step of a graph. A subclass has ``events`` and ``execute``.
+    """One step of a graph. A subclass has ``events`` and ``execute``. An event is a name, or ``event(...)``.
 
     ``key`` names its entry in the context (default: the class name in snake case). ``retry``, ``timeout`` (one
     attempt), ``heartbeat`` (timedeltas or seconds) and ``queue`` are those of the activity that runs it; ``atomic``
@@ -95,13 +95,17 @@ class Debug(Step):
 
 @dataclass(frozen=True)
 class Wait(Step):
-    """Emits ``timeout`` after ``duration`` (a timedelta or seconds). Two in one graph need different keys."""
+    """Emits ``timeout`` after ``duration`` (a timedelta or seconds). Two in one graph need different keys.
+
+    With ``outside`` somebody may ``resume("timeout")`` before that.
+    """
 
     events = ("timeout",)
     waits = True
 
     duration: timedelta | float
     key: str | None = None
+    outside: bool = False
 
     def __post_init__(self) -> None:
         _checked("Wait", "duration", self.duration)
@@ -118,7 +122,8 @@ class Wait(Step):
 class WaitForEvent(Step):
     """Waits for ``resume(name)`` and emits ``name``.
 
-    With a ``timeout`` (a timedelta or seconds) it emits ``timeout`` when that is over.
+    With a ``timeout`` (a timedelta or seconds) it emits ``timeout`` when that is over; with ``outside`` somebody may
+    ``resume("timeout")`` before that. ``name`` may be an ``event(...)``, which says more of it.
     """
 
     waits = True
@@ -126,6 +131,7 @@ class WaitForEvent(Step):
     name: str = "received"
     timeout: timedelta | float | None = None  # type: ignore[misc] # of the wait; nothing is executed that could have another
     key: str | None = None
+    outside: bool = False
 
     def __post_init__(self) -> None:
         if not is_event(self.name):
@@ -136,6 +142,8 @@ class WaitForEvent(Step):
                     "WaitForEvent: an event named 'timeout' cannot be told from its own timeout"
                 )
             _checked("WaitForEvent", "timeout", self.timeout)
+        elif self.outside:
+            raise WorkflowDefinitionError("WaitForEvent: outside=True is about its timeout, and it has none")
         _check_key("WaitForEvent", self.key)
 
     @property
@@ -216,6 +224,12 @@ class Approval(Step):
 def timer_of(step: StepRef) -> tuple[float, str] | None:
     """After how many seconds of waiting which event of the step comes by itself."""
     return step.timer() if isinstance(step, Step) else None
+
+
+def from_outside(step: StepRef) -> list[str]:
+    """The events that a step takes from others while it waits: not that of its timer, unless it says so."""
+    timer = timer_of(step)
+    return [event for event in events_of(step) if timer is None or event != timer[1] or getattr(step, "outside", False)]
 
 
 def asking_of(step: StepRef) -> Asking | None:

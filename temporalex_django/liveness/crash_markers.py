@@ -264,7 +264,7 @@ def beats_of(pid: int, domain: str) -> tuple[str, int]:
     0: it is not watched (yet, or any more).
     """
     identity = identity_of(pid)
-    with suppress(OSError):
+    with suppress(OSError, struct.error):  # the latter: it is being made just now
         path = folder() / f"{domain}.{identity.replace(':', '.')}{_SUFFIX}"
         if identity:
             with _opened(str(path), os.O_RDONLY) as handle:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from temporalex_django.liveness.crash_markers import beats_of, note_end
+from temporalex_django.liveness.health import GuardianFile
 from temporalex_django.liveness.process_identity import state_of
 
 log = logging.getLogger("temporalex_django.worker")
@@ -30,6 +31,8 @@ log = logging.getLogger("temporalex_django.worker")
 _LOOK_EVERY = 0.2
 #: What a look counts at most: a guardian that was late itself has not seen what happened meanwhile.
 _LATE = 2 * _LOOK_EVERY
+#: How often its own file says that it looks.
+_SAID_EVERY = 1.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _STOPPED = "T"
 
@@ -63,12 +66,17 @@ class Guard:
         self.domain = domain
         self.limit = limit
         self._vigils: dict[int, Vigil] = {}
+        self._file = GuardianFile(domain)
+        self._wrote_at = 0.0
 
     def look(self, pids: Collection[int]) -> None:
         """To be called every ``_LOOK_EVERY`` seconds.
 
         Ends (SIGKILL) those of them that have been silent for too long.
         """
+        if time.monotonic() - self._wrote_at >= _SAID_EVERY:
+            self._file.write()
+            self._wrote_at = time.monotonic()
         self._vigils = {pid: self._vigils.get(pid) or Vigil(self.limit) for pid in pids}
         for pid, vigil in self._vigils.items():
             path, beats = beats_of(pid, self.domain)
@@ -78,15 +86,20 @@ class Guard:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
+    def end(self) -> None:
+        """It looks no more."""
+        self._file.remove()
 
-def attended(domain: str, limit: float) -> int | Callable[[], None]:
+
+def attended(domain: str, limit: float, *, leaves_within: float) -> int | Callable[[], None]:
     """Go on in a child of this process.
 
     Here the exit status that this process is to end with, when the child has ended.
 
-    Before any thread or connection. SIGTERM and SIGINT are passed on; a child that a signal ended gives 128 and its
-    number; when this process is killed, so is the child. In the child: what it is to call at every beat, so that it is
-    stopped (SIGSTOP) as long as this process is; supervisors know no other pid.
+    Before any thread or connection. SIGTERM and SIGINT are passed on; a child that is still there ``leaves_within``
+    seconds later is killed. One that a signal ended gives 128 and its number; when this process is killed, so is the
+    child. In the child: what it is to call at every beat, so that it is stopped (SIGSTOP) as long as this process is;
+    supervisors know no other pid.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -97,8 +110,14 @@ def attended(domain: str, limit: float) -> int | Callable[[], None]:
         die_with(parent)
         return partial(_stop_with, parent, theirs)
     os.close(theirs)
+    told_at: list[float] = []
+
+    def tell(number: int, _frame: Any) -> None:
+        told_at.append(time.monotonic())
+        _pass_on(child, number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: _pass_on(child, number))
+        signal.signal(number, tell)
     guard, stops = Guard(domain, limit), False
     while True:
         told, _, _ = select.select([ours], [], [], _LOOK_EVERY)  # readable too when the child has ended
@@ -108,8 +127,13 @@ def attended(domain: str, limit: float) -> int | Callable[[], None]:
             stops = False
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
+            guard.end()
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
+        if told_at and time.monotonic() - told_at[0] > leaves_within:
+            log.error("the worker %d does not end within %g s, killing it", child, leaves_within)
+            _pass_on(child, signal.SIGKILL)
+            told_at.clear()
         guard.look([child])
 
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.conf import get_settings
+from temporalex_django.core import crash_points
 from temporalex_django.db.rows import RUNS, WORKERS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.errors import UnknownWorkflow
+from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.liveness.process_identity import host, identity_of
 
 _NEW = WORKERS.pick(
     *("id", "epoch", "kind", "host", "pid", "process_identity", "queues", "workflows", "activity_names"),
-    *("crash_marker", "session_lock", "clock_skew", "started_at", "beat_at", "expires_at"),
+    *("crash_marker", "session_lock", "clock_skew", "drained_at", "started_at", "beat_at", "expires_at"),
 )
 _CODE = RUNS.pick("chain_id", "workflow", "version", "blocked")
 
@@ -37,6 +38,7 @@ class WorkerRow:
     id: UUID = field(default_factory=uuid7)
     epoch: int = field(default_factory=token)
     skew: float = 0.0
+    drained_at: datetime | None = None  # as of the last beat; it outlasts the epoch
     #: What the database's clock said last, and what this process's monotonic one said then.
     _clocks: tuple[datetime, float] = field(default=(datetime.min.replace(tzinfo=UTC), 0.0), repr=False)
 
@@ -61,7 +63,7 @@ class WorkerRow:
 
         One transaction; the number of those.
         """
-        with storage.transaction():
+        with storage.transaction("register"):
             now = self._measure(storage)
             lease = timedelta(seconds=get_settings().LEASE_SECONDS)
             storage.sql.execute(
@@ -74,26 +76,31 @@ class WorkerRow:
                             {k: list(v) for k, v in self.workflows.items()},
                             sorted(activity.registry),
                         ),
-                        *(self.crash_marker, self.session_lock, self.skew, now, now, now + lease),
+                        *(self.crash_marker, self.session_lock, self.skew, self.drained_at, now, now, now + lease),
                     )
                 ),
             )
             return wake_blocked(storage, list(self.workflows), now)
 
     def beat(self, storage: DjangoStorage, *, runs: int = 0, activities: int = 0, turns: int = 0) -> bool:
-        """Prolong the lease: one UPDATE.
+        """Prolong the lease, and hear whether somebody drains this worker: one UPDATE.
 
         False when the row is gone: this worker was taken for dead and needs a new epoch.
         """
         now = self._measure(storage)
         lease = timedelta(seconds=get_settings().LEASE_SECONDS)
-        changed = storage.sql.execute(
+        crash_points.reached("beat: before")
+        changed = storage.sql.select(
             "update temporalex_worker set beat_at = %s, expires_at = %s, runs = %s, activities = %s,"
             " turns = %s, clock_skew = %s, session_lock = %s"
-            " where id = %s and epoch = %s and buried_at is null",
+            " where id = %s and epoch = %s and buried_at is null returning drained_at",
             [now, now + lease, runs, activities, turns, self.skew, self.session_lock, self.id, self.epoch],
+            ("timestamptz",),
         )
-        return changed == 1
+        crash_points.reached("beat: after")
+        if changed:
+            self.drained_at = changed[0][0]
+        return bool(changed)
 
     def renew(self) -> None:
         """Take a new epoch: what was held under the old one belongs to others."""
@@ -118,6 +125,9 @@ class WorkerRow:
 
 #: What no new worker puts right: the run kills whoever activates it.
 _DEADLY = "crash"
+#: Its class is switched off: it waits for that alone.
+_OFF = f"cast(blocked as text) like '%%\"{WorkflowSwitchedOff.code}\"%%'"
+WOKEN = 1000
 
 
 def wake_blocked(storage: DjangoStorage, workflows: Sequence[str], now: datetime) -> int:
@@ -147,8 +157,23 @@ def wake_for_code(storage: DjangoStorage, workflows: Mapping[str, Sequence[int]]
     chains = [c for c, name, version, code in found if code == UnknownWorkflow.code and version in workflows[name]]
     if not chains:
         return 0
-    with storage.transaction():
+    with storage.transaction("code"):
         return _wake(storage, storage.now(), chains)
+
+
+def wake_switched_on(storage: DjangoStorage, off: Collection[str]) -> int:
+    """Set runs due that were stopped because their class was off, and is not any more. So many at a time."""
+    test, parameter = storage.sql.among(off, "text")
+    rows = storage.sql.select(
+        f"select chain_id from temporalex_instance where blocked is not null and {_OFF} and not (workflow {test})"
+        f" and closed_at is null limit {WOKEN}",
+        [parameter],
+        ("uuid",),
+    )
+    if not rows:
+        return 0
+    with storage.transaction("switched on"):
+        return _wake(storage, storage.now(), [row[0] for row in rows])
 
 
 def _blocked(storage: DjangoStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
@@ -157,7 +182,7 @@ def _blocked(storage: DjangoStorage, workflows: Sequence[str]) -> list[tuple[UUI
         return []
     test, parameter = storage.sql.among(workflows, "text")
     rows = storage.sql.select(
-        _CODE.select(f"where workflow {test} and blocked is not null"),
+        _CODE.select(f"where workflow {test} and blocked is not null and not ({_OFF})"),
         [parameter],
         _CODE.types,
     )

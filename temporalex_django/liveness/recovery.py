@@ -22,7 +22,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.telling import told
 from temporalex_django.db.rows import ENDED, ENDED_INSERT, TASKS, WORKERS, ended, text_of
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine import activity_policy, blocked
+from temporalex_django.engine import activity_policy, blocked, lone
 from temporalex_django.engine.blocked import mark_of, next_try
 from temporalex_django.engine.shapes import Blocked
 from temporalex_django.errors import KeyMissing
@@ -127,7 +127,7 @@ def judge_abandoned(storage: DjangoStorage) -> int:
                 continue  # whoever buries that worker reads it
             left = left_in(path)
             if left is not None and left.marks:
-                with storage.transaction():
+                with storage.transaction("marker"):
                     _blame(storage, left)
             remove_marker(path)
     return len(paths)
@@ -145,7 +145,7 @@ def release_orphans(storage: DjangoStorage) -> None:
         ("int8",),
     )
     for (owner,) in rows:
-        with storage.transaction():
+        with storage.transaction("orphans"):
             release(storage, owner)
 
 
@@ -160,7 +160,7 @@ def _bury(
     tried = row.tried
     alone = unknown and len(tried) == 1
     which = "where id = %s and epoch = %s and buried_at is null" + (" and trying is not null" if alone else "")
-    with storage.transaction():
+    with storage.transaction("bury"):
         classes = storage.sql.select(
             "select cast(workflows as text) from temporalex_worker where id = %s", [row.id], ("text",)
         )
@@ -198,7 +198,7 @@ def _bury(
 
 def _blame_tried(storage: DjangoStorage, row: _Row) -> None:
     """A worker elsewhere is late that had committed to activate this run and no other: once."""
-    with storage.transaction():
+    with storage.transaction("late"):
         if storage.sql.execute(
             "update temporalex_worker set trying = null where id = %s and epoch = %s and trying is not null",
             [row.id, row.epoch],
@@ -300,8 +300,12 @@ def _blame_activity(storage: DjangoStorage, verdict: Verdict, ended_after: float
     now, task = storage.now(), verdict.what.key
     if verdict.final:
         why = f"{verdict.crashes} workers ended while they ran it; {_cause(ended_after)}"
+        assert isinstance(task, int)
+        if (single := storage.lone_task(task)) is not None:
+            storage.finish_tasks([lone.killed(single, why)])
+            return
         gone = storage.sql.select(
-            f"delete from temporalex_activity_task where id = %s and owner is null returning {_LOST.names}",
+            f"delete from temporalex_activity_task where id = %s and owner is null and chain_id is not null returning {_LOST.names}",
             [task],
             _LOST.types,
         )
@@ -327,9 +331,12 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     So ``max_attempts=1`` means at most once. Inside a transaction; locks those activities. Gives both numbers.
     """
     now = storage.now()
+    alone = [activity_policy.lost(task, now) for task in storage.lone_tasks(owner=epoch)]
+    storage.finish_tasks(alone)
+    ended = sum(result.outcome is not None for result in alone)
     lost = storage.sql.select(
         "delete from temporalex_activity_task where owner = %s and max_attempts > 0 and attempt >= max_attempts"
-        f" returning {_LOST.names}",
+        f" and chain_id is not null returning {_LOST.names}",
         [epoch],
         _LOST.types,
     )
@@ -339,10 +346,11 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     due = storage.sql.execute(
         "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s,"
         " failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"
-        " where owner = %s",
+        # a last attempt whose key is missing here is an orphan for who has the key
+        " where owner = %s and (chain_id is not null or max_attempts = 0 or attempt < max_attempts)",
         [now, codec().encode(failure), now, now, epoch],
     )
-    return due, len(lost)
+    return due + len(alone) - ended, len(lost) + ended
 
 
 def _tell_lost(storage: DjangoStorage, lost: Iterable[tuple[Any, ...]], now: datetime, why: str | None = None) -> None:
@@ -372,7 +380,7 @@ def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bo
 
     One transaction; False when somebody has it locked.
     """
-    with storage.transaction():
+    with storage.transaction("block"):
         claimed = storage.claim(limit=1, queues=[], chains=[chain])
         if not claimed or claimed[0].closed:
             return False

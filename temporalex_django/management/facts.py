@@ -55,7 +55,7 @@ def project_now(runs: Runs = None) -> ProjectNow:
         return ProjectNow(**about, unapplied=missing)
     before, database = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
-    alive = [one for one in workers if one.expires_at > database and one.buried_at is None]
+    alive = [one for one in workers if one.expires_at > database and one.buried_at is None and one.drained_at is None]
     live = LiveWorkers.of((one.queues, one.workflows, one.activity_names) for one in alive)
     late = database - PATIENCE
     return ProjectNow(

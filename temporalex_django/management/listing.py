@@ -1,4 +1,4 @@
-"""List runs, newest first, each with a sentence about where it stands.
+"""List runs, newest first unless --order says otherwise, each with a sentence about where it stands.
 
 With --json a line of JSON each, as many as there are, in flat memory.
 """
@@ -13,8 +13,9 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.access import view_of
 from temporalex_django.actions.base import Actor
+from temporalex_django.actions.ordering import in_order
 from temporalex_django.actions.summary import summaries
-from temporalex_django.db.paging import in_pages
+from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
 from temporalex_django.management.exits import misused
@@ -32,19 +33,29 @@ output = RunListed
 def add_arguments(parser: CommandParser) -> None:
     """Say which arguments the subcommand takes."""
     add_filters(parser)
+    parser.add_argument(
+        "--order",
+        default=NEWEST_FIRST,
+        metavar="ORDER",
+        help=f"{', '.join(ORDERS)} (default: {NEWEST_FIRST}); write --order={NEWEST_FIRST} with a minus",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help=f"at most so many (default: {_SHOWN}; with --json all)")
     people.add_argument(parser)
     printing.add_json(parser)
 
 
-def handle(command: BaseCommand, *, limit: int | None, as_user: str | None, json: bool, **options: Any) -> None:
+def handle(
+    command: BaseCommand, *, order: str, limit: int | None, as_user: str | None, json: bool, **options: Any
+) -> None:
     """Reads pages of 500 by key: at most four statements each."""
     if limit is not None and limit < 1:
         raise misused(f"--limit {limit}", "Give a number from 1.")
+    if order not in ORDERS:
+        raise misused(f"--order {printing.safe(order)}", f"There are: {', '.join(ORDERS)}.")
     by = people.actor(as_user)
     runs = narrowed(people.runs_of(by), filters_of(options)).defer(*UNREAD).select_related("chain")
     most = None if json and limit is None else (limit or _SHOWN) + 1
-    rows = islice(in_pages(runs, by="-id", size=min(_PAGE, most or _PAGE)), most)
+    rows = islice(in_order(runs, order, size=min(_PAGE, most or _PAGE)), most)
     if json:
         for one in islice(_listed(rows, by), limit):
             printing.record(command, one)

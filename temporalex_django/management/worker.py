@@ -98,16 +98,20 @@ def handle(
 ) -> None:
     """SIGTERM and SIGINT: finish the turn in hand, wait for activities, give back the rest, and go.
 
+    That takes at most ``DRAIN_SECONDS`` and ``LEAVE_SECONDS``.
+
     A second one: go now.
 
     From the command line the work is done by a child of this process, which ends it when nothing else can. With JSON
     its log is on the standard output, too, where the project has set up none.
     """
     _log_to_console(command, verbosity, json=json)
-    hard_limit, on_beat = get_settings().HARD_DEADLOCK_TIMEOUT, _nothing
+    settings, on_beat = get_settings(), _nothing
+    hard_limit = settings.HARD_DEADLOCK_TIMEOUT
     if hard_limit is not None and getattr(command, "_called_from_command_line", False):
         connections.close_all()
-        outcome = attended(DjangoStorage().domain, hard_limit)
+        leaves_within = settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
+        outcome = attended(DjangoStorage().domain, hard_limit, leaves_within=leaves_within)
         if isinstance(outcome, int):
             os._exit(outcome)
         on_beat = outcome

@@ -17,6 +17,62 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name="ActivityTask",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("workflow_id", models.CharField(max_length=200)),
+                ("workflow", models.CharField(max_length=200)),
+                ("seq", models.IntegerField(help_text="Number of the command that scheduled it.")),
+                ("activity", models.CharField(max_length=300)),
+                (
+                    "call",
+                    models.BinaryField(help_text="Arguments: a list of the positional ones and the ones by name."),
+                ),
+                ("options", models.BinaryField()),
+                ("queue", models.TextField()),
+                (
+                    "line",
+                    models.TextField(
+                        help_text="The line of its queue in which it waits: of its key, or of its activity.", null=True
+                    ),
+                ),
+                ("run_queue", models.TextField(help_text="Queue of the run: where its result is a message.")),
+                ("atomic", models.BooleanField(db_default=False)),
+                ("attempt", models.IntegerField(db_default=0)),
+                ("max_attempts", models.IntegerField(db_default=0, help_text="0: without limit.")),
+                ("crashes", models.SmallIntegerField(db_default=0, help_text="Workers that ended while they ran it.")),
+                ("scheduled_at", models.DateTimeField()),
+                ("due_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(null=True)),
+                ("beat_at", models.DateTimeField(null=True)),
+                ("expires_at", models.DateTimeField(help_text="When the first of its timeouts passes.", null=True)),
+                ("close_at", models.DateTimeField(help_text="End of schedule_to_close.", null=True)),
+                ("schedule_to_start", models.FloatField(null=True)),
+                ("start_to_close", models.FloatField(null=True)),
+                ("heartbeat_timeout", models.FloatField(null=True)),
+                ("heartbeat", models.BinaryField(null=True)),
+                ("tags", models.JSONField(help_text="Those of the workflow's class, to filter by.", null=True)),
+                ("metadata", models.JSONField(null=True)),
+                ("priority", models.SmallIntegerField(db_default=0, help_text="Of a lone one: more comes first.")),
+                ("waits_for", models.TextField(help_text="What the worker lacked that gave it back.", null=True)),
+                ("owner", models.BigIntegerField(help_text="Epoch of the worker that has it.", null=True)),
+                (
+                    "failure",
+                    models.BinaryField(help_text="Why the last attempt failed: type, message, traceback.", null=True),
+                ),
+                ("failed_at", models.DateTimeField(null=True)),
+                ("failed_attempt", models.IntegerField(null=True)),
+                ("failing_since", models.DateTimeField(help_text="When its first attempt failed.", null=True)),
+            ],
+            options={
+                "verbose_name": "activity",
+                "verbose_name_plural": "activities",
+                "db_table": "temporalex_activity_task",
+                "ordering": ["id"],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
             name="Chain",
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
@@ -74,6 +130,27 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Limit",
+            fields=[
+                (
+                    "name",
+                    models.TextField(help_text="queue:<name> or activity:<name>.", primary_key=True, serialize=False),
+                ),
+                (
+                    "starts",
+                    models.JSONField(
+                        default=list, help_text="Of a rate: when slices of its period began, and their counts."
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "limit",
+                "verbose_name_plural": "limits",
+                "db_table": "temporalex_limit",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="Worker",
             fields=[
                 ("id", models.UUIDField(primary_key=True, serialize=False)),
@@ -124,6 +201,12 @@ class Migration(migrations.Migration):
                     "clock_skew",
                     models.FloatField(db_default=0.0, help_text="Its clock minus the database's, in seconds."),
                 ),
+                (
+                    "drained_at",
+                    models.DateTimeField(
+                        help_text="Since when it is to take nothing new: it finishes what it has in hand.", null=True
+                    ),
+                ),
                 ("started_at", models.DateTimeField()),
                 ("beat_at", models.DateTimeField()),
                 ("expires_at", models.DateTimeField(help_text="Its lease: when it is late.")),
@@ -133,8 +216,22 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "workers",
                 "db_table": "temporalex_worker",
                 "ordering": ["-beat_at"],
+                "permissions": [("drain_worker", "Can drain workers, and have them take work again")],
                 "default_permissions": ("view",),
             },
+        ),
+        migrations.CreateModel(
+            name="EnqueuedTask",
+            fields=[],
+            options={
+                "verbose_name": "enqueued task",
+                "verbose_name_plural": "enqueued tasks",
+                "proxy": True,
+                "default_permissions": ("view",),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("temporalex_django.activitytask",),
         ),
         migrations.CreateModel(
             name="BulkJob",
@@ -211,6 +308,52 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
         ),
+        migrations.AddField(
+            model_name="activitytask",
+            name="chain",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                help_text="Empty: a lone one, of no run.",
+                null=True,
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="+",
+                to="temporalex_django.chain",
+            ),
+        ),
+        migrations.CreateModel(
+            name="EndedTask",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("task", models.CharField(help_text="Dotted path of the function.", max_length=300)),
+                ("backend", models.CharField(max_length=200)),
+                ("queue", models.TextField()),
+                ("priority", models.SmallIntegerField()),
+                (
+                    "status",
+                    models.CharField(choices=[("SUCCESSFUL", "Successful"), ("FAILED", "Failed")], max_length=10),
+                ),
+                (
+                    "call",
+                    models.BinaryField(help_text="Arguments: a list of the positional ones and the ones by name."),
+                ),
+                ("options", models.BinaryField(help_text="How it was to be run, and its attempts.")),
+                ("outcome", models.BinaryField(help_text="Its result, or why it failed.")),
+                ("attempts", models.IntegerField()),
+                ("enqueued_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(help_text="When its first attempt began.", null=True)),
+                ("finished_at", models.DateTimeField()),
+                ("keep_until", models.DateTimeField(help_text="Empty: for good.", null=True)),
+            ],
+            options={
+                "verbose_name": "ended task",
+                "verbose_name_plural": "ended tasks",
+                "db_table": "temporalex_ended_task",
+                "ordering": ["-id"],
+                "default_permissions": ("view",),
+                "indexes": [models.Index(fields=["keep_until"], name="temporalex_ended_task_keep")],
+            },
+        ),
         migrations.CreateModel(
             name="HumanTask",
             fields=[
@@ -220,7 +363,7 @@ class Migration(migrations.Migration):
                 (
                     "key",
                     models.CharField(
-                        help_text="Its name in the run: the number of the call, or the key of the step.", max_length=200
+                        help_text="Its name in the run: the number of the call, or the key of the step.", max_length=220
                     ),
                 ),
                 ("title", models.CharField(help_text="What is asked, in one line.", max_length=200)),
@@ -560,74 +703,17 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
         ),
-        migrations.CreateModel(
-            name="ActivityTask",
-            fields=[
-                ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("workflow_id", models.CharField(max_length=200)),
-                ("workflow", models.CharField(max_length=200)),
-                ("seq", models.IntegerField(help_text="Number of the command that scheduled it.")),
-                ("activity", models.CharField(max_length=300)),
-                (
-                    "call",
-                    models.BinaryField(help_text="Arguments: a list of the positional ones and the ones by name."),
-                ),
-                ("options", models.BinaryField()),
-                ("queue", models.TextField()),
-                ("run_queue", models.TextField(help_text="Queue of the run: where its result is a message.")),
-                ("atomic", models.BooleanField(db_default=False)),
-                ("attempt", models.IntegerField(db_default=0)),
-                ("max_attempts", models.IntegerField(db_default=0, help_text="0: without limit.")),
-                ("crashes", models.SmallIntegerField(db_default=0, help_text="Workers that ended while they ran it.")),
-                ("scheduled_at", models.DateTimeField()),
-                ("due_at", models.DateTimeField()),
-                ("started_at", models.DateTimeField(null=True)),
-                ("beat_at", models.DateTimeField(null=True)),
-                ("expires_at", models.DateTimeField(help_text="When the first of its timeouts passes.", null=True)),
-                ("close_at", models.DateTimeField(help_text="End of schedule_to_close.", null=True)),
-                ("schedule_to_start", models.FloatField(null=True)),
-                ("start_to_close", models.FloatField(null=True)),
-                ("heartbeat_timeout", models.FloatField(null=True)),
-                ("heartbeat", models.BinaryField(null=True)),
-                ("tags", models.JSONField(help_text="Those of the workflow's class, to filter by.", null=True)),
-                ("metadata", models.JSONField(null=True)),
-                ("waits_for", models.TextField(help_text="What the worker lacked that gave it back.", null=True)),
-                ("owner", models.BigIntegerField(help_text="Epoch of the worker that has it.", null=True)),
-                (
-                    "failure",
-                    models.BinaryField(help_text="Why the last attempt failed: type, message, traceback.", null=True),
-                ),
-                ("failed_at", models.DateTimeField(null=True)),
-                ("failed_attempt", models.IntegerField(null=True)),
-                ("failing_since", models.DateTimeField(help_text="When its first attempt failed.", null=True)),
-                (
-                    "chain",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        related_name="+",
-                        to="temporalex_django.chain",
-                    ),
-                ),
-                (
-                    "run",
-                    models.ForeignKey(
-                        db_constraint=False,
-                        db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
-                        related_name="activities",
-                        to="temporalex_django.instance",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "activity",
-                "verbose_name_plural": "activities",
-                "db_table": "temporalex_activity_task",
-                "ordering": ["id"],
-                "default_permissions": ("view",),
-            },
+        migrations.AddField(
+            model_name="activitytask",
+            name="run",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                help_text="Of a lone one its own id.",
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="activities",
+                to="temporalex_django.instance",
+            ),
         ),
         migrations.CreateModel(
             name="Message",
@@ -779,6 +865,32 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
         ),
+        migrations.CreateModel(
+            name="SwitchedOff",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("queue", "queue"), ("activity", "activity"), ("workflow", "workflow class")],
+                        max_length=10,
+                    ),
+                ),
+                ("name", models.CharField(max_length=300)),
+                ("since", models.DateTimeField()),
+                ("by", models.CharField(blank=True, help_text="Who did it, as it read then.", max_length=200)),
+                ("reason", models.TextField(blank=True)),
+            ],
+            options={
+                "verbose_name": "switch that is off",
+                "verbose_name_plural": "switches that are off",
+                "db_table": "temporalex_switched_off",
+                "ordering": ["kind", "name"],
+                "permissions": [("use_switches", "Can switch queues, activities and workflow classes off and on")],
+                "default_permissions": ("view",),
+                "constraints": [models.UniqueConstraint(fields=("kind", "name"), name="temporalex_switched_off_once")],
+            },
+        ),
         migrations.AddIndex(
             model_name="bulkjob",
             index=models.Index(condition=models.Q(("state", "running")), fields=["id"], name="temporalex_bulk_running"),
@@ -878,9 +990,27 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="activitytask",
             index=models.Index(
-                condition=models.Q(("atomic", False), ("owner__isnull", True)),
+                condition=models.Q(("atomic", False), ("line__isnull", True), ("owner__isnull", True)),
                 fields=["queue", "due_at"],
                 name="temporalex_task_due",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="activitytask",
+            index=models.Index(
+                condition=models.Q(("atomic", False), ("line__isnull", False), ("owner__isnull", True)),
+                fields=["queue", "line", "due_at"],
+                name="temporalex_task_line",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="activitytask",
+            index=models.Index(
+                condition=models.Q(
+                    ("owner__isnull", True), models.Q(("priority__gt", 0), ("priority__lt", 0), _connector="OR")
+                ),
+                fields=["queue", "-priority", "due_at"],
+                name="temporalex_task_priority",
             ),
         ),
         migrations.AddIndex(

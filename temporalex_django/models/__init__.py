@@ -6,10 +6,12 @@ from temporalex_django.models.activity import ActivityTask
 from temporalex_django.models.audit import OperatorAction
 from temporalex_django.models.bulk import BulkItem, BulkJob
 from temporalex_django.models.chain import Chain
+from temporalex_django.models.enqueued import EndedTask, EnqueuedTask
 from temporalex_django.models.history import HistoryEvent
 from temporalex_django.models.human_tasks import Candidate, Ending, HumanTask, HumanTaskQuerySet
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
 from temporalex_django.models.kept import KeptAnswer
+from temporalex_django.models.limits import Limit, SwitchedOff
 from temporalex_django.models.message import Message
 from temporalex_django.models.searched import SearchAttribute
 from temporalex_django.models.worker import Worker
@@ -20,16 +22,20 @@ __all__ = [
     "BulkJob",
     "Candidate",
     "Chain",
+    "EndedTask",
     "Ending",
+    "EnqueuedTask",
     "HistoryEvent",
     "HumanTask",
     "HumanTaskQuerySet",
     "Instance",
     "InstanceQuerySet",
     "KeptAnswer",
+    "Limit",
     "Message",
     "OperatorAction",
     "SearchAttribute",
     "Status",
+    "SwitchedOff",
     "Worker",
 ]

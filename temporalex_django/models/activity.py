@@ -19,12 +19,15 @@ _SHOWN = [f.name for f in fields(OpenActivity) if f.name != "last_failure"]
 class ActivityTask(models.Model):
     """An activity that was scheduled and has no final result yet; its result deletes it.
 
+    A lone one (a Django task that was enqueued) belongs to no run: nobody waits for it, and its end is kept as an
+    ``EndedTask``.
+
     ``(id, attempt, owner)`` fences: whatever a worker says about an attempt that is no longer its own changes nothing.
     """
 
     id = models.BigAutoField(primary_key=True)
-    chain = hot_key("temporalex_django.Chain")
-    run = hot_key("temporalex_django.Instance", related_name="activities")
+    chain = hot_key("temporalex_django.Chain", null=True, help_text=_("Empty: a lone one, of no run."))
+    run = hot_key("temporalex_django.Instance", related_name="activities", help_text=_("Of a lone one its own id."))
     workflow_id = models.CharField(max_length=200)
     workflow = models.CharField(max_length=200)
     seq = models.IntegerField(help_text=_("Number of the command that scheduled it."))
@@ -32,6 +35,9 @@ class ActivityTask(models.Model):
     call = models.BinaryField(help_text=_("Arguments: a list of the positional ones and the ones by name."))
     options = models.BinaryField()
     queue = models.TextField()
+    line = models.TextField(  # noqa: DJ001 - most wait in the common one
+        null=True, help_text=_("The line of its queue in which it waits: of its key, or of its activity.")
+    )
     run_queue = models.TextField(help_text=_("Queue of the run: where its result is a message."))
     atomic = models.BooleanField(db_default=False)
     attempt = models.IntegerField(db_default=0)
@@ -49,6 +55,7 @@ class ActivityTask(models.Model):
     heartbeat = models.BinaryField(null=True)
     tags = models.JSONField(null=True, help_text=_("Those of the workflow's class, to filter by."))
     metadata = models.JSONField(null=True)
+    priority = models.SmallIntegerField(db_default=0, help_text=_("Of a lone one: more comes first."))
     waits_for = models.TextField(null=True, help_text=_("What the worker lacked that gave it back."))  # noqa: DJ001 - nothing
     owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that has it."))
     failure = models.BinaryField(null=True, help_text=_("Why the last attempt failed: type, message, traceback."))
@@ -64,7 +71,19 @@ class ActivityTask(models.Model):
         default_permissions = ("view",)
         indexes = [
             models.Index(
-                fields=["queue", "due_at"], name="temporalex_task_due", condition=Q(owner__isnull=True, atomic=False)
+                fields=["queue", "due_at"],
+                name="temporalex_task_due",
+                condition=Q(owner__isnull=True, atomic=False, line__isnull=True),
+            ),
+            models.Index(
+                fields=["queue", "line", "due_at"],
+                name="temporalex_task_line",
+                condition=Q(owner__isnull=True, atomic=False, line__isnull=False),
+            ),
+            models.Index(
+                fields=["queue", "-priority", "due_at"],
+                name="temporalex_task_priority",
+                condition=Q(owner__isnull=True) & (Q(priority__gt=0) | Q(priority__lt=0)),
             ),
             models.Index(fields=["owner"], name="temporalex_task_owner", condition=Q(owner__isnull=False)),
             models.Index(fields=["expires_at"], name="temporalex_task_expires", condition=Q(expires_at__isnull=False)),

@@ -45,8 +45,8 @@ class HumanTask(models.Model):
     chain = hot_key("temporalex_django.Chain")
     workflow = models.CharField(max_length=200)
     workflow_id = models.CharField(max_length=200)
-    key = models.CharField(
-        max_length=200, help_text=_("Its name in the run: the number of the call, or the key of the step.")
+    key = models.CharField(  # of a step, and where it asks again its number behind a #
+        max_length=220, help_text=_("Its name in the run: the number of the call, or the key of the step.")
     )
     title = models.CharField(max_length=200, help_text=_("What is asked, in one line."))
     outcomes = models.JSONField(help_text=_("What may be decided."))

@@ -52,7 +52,17 @@ class InstanceQuerySet(models.QuerySet["Instance"]):
         return self.filter(paused__isnull=False)
 
     def for_subject(self, subject: models.Model) -> Self:
-        """Runs that were started with ``subject=`` this object (or another of the same table and key)."""
+        """Runs that were started with ``subject=`` this object (or another of the same table and key).
+
+        They stay when the object is deleted: ``for_subject(Order(pk=key))`` finds them. Raises ``ValueError`` for an
+        object without a key.
+        """
+        if subject.pk is None:
+            name = type(subject).__name__
+            raise ValueError(
+                f"for_subject: this {name} has no key: it was deleted, or never saved. Runs about one that was deleted are "
+                f"found by its old key, for_subject({name}(pk=key))"
+            )
         kind = ContentType.objects.db_manager(self.db).get_for_model(subject)
         return self.filter(subject_type=kind, subject_id=str(subject.pk))
 

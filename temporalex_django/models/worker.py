@@ -35,6 +35,9 @@ class Worker(models.Model):
     activities = models.IntegerField(db_default=0, help_text=_("Activities that it is running."))
     turns = models.BigIntegerField(db_default=0, help_text=_("Runs that it has advanced since it started."))
     clock_skew = models.FloatField(db_default=0.0, help_text=_("Its clock minus the database's, in seconds."))
+    drained_at = models.DateTimeField(
+        null=True, help_text=_("Since when it is to take nothing new: it finishes what it has in hand.")
+    )
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField()
     expires_at = models.DateTimeField(help_text=_("Its lease: when it is late."))
@@ -45,6 +48,7 @@ class Worker(models.Model):
         verbose_name_plural = _("workers")
         ordering = ["-beat_at"]
         default_permissions = ("view",)
+        permissions = [("drain_worker", _("Can drain workers, and have them take work again"))]
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"

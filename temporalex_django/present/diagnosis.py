@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_noop, ngettext
 
 from temporalex_django.present.words import span, when
 
@@ -208,6 +208,15 @@ def _runs(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
                 severity="warning", code="paused", text=text % words, next_step=then, evidence=[one.example]
             )
             continue
+        if one.code == "switched_off":
+            text = ngettext(
+                "%(count)d run of %(workflow)s waits: its class is switched off.",
+                "%(count)d runs of %(workflow)s wait: their class is switched off.",
+                one.count,
+            )
+            then = f"manage.py temporalex switches on workflow {shlex.quote(one.workflow)}"
+            yield Diagnosis(severity="warning", code="off", text=text % words, next_step=then, evidence=[one.example])
+            continue
         text = ngettext(
             "%(count)d run of %(workflow)s is stopped safely (%(code)s): nothing is lost, and it does not go on.",
             "%(count)d runs of %(workflow)s are stopped safely (%(code)s): nothing is lost, and they do not go on.",
@@ -269,20 +278,27 @@ def _well(project: ProjectNow) -> Diagnosis:
 
 #: What to do about a run, by the state of its summary; of a blocked one by the code of what stopped it.
 _STEPS = {
-    "nondeterminism": "Put the code right, or: manage.py temporalex reset {run}",
-    "crash": "Put the code right, then: manage.py temporalex reset {run}; or terminate it",
-    "key_missing": "Start a worker that has the key",
-    "blocked": "Put the code right: it is tried again; or: manage.py temporalex reset {run}",
-    "failing": "Put right what it calls; then: manage.py temporalex retry {run} SEQ (or complete, or fail)",
-    "several": "See which: manage.py temporalex describe {run}",
-    "silent": "Look at the machine of its worker",
-    "no_worker": "Start a worker that takes its queue: manage.py temporalex worker",
-    "not_taken_up": "Start a worker that has its class: manage.py temporalex worker",
-    "paused": "manage.py temporalex unpause {run}",
-    "failed": "See how: manage.py temporalex history {run}; take it back: manage.py temporalex reset {run}",
-    "timed_out": "See how: manage.py temporalex history {run}; take it back: manage.py temporalex fork {run}",
-    "decision": "manage.py temporalex resume {run} EVENT",
-    "timer": "Wait, or: manage.py temporalex skip {run} SEQ",
+    "nondeterminism": gettext_noop("Put the code right, or: manage.py temporalex reset {run}"),
+    "crash": gettext_noop("Put the code right, then: manage.py temporalex reset {run}; or terminate it"),
+    "key_missing": gettext_noop("Start a worker that has the key"),
+    "blocked": gettext_noop("Put the code right: it is tried again; or: manage.py temporalex reset {run}"),
+    "failing": gettext_noop(
+        "Put right what it calls; then: manage.py temporalex retry {run} SEQ (or complete, or fail)"
+    ),
+    "several": gettext_noop("See which: manage.py temporalex describe {run}"),
+    "silent": gettext_noop("Look at the machine of its worker"),
+    "no_worker": gettext_noop("Start a worker that takes its queue: manage.py temporalex worker"),
+    "not_taken_up": gettext_noop("Start a worker that has its class: manage.py temporalex worker"),
+    "paused": gettext_noop("manage.py temporalex unpause {run}"),
+    "off": gettext_noop("See what is off: manage.py temporalex switches show"),
+    "failed": gettext_noop(
+        "See how: manage.py temporalex history {run}; take it back: manage.py temporalex reset {run}"
+    ),
+    "timed_out": gettext_noop(
+        "See how: manage.py temporalex history {run}; take it back: manage.py temporalex fork {run}"
+    ),
+    "decision": gettext_noop("manage.py temporalex resume {run} EVENT"),
+    "timer": gettext_noop("Wait, or: manage.py temporalex skip {run} SEQ"),
 }
 
 
@@ -293,9 +309,10 @@ def of_run(state: str, text: str, *, run: str, trouble: bool, closed: bool, code
     """
     step = _STEPS.get(code) or _STEPS.get(state)
     if step is None:
-        step = "Nothing is to be done." if closed else "Send what it waits for: manage.py temporalex describe {run}"
+        step = gettext_noop("Send what it waits for: manage.py temporalex describe {run}")
+        step = gettext_noop("Nothing is to be done.") if closed else step
     severity: Severity = "error" if trouble else "warning" if state == "paused" else "note"
-    return Diagnosis(severity=severity, code=state, text=text, next_step=step.format(run=run))
+    return Diagnosis(severity=severity, code=state, text=text, next_step=_(step).format(run=run))
 
 
 #: How long something may be due before somebody asks why.

@@ -33,8 +33,21 @@ class WaitNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchNow:
+    """A switch that is off: of a queue, an activity or a workflow class; who did it, when and why."""
+
+    kind: str
+    name: str
+    since: datetime
+    who: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityNow:
     """An activity without a result. ``worker`` is the name of who has it.
+
+    ``off``: the switch, its own or its queue's, that keeps it waiting.
 
     ``taken`` says whether a live worker takes it from its queue; None: it was not asked. ``last_seen`` is the worker
     that took that queue last, and when it was alive.
@@ -45,6 +58,7 @@ class ActivityNow:
     worker: str = ""
     taken: bool | None = None
     last_seen: tuple[str, datetime] | None = None
+    off: SwitchNow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +119,8 @@ class WorkersNow:
 class RunNow:
     """A run as it stands. ``more_activities``: how many it has beside those that are listed.
 
+    ``off``: the switch of its class or its queue that it waits for.
+
     ``may_decide``: whether whoever looks at it is one who can decide what it waits for.
     """
 
@@ -123,4 +139,5 @@ class RunNow:
     paused: PausedNow | None = None
     end: EndNow = field(default_factory=EndNow)
     workers: WorkersNow | None = None
+    off: SwitchNow | None = None
     may_decide: bool = False

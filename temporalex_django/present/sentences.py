@@ -52,6 +52,9 @@ def summary(run: RunNow, *, now: datetime) -> Summary:
             trouble=run.status in ("failed", "timed_out"),
             since=run.closed_at,
         )
+    if run.off is not None:
+        text = troubles.switched_off(run.off, run.title, now=now)
+        return Summary(state="off", text=text, since=run.off.since)
     if run.blocked is not None:
         text = troubles.stopped(run.blocked, now=now)
         return Summary(state="blocked", text=text, trouble=True, since=run.blocked.since, until=run.blocked.next_try)
@@ -107,6 +110,8 @@ def _activity(one: ActivityNow, now: datetime) -> Summary:
             state=state, text=troubles.silent(one, now), trouble=True, since=one.activity.beat_at,
             until=one.activity.expires_at,
         )  # fmt: skip
+    if one.off is not None and state == "off":
+        return Summary(state=state, text=troubles.switched_off(one.off, one.title, now=now), since=one.off.since)
     if state == "no_worker":
         return Summary(state=state, text=troubles.untaken(one, now), trouble=True, since=one.activity.due_at)
     words = {"activity": whole(one.title), "attempt": one.activity.attempt, "worker": one.worker}

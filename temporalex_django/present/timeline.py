@@ -35,9 +35,9 @@ class TimelineRow:
     """A thing that happened, or is happening.
 
     ``kind``: run, activity, timer, child, external, update, signal, decision, cancel, patch. ``state``: open, done,
-    failed, timed_out, cancelled, fired, taken. ``number`` is that of its first event, ``last`` that of its last one;
-    ``seq`` the number of its command. ``due`` is a timer's, ``who`` sent a message, or ended it by hand; ``error`` says
-    why it failed.
+    failed, timed_out, cancelled, fired, taken, unread (a signal that nobody took before the run ended). ``number`` is
+    that of its first event, ``last`` that of its last one; ``seq`` the number of its command. ``due`` is a timer's,
+    ``who`` sent a message, or ended it by hand; ``error`` says why it failed.
     """
 
     kind: str
@@ -104,7 +104,17 @@ def rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
             _end(found, ("update", attributes.get("id")), event, _UPDATE_ENDS[event.kind], attributes)
         elif event.kind != "ActivationStarted":
             found["event", event.number] = _single(event, attributes)
+            for name in attributes.get("never_consumed") or ():
+                _unread(found, str(name))
     return sorted(found.values(), key=lambda row: row.number)
+
+
+def _unread(found: dict[tuple[str, Any], TimelineRow], name: str) -> None:
+    """Nobody took one signal of that name: the last one of which that is not said yet, the first are taken first."""
+    for key, row in reversed(found.items()):
+        if (row.kind, row.name, row.state) == ("signal", name, "taken"):
+            found[key] = replace(row, state="unread")
+            return
 
 
 def _row(event: HistoryEvent, kind: str, name: str, attributes: Mapping[str, Any], **more: Any) -> TimelineRow:
@@ -174,7 +184,8 @@ def _single(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
             return _row(event, "run", str(attributes.get("workflow") or ""), attributes, state="open", key=key)
         case kind:
             state = kind.removeprefix("Workflow").lower()
-            return _row(event, "end", state, attributes, state=state, error=_error(attributes))
+            left = dict.fromkeys(map(str, attributes.get("never_consumed") or ()))
+            return _row(event, "end", state, attributes, state=state, error=_error(attributes), key=", ".join(left))
 
 
 def _who(attributes: Mapping[str, Any]) -> str:
@@ -258,6 +269,12 @@ def _update(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _signal(row: TimelineRow, words: dict[str, Any]) -> str:
+    if row.state == "unread":
+        return (
+            _("Signal %(name)s from %(who)s: nobody took it before the run ended")
+            if row.who
+            else _("Signal %(name)s: nobody took it before the run ended")
+        ) % words
     return (_("Signal %(name)s from %(who)s") if row.who else _("Signal %(name)s")) % words
 
 
@@ -274,6 +291,8 @@ def _run(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _closed(row: TimelineRow, words: dict[str, Any]) -> str:
+    if row.key and not row.error:
+        return _("Run %(name)s; nobody took: %(key)s") % words
     return (_("Run %(name)s: %(error)s") if row.error else _("Run %(name)s")) % words
 
 

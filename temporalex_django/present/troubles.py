@@ -8,10 +8,13 @@ from typing import Literal
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.present.facts import ActivityNow, BlockedNow, PausedNow
+from temporalex_django.present.facts import ActivityNow, BlockedNow, PausedNow, SwitchNow
 from temporalex_django.present.words import span, when, whole
 
-ActivityState = Literal["running", "queued", "failing", "silent", "no_worker"]
+#: The code of a run that was stopped because its class is off.
+_OFF = "switched_off"
+
+ActivityState = Literal["running", "queued", "failing", "silent", "no_worker", "off"]
 
 
 def state_of(one: ActivityNow, now: datetime) -> ActivityState:
@@ -24,6 +27,8 @@ def state_of(one: ActivityNow, now: datetime) -> ActivityState:
         if beat is not None and last is not None and now - last > timedelta(seconds=beat):
             return "silent"
         return "running" if task.last_failure is None else "failing"
+    if one.off is not None:
+        return "off"
     if (one.taken is False or task.waits_for) and (task.waits_for or task.due_at <= now):
         return "no_worker"
     return "queued" if task.last_failure is None else "failing"
@@ -113,6 +118,8 @@ def in_short(one: ActivityNow, now: datetime) -> tuple[bool, str]:
         ) % words
     if state == "silent":
         return True, _("%(activity)s (silent)") % words
+    if state == "off":
+        return False, _("%(activity)s (switched off)") % words
     if state == "no_worker":
         return True, _("%(activity)s (no worker)") % words
     return False, (_("%(activity)s (running)") if state == "running" else _("%(activity)s (queued)")) % words
@@ -133,6 +140,8 @@ def stopped(blocked: BlockedNow, *, now: datetime) -> str:
         "produced": blocked.produced,
     }
     sentences = [_cause(blocked, words)]
+    if blocked.code == _OFF:
+        return sentences[0]
     if blocked.code == "crash":
         sentences.append(_("Unblock it when the code is put right."))
     elif blocked.waits_for is None:
@@ -153,6 +162,11 @@ def stopped(blocked: BlockedNow, *, now: datetime) -> str:
 def _cause(blocked: BlockedNow, words: dict[str, object]) -> str:
     if blocked.code == "crash":
         return _("Stopped safely since %(since)s: %(error)s.") % words
+    if blocked.code == _OFF:
+        return (
+            _("Stopped since %(since)s, when its workflow class was switched off; that is on again, and it goes on.")
+            % words
+        )
     if blocked.waits_for is not None:
         return _("Waiting since %(since)s for a worker with %(lacks)s.") % words
     if blocked.code == "nondeterminism" and blocked.recorded and blocked.place:
@@ -174,6 +188,23 @@ def _cause(blocked: BlockedNow, words: dict[str, object]) -> str:
     if blocked.place:
         return _("Stopped safely since %(since)s: %(error)s in %(place)s.") % words
     return _("Stopped safely since %(since)s: %(error)s.") % words
+
+
+def switched_off(switch: SwitchNow, title: str, *, now: datetime) -> str:
+    """What is off, who did it, and what becomes of it. ``title``: of the class, or of the activity."""
+    words = {
+        "name": switch.name, "title": whole(title), "who": switch.who or _("somebody"), "since": when(switch.since, now),
+        "reason": _line(switch.reason),
+    }  # fmt: skip
+    if switch.kind == "queue" and switch.reason:
+        text = _("The queue %(name)s is switched off by %(who)s since %(since)s (%(reason)s).")
+    elif switch.kind == "queue":
+        text = _("The queue %(name)s is switched off by %(who)s since %(since)s.")
+    elif switch.reason:
+        text = _("%(title)s is switched off by %(who)s since %(since)s (%(reason)s).")
+    else:
+        text = _("%(title)s is switched off by %(who)s since %(since)s.")
+    return f"{text % words} {_('It goes on when that is switched on.')}"
 
 
 def paused(pause: PausedNow, *, now: datetime) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rest_framework.request import Request
@@ -18,7 +19,7 @@ from temporalex_django.rest.contract import Contract
 if TYPE_CHECKING:
     Base = APIView
 else:
-    Base = object
+    Base = ABC
 
 
 class Audited(Base):
@@ -29,11 +30,11 @@ class Audited(Base):
     shows: Instance | None = None
 
     @property
-    def contract(self) -> Contract | None:
-        raise NotImplementedError
+    @abstractmethod
+    def contract(self) -> Contract | None: ...
 
-    def _actor(self) -> Actor:
-        raise NotImplementedError
+    @abstractmethod
+    def _actor(self) -> Actor: ...
 
     def _view(self, run: Instance) -> View:
         """What the caller sees of the run that the answer is about."""

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+from datetime import UTC
+from typing import Any
+from uuid import UUID
+
 from django.db.models import Case, QuerySet, Value, When
 from django.db.models.functions import Now
+from rest_framework import ISO_8601
+from rest_framework import serializers as fields
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django.actions.base import storage
+from temporalex_django.actions.drain_worker import DrainWorker
+from temporalex_django.actions.queue_figures import queue_figures
+from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.errors import WorkerNotFound
 from temporalex_django.models import Worker
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import Contract, says
 from temporalex_django.rest.contracts import PAGES, view
+from temporalex_django.rest.once import Repeatable, once
 from temporalex_django.rest.types import types_of
 
 
-class WorkerViewSet(ContractViewSet):
+def _drains(action: type[DrainWorker], summary: str) -> Contract:
+    return Contract(
+        operation=action.name,
+        permission=action.permission,
+        summary=summary,
+        answers={200: serializers.WorkerOut},
+        body=serializers.ReasonBody,
+        scope="act",
+        keyed=True,
+    )
+
+
+class WorkerViewSet(Repeatable):
     """Workers that there are, and those that were found dead and are kept for a while."""
 
     def get_queryset(self) -> QuerySet[Worker]:
@@ -38,6 +61,63 @@ class WorkerViewSet(ContractViewSet):
         """One read."""
         page = self.paginate_queryset(self.get_queryset()) or ()
         return self._paged([*serializers.WorkerOut(page, many=True).data])
+
+    @says(_drains(DrainWorker, "Have it take nothing new"))
+    @once
+    def drain(self, request: Request, worker: str) -> Response:
+        """200: it hears of it within a third of `LEASE_SECONDS`, finishes what it has in hand, and stays."""
+        return self._kept(DrainWorker(worker, by=self._actor(), **self._body()))
+
+    @says(_drains(UndrainWorker, "Have it take work again"))
+    @once
+    def undrain(self, request: Request, worker: str) -> Response:
+        """200: as above."""
+        return self._kept(UndrainWorker(worker, by=self._actor(), **self._body()))
+
+    def _kept(self, action: DrainWorker) -> Response:
+        return self._shown(self._done(action.execute, lambda row: (row.pk, False)).pk)
+
+    def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
+        del new, names
+        return self._shown(made)
+
+    def _shown(self, pk: UUID) -> Response:
+        row = self.get_queryset().filter(pk=pk).first()
+        if row is None:
+            raise WorkerNotFound("there is no such worker")
+        return Response(serializers.WorkerOut(row).data)
+
+
+class QueueOut(serializers.Base):
+    """What waits in a queue. ``lag``: seconds for which the oldest is due."""
+
+    queue = fields.CharField()
+    due_runs = fields.IntegerField()
+    due_activities = fields.IntegerField()
+    held_activities = fields.IntegerField()
+    running = fields.IntegerField()
+    oldest_due = fields.DateTimeField(format=ISO_8601, default_timezone=UTC, allow_null=True)
+    lag = fields.FloatField()
+    off = fields.BooleanField()
+    concurrency = fields.IntegerField(allow_null=True)
+    rate = fields.CharField(allow_null=True)
+
+
+class QueueViewSet(ContractViewSet):
+    """Queues that this process or a worker knows."""
+
+    @says(
+        Contract(
+            operation="view",
+            permission="view_worker",
+            summary="Queues, with what waits in them",
+            answers={200: QueueOut},
+            several=True,
+        )
+    )
+    def list(self, request: Request) -> Response:
+        """By name; four reads, of indexes."""
+        return Response({"next": None, "results": QueueOut(queue_figures(), many=True).data})
 
 
 class TypeViewSet(ContractViewSet):

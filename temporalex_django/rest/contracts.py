@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from temporalex_django.actions.steering import Steering
+from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import LONGEST_WAIT
 from temporalex_django.rest.contract import Contract, Form, Parameter, Scope
@@ -17,6 +18,11 @@ from temporalex_django.rest.steering import body_of
 WORKFLOW = Parameter(name="workflow", help="Name of the class, where several used that business id.")
 UPDATE_ID = Parameter(name="id", required=True, help="That it was sent with.")
 PAGES = (Parameter(name="cursor", help="As `next` and `previous` have it."), Parameter(name="limit", kind="integer"))
+ORDER = Parameter(
+    name="order",
+    help=f"One of {', '.join(ORDERS)}; {NEWEST_FIRST} unless given. By when they closed, or go on by themselves: those "
+    "that do.",
+)
 BY_SEQ = (
     Parameter(name="after", kind="integer", help="A seq: what comes behind it."),
     Parameter(name="limit", kind="integer", help=f"{ROWS_A_PAGE} unless given, at most {MOST_ROWS_A_PAGE}."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -28,9 +29,9 @@ class Repeatable(ContractViewSet):
 
     asked: Asked | None = None
 
+    @abstractmethod
     def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
         """The answer to a request that was done before; ``names`` are those of its address."""
-        raise NotImplementedError
 
     def _done(self, do: Callable[[], T], made: Callable[[T], tuple[UUID, bool]]) -> T:
         """What ``do`` gives, which executes an action; ``made`` says of it what is noted (see ``KeptAnswer``)."""

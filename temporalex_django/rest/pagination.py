@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
 from typing import Any
@@ -15,7 +15,8 @@ from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
-from temporalex_django.models import HumanTask
+from temporalex_django.actions.ordering import columns, within_reach
+from temporalex_django.models import HumanTask, Instance
 
 #: Of what is counted within a run: events, and the like.
 ROWS_A_PAGE = 200
@@ -33,6 +34,8 @@ class NewestFirst(CursorPagination):
     """``?cursor=`` and ``?limit=``. A cursor that is not ours is 400."""
 
     ordering = "-id"
+    #: Of runs, in which case what it pages through are ids and places (see ``actions.ordering.FoundAtOnce``).
+    order: str | None = None
     page_size = 50
     page_size_query_param = "limit"
     max_page_size = 200
@@ -41,10 +44,36 @@ class NewestFirst(CursorPagination):
         try:
             cursor = super().decode_cursor(request)
             if cursor is not None and cursor.position is not None:
-                UUID(str(cursor.position))
+                self._place(str(cursor.position))
         except (NotFound, ValueError):
             raise ValidationError({"cursor": "this is no cursor that a page gave"}) from None
         return cursor
+
+    def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
+        return (self.ordering,) if self.order is None else columns(self.order)
+
+    def _place(self, position: str) -> UUID | datetime:
+        """Raises ``ValueError``."""
+        by_id = self.order is None or columns(self.order)[0].lstrip("-") == "pk"
+        return UUID(position) if by_id else _aware(position)
+
+    def near(self, runs: QuerySet[Instance], request: Request) -> QuerySet[Instance]:
+        """The same runs, as far as a page of them needs (see ``ordering.within_reach``)."""
+        assert self.order is not None
+        cursor = self.decode_cursor(request)
+        order, at = self.order, None
+        if cursor is not None and cursor.reverse:
+            order = order[1:] if order.startswith("-") else f"-{order}"
+        if cursor is not None and cursor.position is not None:
+            at = self._place(str(cursor.position))
+        size = (self.get_page_size(request) or self.page_size) + 1
+        offset = 0 if cursor is None else cursor.offset
+        return within_reach(runs, order, at if isinstance(at, datetime) else None, rows=size + offset)
+
+    def keep(self, rows: Mapping[UUID, Instance]) -> list[Instance]:
+        """The rows of the page in its order; those that are gone since it was found are left out."""
+        self.page = [one for one in self.page or [] if one["pk"] in rows]
+        return [rows[one["pk"]] for one in self.page]
 
     def cut(self, items: Sequence[Any]) -> Sequence[Any]:
         """As many of the rendered items of the page as fit; the links to its neighbours take the others along."""

@@ -25,6 +25,8 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.AmbiguousId, HTTPStatus.CONFLICT),
     (errors.WorkflowClosed, HTTPStatus.CONFLICT),
     (errors.RunPaused, HTTPStatus.CONFLICT),
+    (errors.RunBlocked, HTTPStatus.CONFLICT),
+    (errors.WorkflowSwitchedOff, HTTPStatus.CONFLICT),
     (errors.AlreadyRunning, HTTPStatus.CONFLICT),
     (errors.NotCancellable, HTTPStatus.CONFLICT),
     (errors.ResumeRefused, HTTPStatus.CONFLICT),
@@ -35,14 +37,17 @@ STATUS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = (
     (errors.NestingError, HTTPStatus.CONFLICT),
     (errors.RunChanged, HTTPStatus.PRECONDITION_FAILED),
     (errors.IdempotencyKeyReused, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.TooManyUpdates, HTTPStatus.SERVICE_UNAVAILABLE),
     (errors.UpdateRejected, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.UpdateFailed, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.QueryFailed, HTTPStatus.UNPROCESSABLE_ENTITY),
     (errors.WorkflowNotFound, HTTPStatus.NOT_FOUND),
     (errors.HumanTaskNotFound, HTTPStatus.NOT_FOUND),
+    (errors.WorkerNotFound, HTTPStatus.NOT_FOUND),
     (errors.UnknownWorkflow, HTTPStatus.NOT_FOUND),
     (errors.UnknownVersion, HTTPStatus.NOT_FOUND),
     (errors.UnknownQuery, HTTPStatus.NOT_FOUND),
+    (errors.UnknownSignal, HTTPStatus.NOT_FOUND),
     (errors.InvalidId, HTTPStatus.BAD_REQUEST),
     (errors.PayloadError, HTTPStatus.BAD_REQUEST),
     (errors.ActionNotPermitted, HTTPStatus.FORBIDDEN),
@@ -88,6 +93,10 @@ def _ours(exc: errors.TemporalexError, path: str) -> Response:
         more["changes"] = exc.changes
     elif isinstance(exc, errors.AmbiguousId):
         more["candidates"] = exc.candidates
+    elif isinstance(exc, errors.UnknownSignal):
+        more["known"] = exc.known
+    elif isinstance(exc, errors.UpdateRejected):
+        more = {name: said for name in ("reason", "accepts") if (said := getattr(exc, name)) is not None}
     body = _body(status, code=exc.code, title=title, detail=str(exc), path=path, **more)
     headers = {"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     return Response(body, status=status, headers=headers, content_type=MEDIA_TYPE)

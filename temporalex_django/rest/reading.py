@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import F, QuerySet
 from django.db.models.functions import Length
 from django.utils import timezone
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -19,10 +20,11 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import Result, describe
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.targets import RunTarget
+from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.models import HistoryEvent
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import says
-from temporalex_django.rest.contracts import BY_SEQ, PAGES, WAIT, WORKFLOW, view
+from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, view
 from temporalex_django.rest.filters import RunFilter
 from temporalex_django.rest.narrowing import narrowed
 from temporalex_django.rest.pagination import fitting
@@ -43,11 +45,14 @@ class ReadingViewSet(RunViewSet):
         filters = [*self.filterset_class.base_filters] if self.action == "list" else []
         return [*filters, *super().parameters()]
 
-    @says(view("Runs, newest first", serializers.InstanceOut, *PAGES, several=True))
+    @says(view("Runs, newest first", serializers.InstanceOut, ORDER, *PAGES, several=True))
     def list(self, request: Request) -> Response:
-        """Two reads, at most three."""
+        """Three reads, at most four."""
         given = {name: self._text(name) for name in self.filterset_class.base_filters if name in request.query_params}
-        return self._paged(self._listed(narrowed(self.filterset_class, given, self.get_queryset())))
+        order = self._text("order") or NEWEST_FIRST
+        if order not in ORDERS:
+            raise ValidationError({"order": [f"one of {', '.join(ORDERS)}"]})
+        return self._paged(self._listed(narrowed(self.filterset_class, given, self.get_queryset()), order=order))
 
     @says(view("One run as it stands", serializers.InstanceDetail, WORKFLOW))
     def retrieve(self, request: Request, id: str) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -16,18 +16,23 @@ from temporalex_django import errors
 from temporalex_django.access import VIEW, is_every, policy, runs_for, view_of
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import describe, described
+from temporalex_django.actions.inbox import open_in
+from temporalex_django.actions.ordering import FoundAtOnce, ordered
 from temporalex_django.actions.summary import Reading, with_ends
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
 from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.core.attributes import readable
-from temporalex_django.models import Instance
+from temporalex_django.models import HumanTask, Instance
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
 from temporalex_django.rest.once import Repeatable
+from temporalex_django.rest.pagination import NewestFirst
 from temporalex_django.rest.tags import seen_in, tag_of
 
 _UNREAD = ("args", "carried_messages", "published", "closing", "snapshot", "metadata")
+_TASKS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,7 @@ class Shown:
     parent_run_id: UUID | None
     url: str
     summary: dict[str, Any]
+    human_tasks: Sequence[HumanTask] = ()
 
     @property
     def search_attributes(self) -> dict[str, Any]:
@@ -66,9 +72,12 @@ class RunViewSet(Repeatable):
         self.check_object_permissions(self.request, target.row)
         return target
 
+    def _rows(self, alias: str) -> QuerySet[Instance]:
+        runs = Instance.objects.using(alias).defer(*_UNREAD).select_related("chain")
+        return with_ends(self._with_parents(runs))
+
     def _row(self, target: RunTarget) -> Instance:
-        runs = Instance.objects.using(storage().alias).defer(*_UNREAD).select_related("chain")
-        run = with_ends(self._with_parents(runs)).filter(pk=target.shown).first()
+        run = self._rows(storage().alias).filter(pk=target.shown).first()
         if run is None:  # deleted since it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return run
@@ -92,7 +101,8 @@ class RunViewSet(Repeatable):
         else:
             what = describe(target, storage=storage(), run=run, view=view)
         said = reading.summary(run, view)
-        body = serializers.InstanceDetail(self._shown(what, run, said, text=said.text)).data
+        shown = replace(self._shown(what, run, said, text=said.text), human_tasks=open_in(run, most=_TASKS))
+        body = serializers.InstanceDetail(shown).data
         # the sentence counts the seconds: a tag of it would change while nothing happens
         tag = tag_of(seen(run), {name: shown for name, shown in body.items() if name != "summary"})
         return Response(body, status=status, headers={**(headers or {}), "ETag": tag})
@@ -102,10 +112,15 @@ class RunViewSet(Repeatable):
         given = request.headers.get("If-Match")
         return None if given is None else seen_in(given)
 
-    def _listed(self, runs: QuerySet[Instance]) -> list[Any]:
-        """A page of them, rendered. One read, and those of their sentences: at most two."""
-        rows = with_ends(self._with_parents(runs.defer(*_UNREAD).select_related("chain")))
-        page: Sequence[Instance] = self.paginate_queryset(rows) or ()
+    def _listed(self, runs: QuerySet[Instance], *, order: str = NEWEST_FIRST) -> list[Any]:
+        """A page of them, rendered. Two reads, and those of their sentences: at most two."""
+        pager = self.paginator
+        assert isinstance(pager, NewestFirst)
+        pager.order = order
+        near: Any = FoundAtOnce(pager.near(ordered(runs, order), self.request), order)
+        found: Sequence[Any] = self.paginate_queryset(near) or ()
+        there = {run.pk: run for run in self._rows(runs.db).filter(pk__in=[one["pk"] for one in found])}
+        page = pager.keep(there)
         reading = Reading(page)
         shown = []
         for run in page:

@@ -192,10 +192,22 @@ class ActivityOut(Base):
     last_failure = FailureOut(allow_null=True)
 
 
+class AskedOut(Base):
+    """A human task that is open in a run; ``human-tasks/<id>/`` has the rest for who may see it himself."""
+
+    id = serializers.UUIDField()
+    key = serializers.CharField()
+    title = serializers.CharField()
+    outcomes = serializers.ListField(child=serializers.CharField())
+    opened_at = _time()
+    due_at = _time(allow_null=True)
+
+
 class InstanceDetail(InstanceOut):
-    """A run alone: what it has open, too."""
+    """A run alone: what it has open, too. ``human_tasks``: the first fifty."""
 
     activities = ActivityOut(many=True, source="described.activities")
+    human_tasks = AskedOut(many=True)
 
 
 class RunNamesOut(Base):
@@ -340,7 +352,10 @@ class TimelineOut(Base):
 
 
 class WorkerOut(Base):
-    """A process that advances runs and does activities. ``alive``: its lease has not run out."""
+    """A process that advances runs and does activities. ``alive``: its lease has not run out.
+
+    ``drained_at``: since when it takes nothing new; null: it takes work.
+    """
 
     id = serializers.UUIDField()
     kind = serializers.CharField()
@@ -354,6 +369,7 @@ class WorkerOut(Base):
     activities = serializers.IntegerField()
     turns = serializers.IntegerField()
     clock_skew = serializers.FloatField()
+    drained_at = _time(allow_null=True)
     started_at = _time()
     beat_at = _time()
     expires_at = _time()
@@ -468,6 +484,9 @@ class ProblemOut(Base):
     instance = serializers.CharField()
     code = serializers.CharField()
     errors = serializers.DictField(required=False, child=serializers.JSONField())  # type: ignore[assignment] # as ``data``
+    reason = serializers.JSONField(required=False)
+    accepts = serializers.DictField(required=False, child=serializers.ListField(child=serializers.CharField()))
+    known = serializers.ListField(required=False, child=serializers.CharField())
 
 
 def _unreadable(payload: Payload, view: View) -> Any:

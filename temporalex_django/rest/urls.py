@@ -16,8 +16,9 @@ from temporalex_django.actions.registry import STEERING
 from temporalex_django.conf import read
 from temporalex_django.rest.base import APP_NAME, ContractViewSet
 from temporalex_django.rest.bulk import BulkViewSet
-from temporalex_django.rest.cluster import TypeViewSet, WorkerViewSet
+from temporalex_django.rest.cluster import QueueViewSet, TypeViewSet, WorkerViewSet
 from temporalex_django.rest.human_tasks import HumanTaskViewSet
+from temporalex_django.rest.switches import SwitchViewSet
 from temporalex_django.rest.views import InstanceViewSet
 
 app_name = APP_NAME
@@ -56,6 +57,12 @@ _TASKS: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 _OTHERS: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...] = (
     ("workers/", "workers", WorkerViewSet, {"get": "list"}),
+    ("workers/<str:worker>/drain/", "drain_worker", WorkerViewSet, {"post": "drain"}),
+    ("workers/<str:worker>/undrain/", "undrain_worker", WorkerViewSet, {"post": "undrain"}),
+    ("queues/", "queues", QueueViewSet, {"get": "list"}),
+    ("switches/", "switches", SwitchViewSet, {"get": "list"}),
+    ("switches/off/", "switch_off", SwitchViewSet, {"post": "off"}),
+    ("switches/on/", "switch_on", SwitchViewSet, {"post": "on"}),
     ("types/", "types", TypeViewSet, {"get": "list"}),
     ("types/<str:name>/", "type", TypeViewSet, {"get": "retrieve"}),
 )

@@ -1,16 +1,37 @@
-"""Test kit: workflows in memory with a virtual clock, the same on the database, and ``drain``."""
+"""Test kit: workflows in memory with a virtual clock, the same on the database, assertions, and ``drain``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from temporalex_django.testing.assertions import (
+        assert_blocked,
+        assert_cancelled,
+        assert_completed,
+        assert_failed,
+        assert_waiting_for,
+    )
     from temporalex_django.testing.database import DjangoEnvironment, drain
     from temporalex_django.testing.memory import WorkflowEnvironment
 
-__all__ = ["DjangoEnvironment", "WorkflowEnvironment", "drain"]
+__all__ = [
+    "DjangoEnvironment",
+    "WorkflowEnvironment",
+    "assert_blocked",
+    "assert_cancelled",
+    "assert_completed",
+    "assert_failed",
+    "assert_waiting_for",
+    "drain",
+]
 
-_HOME = {"WorkflowEnvironment": "memory", "DjangoEnvironment": "database", "drain": "database"}
+_HOME = {
+    "WorkflowEnvironment": "memory",
+    "DjangoEnvironment": "database",
+    "drain": "database",
+    **dict.fromkeys((name for name in __all__ if name.startswith("assert_")), "assertions"),
+}
 
 
 def __getattr__(name: str) -> Any:

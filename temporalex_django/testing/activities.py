@@ -11,9 +11,11 @@ from typing import Any
 from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, running
+from temporalex_django.authoring.django_tasks import activity_of as task_activity
+from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core import current
 from temporalex_django.core.failures import ReturnedErr
-from temporalex_django.engine import activity_policy
+from temporalex_django.engine import activity_policy, lone
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.graph.durable.activities import activity_of
@@ -49,11 +51,12 @@ class EnvironmentActivities(EnvironmentHost):
         self._resolve(activity, lambda task: activity_policy.failed(task, error, self.clock, final=True))
 
     def _completed(self, task: TaskState, value: Any) -> TaskResult:
+        act = activities_of.find(task.activity)
         try:
-            outgoing = activities_of.find(task.activity).outgoing(value, task.args, EnvironmentSource(self, task))
+            outgoing = act.outgoing(value, task.args, EnvironmentSource(self, task))
         except ReturnedErr as exc:
             return activity_policy.failed(task, exc, self.clock, final=True)
-        return activity_policy.completed(task, outgoing)
+        return activity_policy.completed(task, outgoing, act=act)
 
     def _resolve(self, activity: Activity[Any, Any] | StepRef, result: Callable[[TaskState], TaskResult]) -> None:
         name = _name_of(activity)
@@ -89,16 +92,21 @@ class EnvironmentActivities(EnvironmentHost):
         return activity.outgoing(value, task.args, EnvironmentSource(self, task))
 
     def _attempt(self, task: TaskState) -> None:
+        with self._committing():
+            self._attempted(task)
+
+    def _attempted(self, task: TaskState) -> None:
         result: TaskResult | None = None
         failure: BaseException | None = None
         if self._crashes("before_activity"):
             self.engine.tasks.finish_tasks([self._lost(task)])
             return
         crashed = False
+        self._tell_of_attempt(task)
         try:
-            with self.engine.storage.savepoint():
+            with self._trying(task):
                 try:
-                    result = activity_policy.completed(task, self.perform(task))
+                    result = activity_policy.completed(task, self.perform(task), act=activities_of.find(task.activity))
                 except BaseException as exc:
                     if task.atomic or self._spoils(exc):
                         raise
@@ -114,10 +122,13 @@ class EnvironmentActivities(EnvironmentHost):
         elif failure is not None or result is None:
             assert failure is not None
             result = activity_policy.failed(task, failure, self.clock, final=activity_policy.hopeless(failure))
+            if task.chain_id is None:
+                result.raised = lone.raised(failure)
         if self._beats and not crashed:
             self.engine.tasks.heartbeat(self._beats)
         self._beats.clear()
-        self.engine.tasks.finish_tasks([result])
+        if self.engine.tasks.finish_tasks([result]):
+            self._tell_of_attempt(task, result)
         self._crashes("after_result")
 
     def _lost(self, task: TaskState) -> TaskResult:
@@ -172,6 +183,7 @@ class EnvironmentSource:
     task: TaskState
 
     def workflow(self, version: int) -> Any:
+        assert self.task.chain_id is not None
         return self.env.class_of(self.task.chain_id, self.task.workflow, version)
 
     def instance(self, version: int) -> Any:
@@ -180,5 +192,7 @@ class EnvironmentSource:
 
 def _name_of(activity: Activity[Any, Any] | StepRef) -> str:
     """An activity's, or that of the activity that runs a step."""
+    if is_task(activity):
+        return task_activity(activity).name
     is_step = isinstance(activity, (Step, type))
     return activity_of(activity).name if is_step else activity.name  # type: ignore[arg-type,union-attr] # by is_step

@@ -4,37 +4,52 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
-from functools import cached_property
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+from typing import Any, Self, cast
 from uuid import UUID
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError
 from django.db.models import F, Min
 
+from temporalex_django import access
 from temporalex_django.actions import inbox, narrowing
-from temporalex_django.actions.base import Actor
-from temporalex_django.actions.human_task import admitted
+from temporalex_django.actions.base import Actor, registry
+from temporalex_django.actions.human_task import admitted, require_claims_kept
+from temporalex_django.actions.ordering import ordered
 from temporalex_django.actions.registry import STEERING
+from temporalex_django.actions.start import admit_start, saved_subject
 from temporalex_django.actions.targets import find, find_chain
-from temporalex_django.authoring import activity, workflow
+from temporalex_django.authoring import activity, django_tasks, workflow
+from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.people import Person, judged, permits
+from temporalex_django.authoring.listing import NEWEST_FIRST
+from temporalex_django.authoring.people import APP, Person, judged, permits, person
+from temporalex_django.authoring.viewing import View
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Judge, Sender
+from temporalex_django.db import lone_tasks
+from temporalex_django.db.notify import announce
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.starts import NewStart, insert_message, insert_start, message_outcome, reopen, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import endings
+from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome, RunFacts
+from temporalex_django.engine.storage import Outcome, RunFacts, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, Instance
+from temporalex_django.testing.application import installed
+from temporalex_django.testing.at_work import at_work, in_a_thread
+from temporalex_django.testing.commits import commit_point, outside, under_way
 from temporalex_django.testing.environment import Environment
-from temporalex_django.testing.host import EPOCH
+from temporalex_django.testing.host import EPOCH, JUDGED
+from temporalex_django.workers.attempts import announce as attempt_announced
+from temporalex_django.workers.attempts import announce_end, told_of_lone
 from temporalex_django.workers.loop import run_until_idle
 
 _TIMES = {
@@ -75,6 +90,7 @@ class StoredRun:
         self._storage = storage
         self.status = run.status
         self.waiting_for: list[str] = run.waiting_for or []
+        self.waits: list[dict[str, Any]] = run.waits or []
         self.accepts: dict[str, list[str]] = run.accepts or {"signals": [], "updates": []}
         self.blocked, self.paused = run.blocked, run.paused
         self.started_at, self.closed_at = run.started_at, run.closed_at
@@ -102,12 +118,18 @@ class DjangoEnvironment(Environment):
     """Workflows on the database of the test, inside its transaction (a plain ``TestCase``), with a virtual clock.
 
     Everything else is as in ``WorkflowEnvironment``: activities run here and now, each outcome in an activation of its
-    own.
+    own. What it commits it tells as a worker does: Django signals and ``on_commit`` callbacks follow.
+
+    Entered (``with``, or ``self.enterContext(DjangoEnvironment())`` in ``setUp``), it stands under the application:
+    runs that views and signal receivers start and message are its own, and ``django.utils.timezone.now`` is its clock,
+    which starts at ``clock`` (aware; 2026-01-01T00:00Z).
     """
 
-    def __init__(self, *, evict: bool = False) -> None:
+    def __init__(self, *, evict: bool = False, clock: datetime | None = None) -> None:
         super().__init__()
-        self.clock = EPOCH
+        self._installed = ExitStack()
+        self._has_worker = False
+        self.clock = EPOCH if clock is None else clock
         self.storage = DjangoStorage(clock=lambda: self.clock)
         self.storage.inbox_page = 1_000_000  # an activation takes everything that is there
         self.engine = WorkflowEngine(
@@ -119,6 +141,71 @@ class DjangoEnvironment(Environment):
             hurried=False,
             judges=self._judges,
         )
+
+    def __enter__(self) -> Self:
+        """From here on the application's own runs are those of the environment, too, and its clock is the virtual one.
+
+        Raises ``TemporalexError`` where another environment is entered.
+        """
+        self._installed.enter_context(installed(self))
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._installed.close()
+
+    @contextmanager
+    def worker(self) -> Iterator[None]:
+        """While it is entered, a thread does what is due as it comes, on committed data: beside a live server.
+
+        Time passes by ``advance`` alone. Raises ``TemporalexError`` inside a transaction, and for SQLite in memory.
+        """
+        with at_work(self):
+            self._has_worker = True
+            try:
+                yield
+            finally:
+                self._has_worker = False
+
+    def _skip(self, duration: timedelta) -> None:
+        if self._has_worker and _in_a_loop():  # that of a browser's driver
+            in_a_thread(partial(super()._skip, duration))
+        else:
+            super()._skip(duration)
+
+    def admit(
+        self,
+        by: Person,
+        operation: str,
+        *,
+        what: str,
+        run_id: UUID | None = None,
+        message: str | None = None,
+    ) -> None:
+        del what
+        row = None if run_id is None else self._run(run_id)
+        access.admit(by, self._asked(operation, row, message), alias=self.storage.alias, run=row)
+
+    def _asked(self, operation: str, row: Instance | None, message: str | None) -> access.Operation:
+        """What the access policy is asked about, as about the action of that name when code does it."""
+        if operation == "view":
+            return access.VIEW
+        wanted = None if operation in JUDGED else f"{APP}.{registry[operation].permission}"
+        name = None if row is None else row.workflow
+        return access.Operation(action=operation, permission=wanted, workflow=name, message=message)
+
+    def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
+        admit_start(Actor(user=person(by)), cast("type[Workflow]", workflow), alias=self.storage.alias)
+
+    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> View:
+        del chain_id
+        self.admit(by, "view", what="look at", run_id=run_id)
+        return access.view_of(by, self._run(run_id))
+
+    def keep_claims(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
+        require_claims_kept(by, chain_id, event, step=step, storage=self.storage)
+
+    def _subject(self, workflow: type[Startable], subject: Any) -> Any:
+        return saved_subject(subject, of=workflow.name)
 
     def _judges(self) -> Judge:
         """Whoever is no stored user is asked himself."""
@@ -151,20 +238,25 @@ class DjangoEnvironment(Environment):
         except WorkflowNotFound:
             return None
 
-    def _listed(self, workflow: str, filters: dict[str, Any]) -> Iterator[tuple[str, UUID]]:
+    def _listed(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
         """Times are those of the virtual clock, which the ids of runs know nothing of."""
         times = {_TIMES[name]: value for name, value in filters.items() if name in _TIMES}
-        others = {name: value for name, value in filters.items() if name not in _TIMES}
-        runs = Instance.objects.using(self.storage.alias).filter(workflow=workflow, chain__run_id=F("id"), **times)
-        found = narrowing.narrowed(runs, others).order_by("-id").values_list("workflow_id", "chain_id")
-        return iter([*found])
+        others = {name: value for name, value in filters.items() if name not in _TIMES and name != "order"}
+        there = access.runs_for(by, alias=self.storage.alias)
+        every = Instance.objects.using(self.storage.alias) if there is None else there
+        runs = every.filter(workflow=workflow, chain__run_id=F("id"), **times)
+        found = ordered(narrowing.narrowed(runs, others), filters.get("order", NEWEST_FIRST))
+        return iter([*found.values_list("workflow_id", "chain_id")])
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=chain_id).order_by("id")
         return list(runs.values_list("pk", flat=True))
 
     def row(self, run_id: UUID) -> StoredRun:
-        return StoredRun(Instance.objects.using(self.storage.alias).get(pk=run_id), self.storage)
+        return StoredRun(self._run(run_id), self.storage)
+
+    def _run(self, run_id: UUID) -> Instance:
+        return Instance.objects.using(self.storage.alias).get(pk=run_id)
 
     def _send(
         self, chain_id: UUID, kind: str, name: str, body: Any, request_id: str | None, sender: Sender | None
@@ -180,8 +272,9 @@ class DjangoEnvironment(Environment):
     def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
         return update_outcome(chain_id, update_id, storage=self.storage)
 
-    def human_tasks(self, run_id: UUID) -> list[OpenHumanTask]:
-        return [inbox.shown_to_code(task) for task in inbox.every_task_of(run_id)]
+    def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
+        tasks = inbox.every_task_of(run_id)
+        return [inbox.shown_to_code(task) for task in tasks if by is None or inbox.sees(by, task)]
 
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
         return admitted(user, inbox.find_task(task.id, None), storage=self.storage)
@@ -211,6 +304,34 @@ class DjangoEnvironment(Environment):
         """In this thread, so that its ORM calls are on the test's own connection."""
         return async_to_sync(_awaited)(coroutine) if not _in_a_loop() else super()._run_async(coroutine)
 
+    def _committing(self) -> AbstractContextManager[None]:
+        return commit_point(self.storage.alias)
+
+    @contextmanager
+    def _trying(self, task: TaskState) -> Iterator[None]:
+        with self.storage.savepoint():
+            if not task.atomic:
+                outside(self.storage.alias)
+            yield
+
+    def _tell(self, report: TurnReport) -> None:
+        self._after_commit(partial(announce, report))
+
+    def _tell_of_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
+        if result is None and task.chain_id is None:
+            told_of_lone(lambda: django_tasks.host().started(task))
+        elif result is None:
+            attempt_announced("activity_started", task, attempt=task.attempt)
+        else:
+            self._after_commit(partial(announce_end, result))
+
+    def _after_commit(self, callback: Callable[[], None]) -> None:
+        """Now, unless the test has a transaction of its own open."""
+        if under_way(self.storage.alias):
+            self.storage.on_commit(callback)
+        else:
+            callback()
+
     def _spoils(self, error: BaseException) -> bool:
         return isinstance(error, DatabaseError)
 
@@ -232,7 +353,9 @@ class DjangoEnvironment(Environment):
         named = {cls.task_queue for cls in workflow.concrete()}
         named |= {found.options_set.queue for found in activity.registry.values() if found.options_set.queue}
         stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()
-        return sorted(named | set(stored))
+        found = sorted(named | set(stored))
+        self.storage.prioritised = lone_tasks.prioritised(found)
+        return found
 
     def chain_ids(self) -> list[UUID]:
         return list(Chain.objects.using(self.storage.alias).order_by("pk").values_list("pk", flat=True))

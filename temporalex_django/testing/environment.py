@@ -10,15 +10,17 @@ from uuid import UUID
 
 from temporalex_django.authoring import listing
 from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.people import Person, person, require, require_start, sender
+from temporalex_django.authoring.messages import tell_of_change
+from temporalex_django.authoring.people import Person, person, sender
 from temporalex_django.authoring.typed import R, Runs
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, defined_so_far, start_options
+from temporalex_django.authoring.workflow import Workflow, defined_so_far, require_signal, start_options
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.handing_over import warn_of_change
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.history.replay import replay
-from temporalex_django.core.names import check_name
+from temporalex_django.core.names import check_name, value_text
 from temporalex_django.engine import anew
 from temporalex_django.engine.lookup import as_run_id
 from temporalex_django.engine.points import Plan, fork_id, gone_on, is_again, planned
@@ -53,6 +55,7 @@ class Environment(EnvironmentActivities):
         *,
         search_attributes: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
+        subject: Any = None,
         by: Person | None = None,
     ) -> EnvironmentHandle[R]: ...
     @overload
@@ -66,6 +69,7 @@ class Environment(EnvironmentActivities):
         *,
         search_attributes: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
+        subject: Any = None,
         by: Person | None = None,
         **options: Any,
     ) -> EnvironmentHandle: ...
@@ -79,21 +83,23 @@ class Environment(EnvironmentActivities):
         *,
         search_attributes: Mapping[str, Any] | None = None,
         tags: Sequence[str] | None = None,
+        subject: Any = None,
         by: Person | None = None,
         **options: Any,
     ) -> EnvironmentHandle:
         """Start a run and drive it until every unit is blocked.
 
-        Raises ``AlreadyRunning``, ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``.
+        ``subject`` is the saved model instance that it is about; runs in memory have none. Raises ``AlreadyRunning``,
+        ``InvalidId``, ``UnknownVersion``, ``PayloadError``, ``ActionNotPermitted``, ``NotConfigured``.
         """
         workflow = cast("type[Startable]", workflow).choose(version, options)
-        require_start(by, workflow)
+        self._admit_start(by, workflow)
         if value is not None:
             if id is not None:
                 raise InvalidId(f"{workflow.name}: give id= or value=, not both")
             if workflow.unique is None:
                 raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
-            id = workflow.unique.run_id_for(value, self._suffix)  # noqa: A001 - the field's name
+            id = workflow.unique.run_id_for(value_text(value), self._suffix)  # noqa: A001 - the field's name
         if id is None:
             self._made_ids += 1
             id = f"{workflow.name}-{self._made_ids}"  # noqa: A001
@@ -101,8 +107,13 @@ class Environment(EnvironmentActivities):
             workflow.unique.check(id)
         workflow_id = check_id(id)
         plain = payloads.plain(args, what=f"the input of {workflow.name}")
+        warn_of_change(
+            args, plain, lambda: workflow.definition.args_type, reader=f"run of {workflow.name}", aloud=False
+        )
         beside = snapshot.first(workflow, started_by=sender(by))
         labels = start_options(workflow, search_attributes=search_attributes, tags=tags)
+        if subject is not None:
+            labels["subject"] = self._subject(workflow, subject)
         chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62), beside, **labels)
         self._classes[chain_id] = workflow, defined_so_far()
         self._drive()
@@ -119,6 +130,9 @@ class Environment(EnvironmentActivities):
         args: Any = None,
         *,
         id: str,
+        search_attributes: Mapping[str, Any] | None = None,
+        tags: Sequence[str] | None = None,
+        subject: Any = None,
         by: Person | None = None,
     ) -> EnvironmentHandle:
         """Send a signal to the open run of that id and class; start it first when there is none.
@@ -128,6 +142,7 @@ class Environment(EnvironmentActivities):
         Raises ``AlreadyRunning`` when a run of another class has the id, and what ``start`` raises.
         """
         by = person(by)
+        require_signal(workflow, signal)
         plain = payloads.plain(payload, what=f"the payload of signal {check_name(signal, what='signal')!r}")
         chain_id = self._chain_of(check_id(id), workflow.name)
         if chain_id is not None:
@@ -136,7 +151,9 @@ class Environment(EnvironmentActivities):
                 self.send(chain_id, "signal", signal, plain, by=by)
                 return EnvironmentHandle(self, id, chain_id)
         with nullcontext() if self._batch is not None else self.batch():
-            handle = self.start(workflow, args, id=id, by=by)
+            handle = self.start(
+                workflow, args, id=id, search_attributes=search_attributes, tags=tags, subject=subject, by=by
+            )
             self.send(handle.chain_id, "signal", signal, plain, by=by)
         return handle
 
@@ -162,8 +179,10 @@ class Environment(EnvironmentActivities):
         The filters are the same; in memory there is no ``subject``. Raises ``TypeError`` for what is no filter,
         ``ValueError`` for what one cannot be, ``ActionNotPermitted``, ``NotConfigured``.
         """
-        require(by, "view", what="look at")
-        found = self._listed(workflow.name, listing.checked(workflow, filters))
+        user = person(by)
+        if user is not None:
+            self.admit(user, "view", what="look at")
+        found = self._listed(workflow.name, listing.checked(workflow, filters), user)
         return [EnvironmentHandle(self, workflow_id, chain_id) for workflow_id, chain_id in found]
 
     def send(
@@ -178,6 +197,12 @@ class Environment(EnvironmentActivities):
     ) -> int:
         """Put a message into an inbox and drive. The id of the message."""
         plain = payloads.plain(body, what=f"the payload of {kind} {name!r}")
+        if kind in ("signal", "update"):
+            facts = self.row(self.run_ids(chain_id)[-1]).facts
+            code = self.class_of(chain_id, facts.workflow, facts.version)
+            if kind == "signal":
+                require_signal(code, name)
+            tell_of_change(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
         number = self._send(chain_id, kind, name, plain, request_id, self._sender(by))
         self._drive()
         return number
@@ -270,9 +295,30 @@ class Environment(EnvironmentActivities):
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def advance(self, duration: timedelta | float) -> None:
-        """Skip time: each due time on the way is set in turn, and what it fires runs until blocked."""
-        until = self.clock + timedelta(seconds=wait_seconds(duration, what="advance"))
+    def advance(
+        self,
+        duration: timedelta | float = 0,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> None:
+        """Do what is due, then skip time.
+
+        Each due time on the way is set in turn, and what it fires runs until blocked. ``duration`` (a ``timedelta``, or
+        seconds) and the others are added up; without any of them no time passes. Raises ``ValueError`` for a negative
+        one.
+        """
+        more = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        skipped = wait_seconds(duration, what="advance") + wait_seconds(more, what="advance")
+        self._skip(timedelta(seconds=skipped))
+
+    def _skip(self, duration: timedelta) -> None:
+        with self._alone:
+            self._advance(self.clock + duration)
+
+    def _advance(self, until: datetime) -> None:
         if self._batch is not None:
             self._move(until)
             return
@@ -283,6 +329,14 @@ class Environment(EnvironmentActivities):
             self._expire()
             self._drive()
         self._move(until)
+
+    def now(self) -> datetime:
+        """What the virtual clock says."""
+        return self.clock
+
+    def work(self) -> None:
+        """Do what is due, in one's own time: no time passes."""
+        self._drive()
 
     def _due_by(self, until: datetime) -> datetime | None:
         times = (self._next_due(), self._next_held_timeout())
@@ -311,11 +365,16 @@ class Environment(EnvironmentActivities):
     def _drive(self) -> None:
         if self._batch is not None:
             return
+        with self._alone:
+            self._drive_all()
+
+    def _drive_all(self) -> None:
         for _ in range(_MOST_TURNS):
             report = self._turn()
             if report is None:
                 continue  # it crashed
-            self._note(report)
+            self.note(report)
+            self._tell(report)
             if report.runs:
                 self._crashes("after_turn")
                 continue
@@ -335,7 +394,8 @@ class Environment(EnvironmentActivities):
             return None
         return report
 
-    def _note(self, report: TurnReport) -> None:
+    def note(self, report: TurnReport) -> None:
+        """Remember what a turn did and was not allowed to do, and which runs it blocked."""
         for write in report.writes:
             self.refused += write.refused
             if write.commands is not None:
@@ -343,6 +403,23 @@ class Environment(EnvironmentActivities):
             if write.instance.get("blocked", 0) is None:
                 self.errors.pop(write.run.run_id, None)
         self.errors.update(report.blocked)
+
+    # -- async ---------------------------------------------------------------------------------------------------------
+
+    async def astart(self, workflow: type[Startable], *given: Any, **options: Any) -> EnvironmentHandle:
+        """``start`` for async code."""
+        return cast("EnvironmentHandle", await self.from_async(self.start, workflow, *given, **options))
+
+    async def asignal_with_start(
+        self, workflow: type[Workflow], signal: str, *given: Any, **options: Any
+    ) -> EnvironmentHandle:
+        """``signal_with_start`` for async code."""
+        made = await self.from_async(self.signal_with_start, workflow, signal, *given, **options)
+        return cast("EnvironmentHandle", made)
+
+    async def aadvance(self, duration: timedelta | float = 0, **units: float) -> None:
+        """``advance`` for async code."""
+        await self.from_async(self.advance, duration, **units)
 
     # -- replay -------------------------------------------------------------------------------------------------------
 

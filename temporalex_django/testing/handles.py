@@ -13,9 +13,10 @@ from uuid import UUID, uuid4
 from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, UNCHANGED, WorkflowHandle
 from temporalex_django.authoring.human_tasks import OpenHumanTask, judged, meant, require_outcome, step_of
-from temporalex_django.authoring.people import Person, decider, key_of, permits, person, require
+from temporalex_django.authoring.people import Person, decider, key_of, person
 from temporalex_django.authoring.typed import Result_co
-from temporalex_django.authoring.viewing import EVERYTHING, VIEW_PAYLOAD, View
+from temporalex_django.authoring.viewing import EVERYTHING, View
+from temporalex_django.authoring.workflow import fitted_result
 from temporalex_django.core.attributes import all_typed
 from temporalex_django.core.copying import copied
 from temporalex_django.core.durations import check_waiting
@@ -106,7 +107,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
         With ``id`` once, however often it is sent. Raises ``WorkflowClosed``, ``PayloadError``, ``InvalidId``.
         """
-        by = person(by)
+        by = self._admit(by, "signal", name)
         what = f"signal {check_name(name, what='signal')!r}"
         if id is None:
             self._refuse_closed(what)
@@ -136,7 +137,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         self, name: str, args: Any = None, id: str | None = None, *, by: Person | None = None
     ) -> EnvironmentUpdate:
         """Send an update without asking for its response."""
-        by = person(by)
+        by = self._admit(by, "update", name)
         check_name(name, what="update")
         update_id = str(uuid4()) if id is None else check_message_id(id, what="update")
         number = self.env.send(self.chain_id, "update", name, args, update_id, by=by)
@@ -158,20 +159,22 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         """
         check_waiting(timeout)
         user, name = decider(by)
+        self._admit(user, "resume", event)
         self._refuse_closed(f"resume({event!r})")
         update_id = str(uuid4())
         facts = self._row.facts
-        deciding(self.env.class_of(self.chain_id, facts.workflow, facts.version), event, user)
+        may = deciding(self.env.class_of(self.chain_id, facts.workflow, facts.version), event, user)
         who = str(user) if user is not None else name
         request = requested(event, step=step, data=data, by=who, key=key_of(user))
+        if user is not None and may:
+            self.env.keep_claims(user, self.chain_id, event, step=request["step"])
         number = self.env.send(self.chain_id, "resume", event, request, update_id, by=user)
         if not self.env.batching:
             update_value(self.env.outcome(number), update_id=update_id, what=f"resume({event!r}) of {self.id}")
 
     def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
         """What the run asks people at present, oldest first. Raises ``ActionNotPermitted``."""
-        self._view(by)
-        return [task for task in self.env.human_tasks(UUID(self.run_id)) if not task.happened]
+        return [task for task in self.env.human_tasks(UUID(self.run_id), by=person(by)) if not task.happened]
 
     def decide(
         self,
@@ -212,7 +215,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
         """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``, ``ActionNotPermitted``."""
-        user = require(by, "query", what="query")
+        user = self._admit(by, "query", name)
         del fresh  # nothing is ever undelivered here
         row = self.shown
         published = row.published
@@ -241,11 +244,13 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         found = result_of(
             row.status, closing, workflow=facts.workflow, workflow_id=facts.workflow_id, blocked=self.blocked
         )
-        return cast("Result_co", found)
+        if view is not EVERYTHING:
+            return cast("Result_co", found)
+        return cast("Result_co", fitted_result(self.env.class_of(self.chain_id, facts.workflow, facts.version), found))
 
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
         """Ask the run to cancel; a graph is cancelled at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
-        require(by, "cancel", what="cancel")
+        self._admit(by, "cancel")
         text(reason, what="the reason")
         self._refuse_closed("cancel request")
         facts = self._row.facts
@@ -256,7 +261,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
         """Close the run at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
-        require(by, "terminate", what="terminate")
+        self._admit(by, "terminate")
         text(reason, what="the reason")
         self._refuse_closed("terminate")
         self.env.close(self.chain_id, "terminated", reason)
@@ -271,7 +276,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         by: Person | None = None,
     ) -> str:
         """A new run of the chain takes this one up behind the activation ``to``, or behind the last good one."""
-        require(by, "reset", what="reset")
+        self._admit(by, "reset")
         text(reason, what="the reason")
         return str(self.env.reset(self, to=to, messages=messages, edited=edited))
 
@@ -286,7 +291,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         by: Person | None = None,
     ) -> EnvironmentHandle[Result_co]:
         """A run of a new chain takes this one up behind the activation ``to``, or behind the last good one."""
-        require(by, "reset", what="fork")
+        self._admit(by, "fork")
         text(reason, what="the reason")
         return self.env.fork(self, id, to=to, messages=messages, edited=edited)
 
@@ -363,12 +368,15 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     def _view(self, by: Person | None) -> View:
         """What he sees. Raises ``ActionNotPermitted`` for who may not look at runs."""
-        user = require(by, "view", what="look at")
-        if user is None:
-            return EVERYTHING
-        facts = self._row.facts
-        code = self.env.class_of(self.chain_id, facts.workflow, facts.version)
-        return View(payloads=permits(user, VIEW_PAYLOAD), redact=code.redacted)
+        user = person(by)
+        return EVERYTHING if user is None else self.env.view(user, self.chain_id, UUID(self.run_id))
+
+    def _admit(self, by: Person | None, operation: str, message: str | None = None) -> Person | None:
+        """Who is named, if he may do that with this run. Raises ``ActionNotPermitted``, ``WorkflowNotFound``."""
+        user = person(by)
+        if user is not None:
+            self.env.admit(user, operation, what=operation, run_id=UUID(self.run_id), message=message)
+        return user
 
     def _refuse_closed(self, what: str) -> None:
         row = self._row

@@ -7,24 +7,30 @@ import random
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.people import Person, sender
+from temporalex_django.authoring.viewing import View
 from temporalex_django.authoring.workflow import Workflow, code_of, newest
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Sender
+from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome, Refused, RunFacts, TaskState
+from temporalex_django.engine.storage import Outcome, Refused, RunFacts, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.graph.durable.projection import Projections
 from temporalex_django.testing import environment_made
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
+#: Messages: who may send one the handler says, and the run judges.
+JUDGED = frozenset({"signal", "update", "resume"})
 #: Where ``crash_at`` lets a worker die.
 CRASH_POINTS = ("before_turn", "after_turn", "before_activity", "after_activity", "after_result")
 
@@ -38,6 +44,7 @@ class RunRow(Protocol):
 
     status: str
     waiting_for: list[str]
+    waits: list[dict[str, Any]]
     accepts: dict[str, list[str]]
     blocked: Any
     paused: Any
@@ -77,6 +84,7 @@ class EnvironmentHost(ABC):
         self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
         self.errors: dict[UUID, BaseException] = {}  # of blocked runs
         self.refused: list[Refused] = []  # signals that the permission of a handler kept out
+        self._alone = threading.RLock()  # a worker of its own and the test take turns
         self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
         self._crash_points: dict[str, int] = {}
         for listener in environment_made.listeners:
@@ -101,8 +109,8 @@ class EnvironmentHost(ABC):
         """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
 
     @abstractmethod
-    def _listed(self, workflow: str, filters: dict[str, Any]) -> Iterator[tuple[str, UUID]]:
-        """Id and chain of the present runs of a class that checked filters leave, newest first."""
+    def _listed(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
+        """Id and chain of the present runs of a class that checked filters leave, newest first; those for ``by``."""
 
     @abstractmethod
     def run_ids(self, chain_id: UUID) -> list[UUID]:
@@ -126,8 +134,8 @@ class EnvironmentHost(ABC):
         """The same by the id of an update."""
 
     @abstractmethod
-    def human_tasks(self, run_id: UUID) -> list[OpenHumanTask]:
-        """What a run asks people, those that are not open any more too, oldest first."""
+    def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
+        """What a run asks people, those that are not open any more too, oldest first; of a person's what he sees."""
 
     @abstractmethod
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
@@ -164,6 +172,53 @@ class EnvironmentHost(ABC):
 
     def _queues(self) -> Sequence[str]:
         return ()
+
+    # -- who may do what, and what is told ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def admit(
+        self,
+        by: Person,
+        operation: str,
+        *,
+        what: str,
+        run_id: UUID | None = None,
+        message: str | None = None,
+    ) -> None:
+        """Raises ``ActionNotPermitted`` when he may not do that (with that run), ``WorkflowNotFound``."""
+
+    @abstractmethod
+    def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
+        """Raises ``ActionNotPermitted``."""
+
+    @abstractmethod
+    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> View:
+        """What somebody sees of a run. Raises ``ActionNotPermitted`` for who may not look at it."""
+
+    @abstractmethod
+    def _subject(self, workflow: type[Startable], subject: Any) -> Any:
+        """The object that a run is about. Raises ``PayloadError``, ``NotConfigured``."""
+
+    @abstractmethod
+    def keep_claims(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
+        """Raises ``HumanTaskClaimed`` where an event is the decision of what somebody else has claimed."""
+
+    @abstractmethod
+    def _tell(self, report: TurnReport) -> None:
+        """What listeners hear of a turn that is committed."""
+
+    @abstractmethod
+    def _tell_of_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
+        """What they hear of an attempt that begins, or, with its result, has ended."""
+
+    def _committing(self) -> AbstractContextManager[None]:
+        """Around what a worker would commit: what waits for that is called behind it."""
+        return nullcontext()
+
+    def _trying(self, task: TaskState) -> AbstractContextManager[None]:
+        """Around an attempt: what it wrote can be undone. An external activity does not know of a transaction."""
+        del task
+        return self.engine.storage.savepoint()
 
     def _sender(self, by: Person | None) -> Sender | None:
         """What travels with a message of that person, who is asked when the message is judged."""

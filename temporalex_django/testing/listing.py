@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring.listing import WORDS
+from temporalex_django.authoring.listing import NEWEST_FIRST, WORDS
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
@@ -60,11 +60,17 @@ TESTS: Mapping[str, Test] = {
 
 
 def listed(storage: MemoryRunStorage, workflow: str, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
-    """Id and chain of the present runs of a class that ``filters`` (of ``authoring.listing``) leave, newest first."""
+    """Id and chain of the present runs of a class that ``filters`` (of ``authoring.listing``) leave, in that order."""
     chains = {chain.run_id: chain for chain in storage.chains.values()}
-    for run_id, run in reversed([*storage.runs.items()]):
+    order = filters.get("order", NEWEST_FIRST)
+    tests = {name: value for name, value in filters.items() if name != "order"}
+    found: list[tuple[Any, MemoryRun, RunState]] = []
+    for place, (run_id, run) in enumerate(storage.runs.items()):
         chain = chains.get(run_id)
         if chain is None or run.facts.workflow != workflow:
             continue
-        if all(TESTS[name](storage, chain, run, value) for name, value in filters.items()):
-            yield run.facts.workflow_id, chain.chain_id
+        at = {"started": place, "closed": run.closed_at, "due": chain.due_at}[order.lstrip("-")]
+        if at is not None and all(TESTS[name](storage, chain, run, value) for name, value in tests.items()):
+            found.append(((at, place), run, chain))
+    found.sort(key=lambda one: one[0], reverse=order.startswith("-"))
+    return iter([(run.facts.workflow_id, chain.chain_id) for _, run, chain in found])

@@ -8,20 +8,28 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.people import Person, answers_to, judged, key_of, permits
+from temporalex_django.authoring.people import APP, Person, answers_to, judged, key_of, permits, require, require_start
+from temporalex_django.authoring.viewing import VIEW_PAYLOAD, View
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine import endings
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome
+from temporalex_django.engine.storage import Outcome, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
+from temporalex_django.errors import NotConfigured
 from temporalex_django.testing.environment import Environment
-from temporalex_django.testing.host import EPOCH
+from temporalex_django.testing.host import EPOCH, JUDGED
 from temporalex_django.testing.listing import listed
 from temporalex_django.testing.operator import OperatorInMemory
+
+#: Permissions that are not called as what is done with them.
+_PERMISSIONS = {"fork": "reset"}
+VIEW = f"{APP}.view_instance"
 
 
 class WorkflowEnvironment(Environment):
@@ -62,6 +70,42 @@ class WorkflowEnvironment(Environment):
         del message
         return judged(self._people[key], permission, permits=permits)
 
+    def admit(
+        self,
+        by: Person,
+        operation: str,
+        *,
+        what: str,
+        run_id: UUID | None = None,
+        message: str | None = None,
+    ) -> None:
+        del run_id, message  # there is no access policy without Django
+        if operation not in JUDGED:
+            require(by, _PERMISSIONS.get(operation, operation), what=what)
+
+    def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
+        require_start(by, workflow)
+
+    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> View:
+        require(by, "view", what="look at")
+        facts = self.row(run_id).facts
+        code = self.class_of(chain_id, facts.workflow, facts.version)
+        return View(payloads=permits(by, VIEW_PAYLOAD), redact=code.redacted)
+
+    def keep_claims(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
+        """Nobody claims anything: there is no face to do it with."""
+
+    def _tell(self, report: TurnReport) -> None:
+        """There are no signals without Django."""
+
+    def _tell_of_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
+        """There are no signals without Django."""
+
+    def _subject(self, workflow: type[Startable], subject: Any) -> Any:
+        raise NotConfigured(
+            f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
+        )
+
     def _insert(
         self,
         cls: type[Workflow],
@@ -80,7 +124,8 @@ class WorkflowEnvironment(Environment):
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         return self.storage.chain_of(ref, workflow=workflow)
 
-    def _listed(self, workflow: str, filters: dict[str, Any]) -> Iterator[tuple[str, UUID]]:
+    def _listed(self, workflow: str, filters: dict[str, Any], by: Person | None) -> Iterator[tuple[str, UUID]]:
+        del by  # he may see all of them, or none
         return listed(self.storage, workflow, filters)
 
     def run_ids(self, chain_id: UUID) -> list[UUID]:
@@ -102,8 +147,13 @@ class WorkflowEnvironment(Environment):
         number = self.storage.number_of(chain_id, update_id)
         return None if number is None else self.outcome(number)
 
-    def human_tasks(self, run_id: UUID) -> list[OpenHumanTask]:
-        rows = (one for one in self.storage.human_tasks.values() if one.run_id == run_id)
+    def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
+        sees = by is None or permits(by, VIEW)
+        rows = (
+            one
+            for one in self.storage.human_tasks.values()
+            if one.run_id == run_id and (sees or any(answers_to(by, word) for word in one.task.asked))
+        )
         found = [OpenHumanTask.of(one.task, str(one.id)) for one in rows]
         return sorted(found, key=lambda task: (task.opened_at, task.key))
 

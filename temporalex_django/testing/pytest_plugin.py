@@ -1,13 +1,13 @@
-"""A pytest plugin: every run of every test environment is replayed when its test is over.
+"""A pytest plugin: every run of every test environment is replayed when its test is over; and a fixture for each.
 
 So code that is not deterministic fails the test that ran it. The plugin is there when the package is installed.
-``temporalex_replay = false`` in the ini file turns it off, the marker ``temporalex_no_replay`` does for one test (which
-changes code under a run on purpose, say).
+``temporalex_replay = false`` in the ini file turns replays off, the marker ``temporalex_no_replay`` does for one test
+(which changes code under a run on purpose, say).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,35 @@ from temporalex_django.testing import environment_made
 
 _MADE = pytest.StashKey[list[Any]]()
 _FAILED = pytest.StashKey[bool]()
+
+
+@pytest.fixture
+def workflow_environment() -> Any:
+    """A ``WorkflowEnvironment``: runs in memory, with a virtual clock."""
+    from temporalex_django.testing.memory import WorkflowEnvironment  # noqa: PLC0415 - a suite without it pays nothing
+
+    return WorkflowEnvironment()
+
+
+@pytest.fixture
+def django_environment(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A ``DjangoEnvironment`` under the application.
+
+    In the transaction of ``db``, or on the committed data of ``transactional_db`` where the test, its marker or its
+    ``live_server`` asks for that.
+    """
+    if not request.config.pluginmanager.hasplugin("django"):
+        pytest.fail("the fixture django_environment takes the database from pytest-django: install it")
+    marker = request.node.get_closest_marker("django_db")
+    committed = {"transactional_db", "live_server"} & {*request.fixturenames}
+    if committed or (marker is not None and marker.kwargs.get("transaction")):
+        request.getfixturevalue("transactional_db")
+    else:
+        request.getfixturevalue("db")
+    from temporalex_django.testing.database import DjangoEnvironment  # noqa: PLC0415 - Django is set up by now
+
+    with DjangoEnvironment() as env:
+        yield env
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

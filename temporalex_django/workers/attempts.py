@@ -14,18 +14,23 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from temporalex_django import signals
-from temporalex_django.authoring import activity, workflow
+from temporalex_django.authoring import activity, django_tasks, workflow
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, running
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core import crash_points
 from temporalex_django.core.payloads import reason_of
 from temporalex_django.core.telling import told
 from temporalex_django.db.graph_instances import TaskSource
-from temporalex_django.engine import activity_policy
+from temporalex_django.engine import activity_policy, lone
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 
 log = logging.getLogger("temporalex_django.activity")
+
+
+class UnfitResult(PayloadError):
+    """What an activity returned in another process cannot be stored: for good."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +75,12 @@ class Attempt:
                 raise PayloadError(f"{what} are {len(details):,} bytes, more than the {limit:,} allowed")
         self.details[:] = [details]
 
-    def run(self) -> TaskResult:
-        """Run it in this thread, an async one in a loop of its own. Never raises."""
-        return self._guarded(call)
+    def run(self, *, apart: Callable[[Attempt], Any] | None = None) -> TaskResult:
+        """Run it in this thread, an async one in a loop of its own, or by ``apart``, which gives its value.
+
+        Never raises.
+        """
+        return self._guarded(call if apart is None else lambda *_: apart(self))
 
     async def run_async(self) -> TaskResult:
         """Run it in the loop of this thread.
@@ -85,8 +93,10 @@ class Attempt:
         act, fn, args, kwargs = prepared
         try:
             with running(self.context()):
+                crash_points.reached("effect: before")
                 value = await fn(*args, **kwargs)
-            return self._completed(act.outgoing(value, self.task.args, TaskSource(self.task)))
+                crash_points.reached("effect: after")
+            return self._completed(act, act.outgoing(value, self.task.args, TaskSource(self.task)))
         except asyncio.CancelledError:
             if not self.cancelled:
                 return self.failed(RuntimeError("the activity was cancelled from inside"))
@@ -103,8 +113,12 @@ class Attempt:
         act, *call = prepared
         try:
             with running(self.context()):
+                crash_points.reached("effect: before")
                 value = invoke(*call)
-            return self._completed(act.outgoing(value, self.task.args, TaskSource(self.task)))
+                crash_points.reached("effect: after")
+            return self._completed(act, act.outgoing(value, self.task.args, TaskSource(self.task)))
+        except UnfitResult as exc:
+            return activity_policy.failed(self.task, PayloadError(str(exc)), self.now(), final=True)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt, not the worker
             return self.failed(exc)
 
@@ -119,13 +133,17 @@ class Attempt:
             return activity_policy.unknown(task, exc)
         except BaseException as exc:  # noqa: BLE001 - a graph that could not be read: the policy decides
             return self.failed(exc)
-        announce("activity_started", task, attempt=task.attempt)
+        if task.chain_id is None:
+            task.started_at = self.now()
+            told_of_lone(lambda: django_tasks.host().started(task))
+        else:
+            announce("activity_started", task, attempt=task.attempt)
         return act, fn, args, kwargs
 
-    def _completed(self, value: Any) -> TaskResult:
+    def _completed(self, act: Activity[Any, Any], value: Any) -> TaskResult:
         """Encoded here, where it is known whose it is: what cannot be stored fails this attempt, and for good."""
         try:
-            return completed(self.task, value)
+            return completed(self.task, value, act)
         except PayloadError as exc:
             return activity_policy.failed(self.task, exc, self.now(), final=True)
 
@@ -137,6 +155,8 @@ class Attempt:
         except BaseException:  # noqa: BLE001 - an error is an object of a class of the user's
             exc = RuntimeError(f"{task.activity} raised something that cannot even be described")
             result = activity_policy.failed(task, exc, self.now())
+        if task.chain_id is None:
+            result.raised = lone.raised(exc)
         log.warning(
             "%s failed in attempt %d%s: %s",
             *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", told(exc)),
@@ -145,9 +165,9 @@ class Attempt:
         return result
 
 
-def completed(task: TaskState, value: Any) -> TaskResult:
+def completed(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
     """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be stored."""
-    result = activity_policy.completed(task, value, limit=get_settings().MAX_PAYLOAD_BYTES)
+    result = activity_policy.completed(task, value, limit=get_settings().MAX_PAYLOAD_BYTES, act=act)
     assert result.outcome is not None
     result.body = encoded(result.outcome[1], what=f"the result of {task.activity}")
     return result
@@ -193,9 +213,11 @@ def perform(task: TaskState) -> TaskResult:
         raise activity_policy.Absent(str(exc)) from exc
     announce("activity_started", task, attempt=task.attempt)
     with running(Attempt(task, lambda: task.due_at).context()):
+        crash_points.reached("atomic effect: before")
         value = fn(*args, **kwargs)
+        crash_points.reached("atomic effect: after")
     try:
-        return completed(task, act.outgoing(value, task.args, TaskSource(task)))
+        return completed(task, act.outgoing(value, task.args, TaskSource(task)), act)
     except KeyMissing as exc:  # nothing that it did is committed
         raise activity_policy.Absent(str(exc)) from exc
 
@@ -219,9 +241,20 @@ def announce(name: str, task: TaskState, **facts: Any) -> None:
         )
 
 
+def told_of_lone(tell: Callable[[], None]) -> None:
+    """What receivers and their TaskResult do is nobody's business here."""
+    try:
+        tell()
+    except Exception as exc:  # noqa: BLE001 - the attempt goes on, what is committed stays so
+        log.error("a signal about a Django task was not sent: %s", told(exc))
+
+
 def announce_end(result: TaskResult) -> None:
     """After the commit of an attempt's end: only the last one is worth a signal."""
     if result.outcome is None:
+        return
+    if result.task.chain_id is None:
+        told_of_lone(lambda: django_tasks.host().ended(result))
         return
     kind, attributes = result.outcome
     if kind == "ActivityCompleted":

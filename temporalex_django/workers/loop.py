@@ -19,16 +19,20 @@ from django.db import connections
 
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
+from temporalex_django.core import crash_points
 from temporalex_django.core.payloads import reason_of
 from temporalex_django.core.telling import told
+from temporalex_django.db import lone_tasks
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.notify import announce, hint, notices
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.report import TurnReport
-from temporalex_django.engine.storage import Taker, TaskResult, TaskState
+from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.engine.taker import Taker
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import KeyMissing, PayloadError
@@ -36,6 +40,8 @@ from temporalex_django.liveness.crash_markers import Mark, open_marker
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.recovery import block_alone, release
 from temporalex_django.workers.attempts import announce_end, perform
+from temporalex_django.workers.gates import Gates
+from temporalex_django.workers.health_report import activity_threads
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.patience import once_there, pause_after
 from temporalex_django.workers.pool import InlinePool, Pool
@@ -53,6 +59,8 @@ _CONTENDED = 0.05
 _FRUITLESS_POLLS = 10
 #: It claims as many runs as its turns get done of late, and these at least.
 _FEWEST_RUNS = 20
+#: As long as a turn has the writer lock no longer, where there is one, it takes more runs than the fewest.
+_HELD = 0.015
 #: How long phase 2 of one poll goes on, and how long it leaves a run alone at most whose business rows others have
 #: locked.
 _PHASE_TWO = 0.1
@@ -77,8 +85,8 @@ class Polled:
 def all_queues() -> list[str]:
     """Every queue that the workflows and activities of this process name."""
     named = {cls.task_queue for cls in workflow.concrete()}
-    named |= {act.options_set.queue for act in activity.registry.values() if act.options_set.queue}
-    return sorted(named | {"default"})
+    named |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
+    return sorted(named | {"default", *(lone_tasks.queues() or ())})
 
 
 class WorkerLoop:
@@ -101,6 +109,8 @@ class WorkerLoop:
         self.storage = DjangoStorage(alias, worker=True)
         self.alias = self.storage.alias
         self.queues = list(queues or all_queues())
+        self.storage.prioritised = lone_tasks.prioritised(self.queues)
+        self.gates = Gates(self.storage, self.queues)
         self.wake = threading.Event()
         self.marker = open_marker(self.storage.domain)
         self.row = WorkerRow(
@@ -115,7 +125,7 @@ class WorkerLoop:
             InlinePool(now=self.row.now, noted=partial(self.marker.noted, "task"))
             if inline
             else Pool(
-                threads=settings.ACTIVITY_THREADS,
+                threads=activity_threads(),
                 tasks=settings.ACTIVITY_TASKS,
                 now=self.row.now,
                 on_result=self._ring,
@@ -131,13 +141,17 @@ class WorkerLoop:
             payload_limit=settings.MAX_PAYLOAD_BYTES,
             deadlock_timeout=settings.DEADLOCK_TIMEOUT,
             perform=self._perform,
+            resolve=self.gates.resolve,
             on_activate=self.marker.note,
             rebuilds=True,
             judges=partial(DatabaseJudge, self.alias),
         )
-        self._reach = self.storage.turn_size  # so many runs the last turns came to: more are not worth claiming
+        # so many runs the last turns came to: more are not worth claiming
+        self._reach = _FEWEST_RUNS if self.storage.sql.writer_lock else self.storage.turn_size
         self.turns = 0
         self.polls = 0  # looks at the tables that are over
+        self.looked_at = time.monotonic()  # when the loop came by last
+        self.leaves_by = 0.0  # when it is gone, once it was told to stop
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # maintenance's, where there is one
 
@@ -154,9 +168,25 @@ class WorkerLoop:
         When it is over, what was taken in it is known to the pool, or never will be.
         """
         try:
-            return self._poll()
+            # first where the last turn left no room: a crowd without limits would have all of it, time and again
+            first = self._limited() if self.gates.short and not self.quarantine.wanted else None
+            found = self._poll()
+            found.tasks += self._limited() if first is None else first
+            return found
         finally:
             self.polls += 1
+
+    def _limited(self) -> int:
+        """Take activities that are under limits: not in the turn, so that nobody waits for its locks."""
+        if not self.gates.in_force or self.quarantine.quiet or self.row.drained_at is not None:
+            return 0
+        suspects = self.quarantine.ready
+        capacity = Capacity(threads=1) if suspects else self._few() if self.caution else self._capacity()
+        capacity.ahead.clear()  # what waits in a pool would keep others out that another worker could begin
+        capacity.together = 0
+        tasks, moved = self.gates.claim(capacity, owner=self.row.epoch, suspects=suspects)
+        self._begin(tasks, all_seen=suspects)
+        return len(tasks) + moved
 
     def _poll(self) -> Polled:
         """Commit ends of activities, advance due runs, take due activities.
@@ -166,25 +196,28 @@ class WorkerLoop:
         Before that a slice of what is being rebuilt, outside of transactions. Raises when the database is gone. Ends of
         activities leave the memory after the commit, not before.
         """
-        if self.quarantine.quiet:
+        if self.quarantine.quiet or self.row.drained_at is not None:
             return self._results_only()
         if self.caution:
             return self._cautiously()
         rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
-        results, capacity = self.pool.results(), self._capacity()
-        if not results and self.storage.sql.writer_lock and self.storage.next_due(queues=self.queues) != 0.0:
+        results, capacity = self._first_of(self.pool.results()), self._capacity()
+        if not results and self.storage.sql.writer_lock and self._next_due() != 0.0:
             return Polled(
                 rebuilding=rebuilding
             )  # by a plain read: the writer lock is for those who have something to write
         report = TurnReport()
         try:
-            with self.storage.transaction():
-                valid = self.storage.finish_tasks(results)
+            with self.storage.transaction("turn"):
+                began = time.monotonic()
+                valid, ended = self.storage.end_tasks(results)
                 # Those that wait come before those that this turn makes, where the latter can be taken while they are
                 # written.
                 tasks = self._claim_tasks(capacity) if self.storage.sql.claims_on_insert else []
-                self._advance(capacity, report)
+                self._advance(capacity, report, ended)
                 tasks += report.taken if self.storage.sql.claims_on_insert else self._claim_tasks(capacity)
+                if self.storage.sql.writer_lock and (held := time.monotonic() - began) > _HELD:
+                    self._reach = max(int(len(report.claimed) * _HELD / held), _FEWEST_RUNS)
         except Exception as exc:
             if self.storage.lost(exc):
                 raise
@@ -198,10 +231,30 @@ class WorkerLoop:
             runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuilding
         )
 
-    def _advance(self, capacity: Capacity, report: TurnReport) -> None:
-        taker = Taker(owner=self.row.epoch, capacity=capacity, queues=self.queues)
+    def _first_of(self, results: list[TaskResult]) -> list[TaskResult]:
+        """The ends of as many runs as a turn takes up; the others stay in the pool for the next one."""
         limit = min(self.storage.turn_size, self._reach)
-        self.engine.advance(limit=limit, queues=self.queues, taker=taker, report=report)
+        if len(results) <= limit:
+            return results
+        chains: set[UUID] = set()
+        chosen = []
+        for result in results:
+            chain = result.task.chain_id
+            if chain is not None and len(chains) < limit:
+                chains.add(chain)
+            if chain is None or chain in chains:
+                chosen.append(result)
+        return chosen
+
+    def _advance(self, capacity: Capacity, report: TurnReport, ended: list[TaskInHand]) -> None:
+        gates = self.gates
+        refuses = gates.refuses if activity.limited or gates.in_force else None
+        taker = Taker(owner=self.row.epoch, capacity=capacity, queues=gates.open_queues, refuses=refuses)
+        limit = min(self.storage.turn_size, self._reach)
+        by_chain: dict[UUID, list[TaskInHand]] = {}
+        for one in ended:
+            by_chain.setdefault(one.chain_id, []).append(one)
+        self.engine.advance(limit=limit, queues=gates.queues, taker=taker, report=report, ended=by_chain)
         if report.unbegun:
             self._reach = max(report.runs + report.runs // 8, _FEWEST_RUNS)
         elif len(report.claimed) >= limit:
@@ -210,22 +263,40 @@ class WorkerLoop:
     def _capacity(self) -> Capacity:
         return Capacity() if self.quarantine.wanted else self.pool.capacity()
 
+    def _few(self) -> Capacity:
+        """The same while somebody died of nobody knows what."""
+        threads = min(self._capacity().threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
+        return Capacity(threads=threads or (0 if self.pool.busy else 1))
+
     def _claim_tasks(self, capacity: Capacity) -> list[TaskState]:
         suspects = self.quarantine.wanted
         if suspects and self.quarantine.ready:
             capacity = Capacity(threads=1)
         if not capacity:
             return []
-        return self.storage.claim_tasks(capacity=capacity, queues=self.queues, owner=self.row.epoch, suspects=suspects)
+        tasks = self.storage.claim_tasks(
+            capacity=capacity, queues=self.gates.open_queues, owner=self.row.epoch, suspects=suspects
+        )
+        return self.gates.sift(tasks) if activity.limited or self.gates.in_force else tasks
+
+    def _next_due(self) -> float | None:
+        """Seconds until something is due that this worker may take."""
+        return self.storage.next_due(queues=self.gates.queues, of_activities=self.gates.open_queues)
 
     def _exchanged(self, results: list[TaskResult], valid: list[int], tasks: list[TaskState]) -> None:
         """After the commit: ends are off our hands, what was taken begins."""
         self.pool.forget(results)
-        tasks, back = self.quarantine.sift(tasks)
+        if results and self.gates.waiting:
+            self.gates.ended([result.task.queue for result in results])
+        self._begin(tasks, all_seen=not self.gates.in_force)
+        self._announce(results, valid)
+
+    def _begin(self, tasks: list[TaskState], *, all_seen: bool) -> None:
+        """What was taken begins, but for suspects that have to wait. ``all_seen``: nothing else is to be looked at."""
+        tasks, back = self.quarantine.sift(tasks, all_seen=all_seen)
         self.pool.submit(tasks)
         if back:
             self.storage.give_back(back)
-        self._announce(results, valid)
 
     def _announce(self, results: list[TaskResult], valid: list[int]) -> None:
         ended = set(valid)
@@ -236,6 +307,7 @@ class WorkerLoop:
     def _committed(self, report: TurnReport) -> None:
         self.turns += report.runs
         announce(report)
+        crash_points.reached("notify: before")
         if self.listener is not None:
             self.listener.tell(notices(report, own_queues=self.queues))
         else:
@@ -275,13 +347,18 @@ class WorkerLoop:
         """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
         if not self.storage.transient(cause):
             log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), told(cause))
-        stored = [end for result in results if (end := self._stored(result)) is not None]
-        with self.storage.transaction():
+        results, valid = self._each_stored(results)
+        with self.storage.transaction("apart"):
             tasks = self._claim_tasks(self._capacity())
-        self._exchanged([end for end, _ in stored], [end.task.id for end, valid in stored if valid], tasks)
-        done = Polled(tasks=len(tasks), results=len(stored))
+        self._exchanged(results, valid, tasks)
+        done = Polled(tasks=len(tasks), results=len(results))
         done.runs += sum(self._alone(chain) for chain in chains)
         return done
+
+    def _each_stored(self, results: list[TaskResult]) -> tuple[list[TaskResult], list[int]]:
+        """Store ends one by one: those that are off our hands, and which of them were still valid."""
+        stored = [end for result in results if (end := self._stored(result)) is not None]
+        return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
 
     def _stored(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
         """Store one end by itself, or that it cannot be stored; whether it was still valid.
@@ -332,10 +409,15 @@ class WorkerLoop:
         return advanced
 
     def _results_only(self) -> Polled:
-        """While an activity runs that is to be alone."""
+        """While an activity runs that is to be alone, and while somebody drains this worker."""
         results = self.pool.results()
         if results:
-            valid = self.storage.finish_tasks(results)
+            try:
+                valid = self.storage.finish_tasks(results)
+            except Exception as exc:
+                if self.storage.lost(exc):
+                    raise
+                results, valid = self._each_stored(results)  # one that cannot be stored must not keep the others
             self.pool.forget(results)
             self._announce(results, valid)
         return Polled(results=len(results))
@@ -345,10 +427,8 @@ class WorkerLoop:
 
         Few runs at a time, which are on the row of this worker before their code runs.
         """
-        results, capacity = self.pool.results(), self._capacity()
-        threads = min(capacity.threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
-        few = Capacity(threads=threads or (0 if self.pool.busy else 1))
-        with self.storage.transaction():
+        results, few = self.pool.results(), self._few()
+        with self.storage.transaction("careful ends"):
             valid = self.storage.finish_tasks(results)
             tasks = self._claim_tasks(few)
         self._exchanged(results, valid, tasks)
@@ -356,8 +436,8 @@ class WorkerLoop:
             self.row.announce(self.storage, waiting[:1])
             self.engine.rebuild()
         limit = max(1, self.storage.turn_size >> min(self.caution, 30))
-        with self.storage.transaction():
-            claimed = self.storage.claim(limit=limit, queues=self.queues)
+        with self.storage.transaction("careful claim"):
+            claimed = self.storage.claim(limit=limit, queues=self.gates.queues)
         chains = [run.chain_id for run in claimed if not run.crashes][:limit] or [run.chain_id for run in claimed][:1]
         runs = self._announced(chains) if chains or waiting else 0
         return Polled(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuilding)
@@ -368,7 +448,7 @@ class WorkerLoop:
 
     def _perform(self, task: TaskState) -> TaskResult:
         """An atomic activity. It may be what ends this process: its run is noted like one that is activated."""
-        self.marker.note(task.chain_id)
+        self.marker.note(task.chain_id)  # it has one: atomic activities are of runs
         try:
             return perform(task)
         finally:
@@ -402,13 +482,14 @@ class WorkerLoop:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout:g} s there is still work: {self.pool.busy} activities are running")
             self.wake.clear()
+            self.looked_at = time.monotonic()
             try:
                 if self.poll():
                     delay = fruitless = 0
                     if self.storage.sql.writer_lock:
                         stop.wait(_WRITERS_PAUSE)
                     continue
-                due = self.storage.next_due(queues=self.queues)
+                due = self._next_due()
             except DatabaseError as exc:
                 if until_idle and not self.storage.lost(exc):
                     raise
@@ -424,12 +505,15 @@ class WorkerLoop:
                 log.error("a poll failed, going on in %.1f s: %s", delay, told(exc))
                 stop.wait(delay)
                 continue
-            waits = due == 0.0 or bool(self._pauses)
+            if self.row.drained_at is not None:
+                due = None  # for others
+            waits = due == 0.0 or bool(self._pauses) or self.gates.waiting
             fruitless = fruitless + 1 if waits else 0
             if until_idle and not self.pool.busy and (not waits or fruitless > _FRUITLESS_POLLS):
                 return
             poll = get_settings().POLL_INTERVAL
-            self.wake.wait(_CONTENDED if due == 0.0 else min(poll, due) if due is not None else poll)
+            waits_for = [seconds for seconds in (poll, due, self.gates.wait) if seconds is not None]
+            self.wake.wait(_CONTENDED if due == 0.0 else min(waits_for))
 
     def run_inline(self, *, timeout: float | None) -> int:
         """Turn until nothing is due, with everything in this thread and on its connection; see ``run_until_idle``."""
@@ -445,7 +529,7 @@ class WorkerLoop:
                     if deadline is not None and time.monotonic() > deadline:
                         raise TimeoutError(f"after {timeout:g} s there is still work that is due")
                     continue
-                waits = self.storage.next_due(queues=self.queues) == 0.0 or bool(self._pauses)
+                waits = self._next_due() == 0.0 or bool(self._pauses) or self.gates.waiting
                 if not waits or (fruitless := fruitless + 1) > _FRUITLESS_POLLS:
                     return self.turns
                 time.sleep(_CONTENDED)
@@ -453,12 +537,14 @@ class WorkerLoop:
             self._leave(None, hurried=True)
 
     def _leave(self, maintenance: Maintenance | None, *, hurried: bool) -> None:
-        waiting = self.pool.drain(0.0 if hurried else get_settings().DRAIN_SECONDS)
+        settings = get_settings()
+        self.leaves_by = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
+        waiting = self.pool.drain(0.0 if hurried else settings.DRAIN_SECONDS)
         if maintenance is not None:
             maintenance.stop()
         try:
             results: list[TaskResult] = self.pool.results()
-            with self.storage.transaction():
+            with self.storage.transaction("leave"):
                 self.storage.finish_tasks(results)
                 self.storage.give_back(waiting)
                 release(self.storage, self.row.epoch)

@@ -18,11 +18,13 @@ from temporalex_django.core.telling import told
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.switches import read_switches
 from temporalex_django.engine import activity_policy
-from temporalex_django.liveness.leases import wake_for_code
+from temporalex_django.liveness.leases import WOKEN, wake_for_code, wake_switched_on
 from temporalex_django.liveness.recovery import judge_abandoned, recover, release_orphans
 from temporalex_django.workers.attempts import announce_end
 from temporalex_django.workers.chores import Chores
+from temporalex_django.workers.health_report import HealthReport
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
@@ -38,6 +40,8 @@ _ABANDONED_EVERY = 1.0
 _CHORES_EVERY = 1.0
 #: How often a worker looks for runs that were blocked for want of code that it has.
 _CODE_EVERY = 3.0
+#: By so many seconds behind it every worker has heard that something was switched on.
+_HEARD = 5.0
 #: How often a worker that starts tries to bury the dead before it goes on; its first passes try again.
 _RECOVERIES = 3
 
@@ -62,6 +66,8 @@ class Maintenance:
         self._lives_since = 0.0  # the first beat, or the first one after it could not beat for a lease
         self._looked_at = 0.0
         self._stray: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # and after how many polls they were seen
+        self.report = HealthReport(loop)
+        self._switched_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="temporalex-maintenance", daemon=True)
 
@@ -71,6 +77,7 @@ class Maintenance:
         May be called again after the database did not answer.
         """
         loop = self.loop
+        self.report.begin()
         if self.listener is None and self.storage.sql.listens and not get_settings().POOLED:
             from temporalex_django.workers.listener import Listener  # noqa: PLC0415 - psycopg is an extra
 
@@ -78,6 +85,7 @@ class Maintenance:
             self.listener.start()
             loop.listener = self.listener
         self.register()
+        self.report.write()
         self._thread.start()
 
     def stop(self) -> None:
@@ -87,13 +95,16 @@ class Maintenance:
         self.chores.stop()
         if self.listener is not None:
             self.listener.stop()
+        self.report.end()
 
     def register(self) -> None:
         """Write the row; blocked runs that this worker may be able to take are due from now on."""
         row = self.loop.row
         self._recover()  # first: a run that killed the worker before this one must not be among the first to be taken
         row.session_lock = self.listener is not None and self.listener.locked
+        began = time.monotonic()
         row.register(self.storage)
+        self.report.leased(began)
         self._beaten_at = self._lives_since = time.monotonic()
 
     def _recover(self) -> None:
@@ -127,6 +138,9 @@ class Maintenance:
     def tend(self) -> None:
         """One pass. Raises when the database is gone."""
         self.loop.on_beat()
+        if self._thread.is_alive():  # nobody looks after a worker that works in the thread of its caller
+            self.report.write()
+        self._hear()
         self._heartbeats()
         self._sweep()
         if self._is_time():
@@ -145,17 +159,32 @@ class Maintenance:
         if time.monotonic() - self._orphans_at >= _ORPHANS_EVERY:
             release_orphans(self.storage)
             self._orphans_at = time.monotonic()
-        if time.monotonic() - self._chores_at >= _CHORES_EVERY:
+        if time.monotonic() - self._chores_at >= _CHORES_EVERY and self.loop.row.drained_at is None:
             self._chores_at = time.monotonic()
             self.chores.begin()
         if time.monotonic() - self._retained_at >= _RETAINED_EVERY and not self._retention.sweep():
             self._retained_at = time.monotonic()
 
+    def _hear(self) -> None:
+        """What was switched off, or on: the loop knows from now on. Runs of classes that are on again are due."""
+        gates = self.loop.gates
+        before, gates.switches = gates.switches, read_switches(self.storage.sql)
+        if gates.switches != before:
+            self._switched_at = time.monotonic()
+            self.loop.wake.set()
+        # somebody who has not heard of it yet may stop one after this one has looked
+        if time.monotonic() - self._switched_at < _HEARD:
+            woken = wake_switched_on(self.storage, gates.switches.workflows)
+            if woken:
+                self.loop.wake.set()
+            if woken >= WOKEN:
+                self._switched_at = time.monotonic()
+
     def _is_time(self) -> bool:
         return time.monotonic() - self._beaten_at >= get_settings().LEASE_SECONDS / 3
 
     def _beat(self) -> None:
-        loop, row = self.loop, self.loop.row
+        loop, row, began = self.loop, self.loop.row, time.monotonic()
         row.session_lock = self.listener is not None and self.listener.locked
         if not row.beat(self.storage, runs=len(loop.engine.cache), activities=loop.pool.busy, turns=loop.turns):
             log.error("this worker was taken for dead: its activities are others' now, it goes on under a new epoch")
@@ -164,6 +193,7 @@ class Maintenance:
             row.renew()
             row.register(self.storage)
             self._lives_since = time.monotonic()
+        self.report.leased(began)
         if time.monotonic() - self._beaten_at > get_settings().LEASE_SECONDS:
             self._lives_since = time.monotonic()
         self._beaten_at = time.monotonic()
@@ -179,7 +209,9 @@ class Maintenance:
         self.storage.begin_tasks(begun)
         pool.noted_as_begun(begun)
         self.storage.heartbeat(beats)
-        self.storage.give_back(pool.overdue())
+        if late := pool.overdue():
+            self.storage.give_back(late)
+            self.loop.wake.set()  # they wait for a thread that has time
         held = pool.keys()
         if held or self._stray[0] or self._is_time():
             owned = self._owned()

@@ -1,4 +1,7 @@
-"""Where activities run: threads for plain functions, one event loop for async ones."""
+"""Where activities run: threads for plain functions, one event loop for async ones.
+
+A plain function of the lane ``process`` has a process of its thread, which waits for it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timedelta
@@ -19,6 +23,7 @@ from temporalex_django.core.telling import told
 from temporalex_django.db.connections import KEPT_FOR, keep_open
 from temporalex_django.engine.capacity import UNMEASURED, Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt
 
 log = logging.getLogger("temporalex_django.activity")
@@ -32,6 +37,10 @@ _MOMENT = 0.1
 _OVERDUE = 0.5
 #: How much the last end of an activity counts in its pace.
 _LAST = 0.2
+#: What takes less is quick: one thread has begun the next one before another has woken up. It gets help when something
+#: waits for so many seconds all the same.
+_QUICK = 0.001
+_HELPED = 0.01
 #: The pace of what is not known: of a dozen quick ones of different names the last are taken ahead.
 _SLOW = 1.0
 
@@ -60,7 +69,9 @@ class Pool:
         self._noted = noted
         self._name = name
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        # What threads take, one after the other, and a bell for each thread that is to look; False ends one.
+        self._waiting: deque[Attempt] = deque()
+        self._bells: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._held: dict[tuple[int, int, int], Attempt] = {}
         self._results: list[TaskResult] = []
         self._alive = 0
@@ -100,6 +111,8 @@ class Pool:
                     most = int(share * _MOMENT / max(pace, 1e-5)) - waiting
                     if (more := min(most, _MOST_AHEAD - waiting)) > 0:
                         ahead[name] = more
+            if self._waiting and self._bells.empty() and now - self._waiting[0].taken_at > _HELPED:
+                self._bells.put(True)
             return Capacity(
                 threads=max(0, free[0]),
                 tasks=max(0, free[1]),
@@ -110,16 +123,21 @@ class Pool:
             )
 
     def submit(self, tasks: list[TaskState]) -> None:
-        for task in tasks:
-            attempt = Attempt(task, self._now, is_async=task.activity in self._asyncs)
-            with self._lock:
-                self._held[attempt.key] = attempt
+        """A thread for each that may take long, and one for all that are quick: waking one costs more than those do."""
+        attempts = [Attempt(task, self._now, is_async=task.activity in self._asyncs) for task in tasks]
+        plain = [attempt for attempt in attempts if not attempt.is_async]
+        with self._lock:
+            self._held.update((attempt.key, attempt) for attempt in attempts)
+            quick = sum(self._paces.get(attempt.task.activity, (_SLOW,))[0] < _QUICK for attempt in plain)
+        self._waiting.extend(plain)
+        for _ in range(len(plain) - quick + bool(quick)):
+            if self._alive < self._threads:
+                self._add_thread()
+            if self._bells.qsize() < self._threads:  # else nobody sleeps who has not been rung for
+                self._bells.put(True)
+        for attempt in attempts:
             if attempt.is_async:
                 self._submit_async(attempt)
-            else:
-                if self._alive < self._threads:
-                    self._add_thread()
-                self._queue.put(attempt)
 
     @property
     def _asyncs(self) -> Collection[str]:
@@ -227,7 +245,7 @@ class Pool:
         """Let idle threads and the loop end; stuck ones are daemons."""
         self._stopping = self._closed = True
         for _ in range(self._alive):
-            self._queue.put(None)
+            self._bells.put(False)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
 
@@ -244,22 +262,29 @@ class Pool:
             while (attempt := self._next()) is not None:
                 if not self._begins(attempt):
                     continue
-                close_old_connections()
+                apart = processes.call if attempt.task.activity in activity.apart else None
                 with self._noted(attempt.task.id):
-                    result = attempt.run()
+                    result = attempt.run(apart=apart)
                 close_old_connections()
                 if not self._finished(attempt, result):
                     return  # somebody else took this thread's place
         finally:
+            processes.close()
             connections.close_all()
 
     def _next(self) -> Attempt | None:
         """The next attempt for this thread; None ends it. One that has nothing to do holds no connection for long."""
-        try:
-            return self._queue.get(timeout=KEPT_FOR)
-        except queue.Empty:
-            connections.close_all()
-            return self._queue.get()
+        while True:
+            with suppress(IndexError):
+                return self._waiting.popleft()
+            try:
+                rung = self._bells.get(timeout=KEPT_FOR)
+            except queue.Empty:
+                connections.close_all()
+                rung = self._bells.get()
+            if not rung:
+                return None
+            close_old_connections()
 
     def _begins(self, attempt: Attempt) -> bool:
         """Whether it may begin; from then on it has. One step: nobody can give back in between what runs."""

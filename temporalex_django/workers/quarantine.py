@@ -57,11 +57,16 @@ class Quarantine:
             return False
         return not self._pool.busy or time.monotonic() - self._wanted_since > _PATIENCE
 
-    def sift(self, tasks: list[TaskState]) -> tuple[list[TaskState], list[tuple[int, int, int]]]:
-        """Of those that were claimed: what is to begin, and what is to be given back, uncounted."""
+    def sift(
+        self, tasks: list[TaskState], *, all_seen: bool = True
+    ) -> tuple[list[TaskState], list[tuple[int, int, int]]]:
+        """Of those that were claimed: what is to begin, and what is to be given back, uncounted.
+
+        ``all_seen``: where these come from is all there is. Else suspects may wait under limits.
+        """
         suspects = [task for task in tasks if task.crashes]
         if not suspects:
-            if self.ready and not tasks:
+            if all_seen and self.ready and not tasks:
                 self._wanted_since = None  # somebody else has taken them
             return tasks, []
         calm = [task for task in tasks if not task.crashes]

@@ -22,6 +22,7 @@ from temporalex_django import (
     api,
     errors,
 )
+from tests.support.graphs import leads
 from tests.support.hosts import in_memory
 from tests.support.people import person
 from tests.support.runs import events, kinds, once, work
@@ -286,11 +287,8 @@ class Loop(GraphWorkflow):
     unique = Unique(key="approvalloop")
     initial = check
     transitions = {
-        (check, "approved"): sign,
-        (check, "rejected"): Done,
-        (check, "overdue"): Done,
-        (sign, "approved"): Done,
-        (sign, "rejected"): Done,
+        **leads(check, approved=sign, rejected=Done, overdue=Done),
+        **leads(sign, approved=Done, rejected=Done),
     }
 
 
@@ -353,6 +351,17 @@ def test_what_cannot_be_asked(env: Any, given: dict[str, Any], words: str) -> No
     run = env.start(once(lambda: api.approval(title, **given)))
     with pytest.raises(errors.WorkflowFailed, match=words):
         run.result()
+
+
+def test_nobody_is_reminded_for_ever(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is never due it would be a timer for each day until the end of days."""
+    monkeypatch.setattr("temporalex_django.core.human_tasks.MOST_REMINDERS", 2)
+    run = env.start(once(lambda: api.approval("Approve it", role=MAY, remind=DAY), name="test.ApprovalForEver"))
+    for _ in range(4):
+        env.advance(DAY)
+    assert [task.reminders for task in run.human_tasks()] == [2]
+    assert kinds(run).count("TimerStarted") == kinds(run).count("TimerFired") == 2
+    run.terminate()
 
 
 @pytest.mark.parametrize("point", ["before_turn", "after_turn"])

@@ -214,6 +214,7 @@ class TestManySignals:
         env.replay(h)
         return spent / count
 
+    @pytest.mark.once
     def test_100_000_in_the_buffer(self):
         """Drained in order, in time that grows with their number and no faster."""
         few = min(self.buffered(5_000) for _ in range(3))

@@ -9,6 +9,7 @@ import pytest
 
 from temporalex_django import Approval, Done, GraphWorkflow, Unique, WaitForEvent
 from temporalex_django.errors import ActionNotPermitted, FourEyes, ResumeRefused, WorkflowDefinitionError
+from tests.support.graphs import leads
 from tests.support.people import person
 
 MAY = "auth.change_group"
@@ -22,13 +23,9 @@ class Payment(GraphWorkflow):
     unique = Unique(key="foureyespayment")
     initial = first
     transitions = {
-        (first, "approved"): second,
-        (first, "rejected"): Done,
-        (second, "approved"): parcel,
-        (second, "rejected"): Done,
-        (second, "overdue"): Done,
-        (parcel, "came"): Done,
-        (parcel, "timeout"): Done,
+        **leads(first, approved=second, rejected=Done),
+        **leads(second, approved=parcel, rejected=Done, overdue=Done),
+        **leads(parcel, came=Done, timeout=Done),
     }
 
 

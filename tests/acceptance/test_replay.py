@@ -126,7 +126,7 @@ def test_live_run_that_no_longer_fits_is_blocked_and_heals(env):
 
 
 def test_messages_of_a_blocked_run_wait(env):
-    """And are delivered in order when it heals."""
+    """And are delivered in order when it heals; an update is tried once, and withdrawn."""
 
     async def good(self, args):
         await work(1)
@@ -137,11 +137,10 @@ def test_messages_of_a_blocked_run_wait(env):
     h.signal("s", 1)
     h.signal("s", 2)
     u = h.update_async("nobody")
-    assert h.blocked is not None and not u.done
+    assert h.blocked is not None and u.done and not u.accepted  # somebody waits for its answer: it is withdrawn
     flow(good)
-    env.advance(1)
+    env.advance(4)
     assert h.result() == [1, 2]
-    assert u.done
 
 
 def test_other_runs_are_not_harmed_by_a_blocked_one(env):
@@ -389,15 +388,19 @@ def test_messages_left_at_continue_as_new_travel_on_in_order(env):
 HASHED = """
 import json
 from functools import partial
-from temporalex_django import Ok, Reply, Stop, api
+from temporalex_django import Ok, Reply, Stop, activity, api
 from temporalex_django.testing import WorkflowEnvironment
-from tests.support.runs import flow, plain_commands, plain_history, work
+from tests.support.runs import flow, plain_commands, plain_history
+
+@activity
+def sets(given: set[str]) -> set[str]:
+    return given
 
 async def run(self, args):
-    api.publish_state({"set": {"a", "b", "c", "d"}, "keys": {k: 1 for k in {"x", "y", "z"}}})
-    got = await api.parallel([partial(work, {"n", "m", str(n)}) for n in range(4)])
+    api.publish_state({"keys": {k: 1 for k in {"x", "y", "z"}}})
+    got = await api.parallel([partial(sets, {"n", "m", str(n)}) for n in range(4)])
     ended = await api.phase({}, signal={k: (lambda n, s: Stop([got, n])) for k in ("one", "two")}, update={"u": lambda a, s: Reply(a, s)})
-    return Ok([ended, api.random(), str(api.uuid4())])
+    return Ok([sorted(map(sorted, ended[0])), api.random(), str(api.uuid4())])
 
 env = WorkflowEnvironment()
 h = env.start(flow(run), {"b", "a"}, id="hashed")

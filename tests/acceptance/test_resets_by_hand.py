@@ -99,6 +99,22 @@ def test_an_input_that_was_edited_outlives_a_run_that_closed_meanwhile(env: Any)
             left.terminate()
 
 
+def test_an_input_that_was_edited_outlives_an_activity_that_the_run_gave_up(env: Any) -> None:
+    async def body() -> Any:
+        await api.race(lambda: refunded(-1), lambda: api.wait_for_signal("on"))
+        return await api.wait_for_signal("go")
+
+    h = env.start(once(body, name="test.EditedAndGivenUp"))
+    h.retry_activity(1, input=[-2])
+    _, key = TRIED[-1]
+    h.signal("on")
+    (cancelled,) = events(h, "ActivityCancelled")
+    assert (cancelled["edited"]["args"], cancelled["edited"]["key"]) == ([-2], key)
+    h.reset(1, messages="drop")
+    assert (len(TRIED), TRIED[-1]) == (3, (-2, key))
+    h.terminate()
+
+
 def test_what_was_done_by_hand_and_nobody_has_read_comes_again(env: Any) -> None:
     async def body() -> list[Any]:
         return await api.parallel([lambda: refunded(-1), lambda: api.sleep(10_000), lambda: work("third")])

@@ -141,8 +141,12 @@ def test_waiting_update_is_answered(env):
 
 
 def test_starts_and_signals_in_one_activation(env):
-    h = env.signal_with_start(flow(wait), "go", {"a": 1}, None, id="s")
+    cls = flow(wait)
+    with pytest.raises(errors.PayloadError, match="no search attribute 'x' is declared"):
+        env.signal_with_start(cls, "go", id="s", search_attributes={"x": 1})
+    h = env.signal_with_start(cls, "go", {"a": 1}, None, id="s", tags=["t"])
     assert h.result() == {"a": 1}
+    assert [one.id for one in env.list(cls, tag="t")] == ["s"] and env.list(cls, tag="u") == []
     assert h.history()[-1].activation == 1
     assert kinds(h) == ["SignalReceived", "WorkflowCompleted"]
 

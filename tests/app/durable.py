@@ -11,7 +11,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from temporalex_django import Err, Ok, RetryPolicy, Stop, Workflow, activity, activity_context, api, update
+from temporalex_django import (
+    ContinueAsNew,
+    Err,
+    Ok,
+    RetryPolicy,
+    Stop,
+    Workflow,
+    activity,
+    activity_context,
+    api,
+    update,
+)
 from temporalex_django.core.results import Reply
 from temporalex_django.errors import ActivityFailure
 
@@ -80,9 +91,34 @@ def silent(path: str, hold: str) -> Any:
     return "too late"
 
 
+@activity(heartbeat=20.0, retry=RetryPolicy(max_attempts=40, initial_interval=0.05))
+def beating(hold: str) -> None:
+    activity_context().heartbeat({"at": 7})
+    held_by(hold)
+
+
 @activity(start_to_close=0.3, retry=RetryPolicy(max_attempts=1))
 def slow(hold: str) -> None:
     held_by(hold)
+
+
+@activity
+def asks(hold: str) -> int:
+    """Holds a connection while it waits."""
+    from django.contrib.auth import get_user_model
+
+    found = get_user_model().objects.count()
+    held_by(hold)
+    return int(found)
+
+
+@activity
+async def asks_async(hold: str) -> int:
+    from django.contrib.auth import get_user_model
+
+    found = await get_user_model().objects.acount()
+    await asyncio.to_thread(held_by, hold)
+    return int(found)
 
 
 @activity(atomic=True)
@@ -108,6 +144,26 @@ def book(names: list[str]) -> None:
         user.last_name = str(int(user.last_name or 0) + 1)
         user.save(update_fields=["last_name"])
         time.sleep(0.002)
+
+
+@activity(atomic=True)
+def pay(who: str, amount: int) -> None:
+    """Onto an account, which is the last name of a user."""
+    from django.contrib.auth import get_user_model
+
+    user = get_user_model().objects.select_for_update().get(username=who)
+    user.last_name = str(int(user.last_name or 0) + amount)
+    user.save(update_fields=["last_name"])
+
+
+class Transfer(Workflow):
+    """Money leaves one account, an external effect, it comes onto another one."""
+
+    async def run(self, args: Any) -> Any:
+        await pay(args["source"], -args["amount"])
+        key = await recorded(args["path"])
+        await pay(args["target"], args["amount"])
+        return Ok(key)
 
 
 class Crosswise(Workflow):
@@ -141,6 +197,14 @@ class AsyncDoubling(Workflow):
         return Ok(await api.parallel([lambda n=n: double_async(n) for n in range(args["n"])]))
 
 
+class Asking(Workflow):
+    """So many activities of each kind that ask the database, all at once."""
+
+    async def run(self, args: Any) -> Any:
+        each = [asks, asks_async]
+        return Ok(await api.parallel([lambda one=one: one(args["hold"]) for one in each * args["n"]]))
+
+
 class Recording(Workflow):
     async def run(self, args: Any) -> Any:
         return Ok(await recorded(args["path"], args.get("hold")))
@@ -166,6 +230,11 @@ class Flaky(Workflow):
 class Silent(Workflow):
     async def run(self, args: Any) -> Any:
         return Ok(await silent(args["path"], args["hold"]))
+
+
+class Beating(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok(await beating(args["hold"]))
 
 
 class Slow(Workflow):
@@ -232,3 +301,24 @@ class Fleeting(Workflow):
 
     async def run(self, args: Any) -> Ok:
         return Ok(args)
+
+
+class Remembered(Workflow):
+    """Deleted an hour after it has closed."""
+
+    retention = 3600
+
+    async def run(self, args: Any) -> Ok:
+        return Ok(args)
+
+
+class Entity(Workflow):
+    """Goes on as a new run for ever, once a signal; what is an hour old is forgotten."""
+
+    chain_retention = 3600
+
+    async def run(self, args: Any) -> Any:
+        count = args or 0
+        if await api.wait_for_signal("next") == "stop":
+            return Ok(count)
+        return ContinueAsNew(count + 1)

@@ -34,6 +34,7 @@ from temporalex_django import (
 from temporalex_django.db import chores
 from temporalex_django.models import HumanTask, Instance, OperatorAction
 from tests.support.client_flows import Basket, Sleepy, drain
+from tests.support.graphs import leads
 from tests.support.invoices import ACCOUNTING, InvoiceDesk, PlainQuestion
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -95,13 +96,10 @@ class Refund(GraphWorkflow):
     unique = Unique(key="refund")
     initial = Price
     transitions = {
-        (Price, "small"): Pay,
-        (Price, "large"): clerk,
-        (clerk, "approved"): Pay,
-        (clerk, "rejected"): Thank,
-        (clerk, "overdue"): Thank,
-        (Pay, "paid"): Thank,
-        (Thank, "thanked"): Done,
+        **leads(Price, small=Pay, large=clerk),
+        **leads(clerk, approved=Pay, rejected=Thank, overdue=Thank),
+        **leads(Pay, paid=Thank),
+        **leads(Thank, thanked=Done),
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import Retry, TaskResult, TaskState
-from tests.contract.places import NOW
+from tests.contract.places import NOW, QUEUES
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.binding import OpenActivity
@@ -132,6 +132,38 @@ def test_an_end_becomes_a_message_of_the_chain(place: Place, chain: UUID) -> Non
     assert (message.kind, message.name, message.run_id) == ("activity", "ActivityCompleted", place.runs(chain)[0])
     assert message.body == {"seq": 1, "result": {"a": "ü"}}
     assert place.take() == []
+
+
+def test_an_end_in_hand_is_told_by_whoever_has_it(place: Place, chain: UUID) -> None:
+    """Fenced as any other; the run that it is of can be claimed by name, before all others."""
+    place.schedule(chain, 1, 2)
+    other = place.start("w-2")
+    place.quiet(chain)
+    one, two = place.take()
+
+    with place.storage.transaction():
+        valid, ended = place.storage.end_tasks(
+            [done(one, {"a": "ü"}), again(place, two, 30), done(replace(one, attempt=2))]
+        )
+        (end,) = ended
+        assert (set(valid), end.id, end.chain_id, end.run_id) == ({one.id, two.id}, one.id, chain, place.runs(chain)[0])
+        assert (end.queue, end.kind, end.attributes) == (
+            "default",
+            "ActivityCompleted",
+            {"seq": 1, "result": {"a": "ü"}},
+        )
+        assert place.storage.inbox([chain])[chain] == []
+        claimed = place.storage.claim(limit=10, queues=QUEUES, first=[chain])
+        assert [run.chain_id for run in claimed] == [chain, other]
+        assert [run.chain_id for run in place.storage.claim(limit=10, queues=["nobody's"], first=[chain])] == []
+        place.storage.defer([chain], seconds=60)
+        assert [run.chain_id for run in place.storage.claim(limit=10, queues=QUEUES, first=[chain])] == [other]
+        place.storage.defer([chain], seconds=0)
+        place.storage.tell(ended)
+
+    assert chain in place.claim()
+    assert [(message.kind, message.body) for message in place.inbox(chain)] == [("activity", end.attributes)]
+    assert place.storage.finish_tasks([done(one)]) == []
 
 
 def test_an_end_counts_once(place: Place, chain: UUID) -> None:

@@ -79,6 +79,10 @@ def test_every_operation_is_listed():
         "release",
         "delegate",
         "decide",
+        "drain_worker",  # see test_health
+        "undrain_worker",
+        "switch_off",  # see test_switches
+        "switch_on",
     }  # see test_graphs_on_the_database, test_versions, test_resets
 
 

@@ -11,6 +11,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.utils import timezone
 
+from temporalex_django.admin import instance
 from temporalex_django.admin.base import CappedPaginator
 from temporalex_django.conf import codec
 from temporalex_django.engine.ids import uuid7
@@ -18,7 +19,7 @@ from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.models import Chain, Instance
 from tests.support.client_flows import Basket, Sleepy, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
 
@@ -117,9 +118,11 @@ def test_no_more_than_so_many_are_counted(admin, monkeypatch):
     for number in range(5):
         Basket.start(id=f"b-{number}")
     assert "no more are counted" not in admin.get(RUNS).content.decode()
-    monkeypatch.setattr(CappedPaginator, "MOST", 3)
+    monkeypatch.setattr(instance, "_COUNTED", 3)
 
     text = admin.get(RUNS).content.decode()
 
     assert "3+ runs: no more are counted and shown" in text
+    assert admin.get(f"{RUNS}?p=9").url == f"{RUNS}?e=1"  # there is no such page
+    monkeypatch.setattr(CappedPaginator, "MOST", 3)
     assert CappedPaginator(Instance.objects.order_by("-id"), 2).count == 4

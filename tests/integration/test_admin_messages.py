@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal
@@ -31,7 +31,7 @@ from temporalex_django import (
 from temporalex_django.models import Instance, Message, OperatorAction
 from tests.support.client_flows import drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
 
@@ -76,7 +76,7 @@ def count(args: int, state: Any) -> Reply:
 class Wishes(Workflow):
     name = "test.AdminWishes"
 
-    async def run(self, args: Any) -> Any:
+    async def run(self, args: Any) -> Ok[Wish | None]:
         def note(payload: str, state: Any) -> NoReply:
             return NoReply([*(state or []), payload])
 
@@ -168,11 +168,11 @@ def test_every_type_becomes_the_payload_that_its_annotation_means(admin):
     handle.update("end")
 
     assert "“wish” is done: &quot;noted&quot;" in response.content.decode()
-    assert handle.result() == {
-        "text": "<b>milk</b>", "number": 7, "real": 0.5, "price": "12.50", "day": "2026-02-03",
-        "at": "2026-02-03T04:05:06Z", "colour": "b", "size": 5, "maybe": None, "flag": True, "pause": "P1DT7200S",
-        "tags": ["a"], "any": {"k": [1]},
-    }  # fmt: skip
+    assert handle.result() == Wish(
+        text="<b>milk</b>", number=7, real=0.5, price=Decimal("12.50"), day=date(2026, 2, 3),
+        at=datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC), colour=Colour.BLUE, size=5, maybe=None, flag=True,
+        pause=timedelta(days=1, hours=2), tags=["a"], any={"k": [1]},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

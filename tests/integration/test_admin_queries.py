@@ -12,7 +12,7 @@ from django.test import Client
 from temporalex_django.models import Message
 from tests.support.client_flows import Basket, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
 

@@ -13,7 +13,7 @@ from temporalex_django import Err, Ok, RetryPolicy, Workflow, activity, api
 from temporalex_django.models import ActivityTask, Instance
 from tests.support.client_flows import Failing, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
 

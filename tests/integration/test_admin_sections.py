@@ -30,8 +30,9 @@ from temporalex_django.admin import history
 from temporalex_django.models import HistoryEvent, Instance, OperatorAction, Worker
 from temporalex_django.present import picture
 from tests.support.client_flows import Basket, Sleepy, drain
+from tests.support.graphs import leads
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
 
@@ -81,12 +82,9 @@ class Parcel(GraphWorkflow):
     unique = Unique(key="parcel")
     initial = Weigh
     transitions = {
-        (Weigh, "light"): Fold,
-        (Weigh, "heavy"): decision,
-        (decision, "approved"): Fold,
-        (decision, "rejected"): Done,
-        (decision, "overdue"): Done,
-        (Fold, "folded"): Done,
+        **leads(Weigh, light=Fold, heavy=decision),
+        **leads(decision, approved=Fold, rejected=Done, overdue=Done),
+        **leads(Fold, folded=Done),
     }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from temporalex_django import Ok, Unique, Workflow
 from temporalex_django.models import Instance, OperatorAction
 from tests.support.client_flows import drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
 START = f"{RUNS}start/"
@@ -51,6 +53,14 @@ class Orders(Workflow):
 class ByValue(Workflow):
     name = "test.AdminByValue"
     unique = Unique(key="adminvalue")
+
+    async def run(self, args: None) -> Any:
+        return Ok(None)
+
+
+class Found(Workflow):
+    name = "test.AdminFound"
+    search_attributes = {"total": Decimal, "labels": list[str], "paid": bool}
 
     async def run(self, args: None) -> Any:
         return Ok(None)
@@ -137,6 +147,23 @@ def test_a_run_is_started_with_what_the_form_says(admin):
     assert run.input == {"customer": "ann", "card": {"number": "4711", "holder": "Ann"}, "quantity": 2}
     noted = OperatorAction.objects.get(action="start")
     assert (noted.actor_name, noted.source) == ("root", "admin")
+
+
+def test_search_attributes_are_fields_of_the_form(admin):
+    form = admin.get(f"{START}?workflow=test.AdminFound").content.decode()
+    assert "Search attribute total" in form and "Decimal; left empty, it has none" in form
+    given = {"attribute_total": "120.50", "attribute_labels": "red, blue,", "attribute_paid": "true"}
+    start(admin, "test.AdminFound", **given)
+    run = Instance.objects.get()
+    assert run.search_attributes == {"total": {"decimal": "120.50"}, "labels": ["red", "blue"], "paid": True}
+    assert [one.id for one in Found.list(attributes={"total__gt": 120, "labels": "blue"})] == [run.workflow_id]
+    for wrong, said in (
+        ({"attribute_total": "much"}, "is a number, not"),
+        ({"attribute_paid": "perhaps"}, "is true or false, not"),
+        ({"attribute_total": "NaN"}, "the search attribute total is"),
+    ):
+        assert said in html.unescape(start(admin, "test.AdminFound", **wrong).content.decode()), said
+    assert Instance.objects.count() == 1
 
 
 def test_an_id_is_made_up_or_a_value_is_asked_for(admin):

@@ -16,7 +16,7 @@ from temporalex_django.admin import InstanceAdmin, OperatorActionAdmin, Workflow
 from temporalex_django.models import Instance, OperatorAction
 from tests.support.client_flows import Basket, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__), pytest.mark.each_database]
+pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
 
 
 class GroupAdmin(WorkflowAdminMixin, admin.ModelAdmin):  # type: ignore[type-arg]

@@ -45,6 +45,7 @@ class Ringing(Workflow):
     """Gives its arguments, and the first signal with its sender."""
 
     name = "test.Ringing"
+    search_attributes = {"rings": int}
 
     async def run(self, args: Any) -> Ok:
         payload = await api.wait_for_signal("ring")
@@ -54,6 +55,7 @@ class Ringing(Workflow):
 
 class RingingTwice(Workflow):
     version = 2
+    search_attributes = {"rings": int}
 
     async def run(self, args: Any) -> Ok:
         payload = await api.wait_for_signal("ring")
@@ -84,12 +86,16 @@ def test_signal_with_start_uses_all_that_it_is_given(flow: Any) -> None:
     ann, group = stored("ann", "temporalex_django.start_instance"), Group.objects.create(name="deciders")
     version = {"version": 2} if flow is Versioned else {}
 
-    handle = flow.signal_with_start("ring", "loud", {"a": 1}, id="door", subject=group, by=ann, **version)
+    more = {"search_attributes": {"rings": 2}, "tags": ["loud"], **version}
+    handle = flow.signal_with_start("ring", "loud", {"a": 1}, id="door", subject=group, by=ann, **more)
     drain()
 
     assert handle.id == "door"
     assert flow.handle("door").result() == [*version.values(), {"a": 1}, "loud", "ann"]
     assert Instance.objects.get().subject == group
+    assert (Instance.objects.get().search_attributes, Instance.objects.get().tags) == ({"rings": 2}, ["loud"])
+    with pytest.raises(errors.PayloadError, match="no search attribute 'ring' is declared"):
+        flow.signal_with_start("ring", id="window", search_attributes={"ring": 2}, **version)
     audit = OperatorAction.objects.order_by("id").values_list("action", "actor_name")
     assert list(audit) == [("start", "ann"), ("signal", "ann")]
 

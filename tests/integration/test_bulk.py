@@ -264,6 +264,10 @@ def test_who_lost_sight_of_a_run_is_told_nothing_about_it() -> None:
         return [bool(one.message) for one in readable(items.all(), user, alias="default", **more)]
 
     assert told(None) == told(ann) == [True, True]
+    items.update(code="payload")  # whose words may quote some
+    assert [one.message for one in readable(items, None, alias="default")] == [one.message for one in items]
+    assert {one.message[:7] for one in readable(items.all(), ann, alias="default")} == {"hidden:"}
+    items.update(code="workflow_closed")
     assert told(person("bob", "bulk_actions")) == [False, False]
     assert told(ann, admits=lambda run: run.workflow_id == "red-2") == [True, False]  # newest first
     assert told(ann, among=Instance.objects.filter(workflow_id="red-1")) == [False, True]

@@ -39,7 +39,7 @@ def test_an_update_is_answered_without_a_worker(basket):
 def test_a_warm_update_takes_few_statements(basket, django_assert_max_num_queries):
     basket.update("add", 5)
 
-    with django_assert_max_num_queries(14):  # in a TestCase two of them are savepoints
+    with django_assert_max_num_queries(12):  # in a TestCase two of them are savepoints
         basket.update("add", 6)
 
 
@@ -213,8 +213,9 @@ def test_a_blocked_run_says_so_and_heals_when_somebody_asks(monkeypatch):
     assert blocked["code"] == "nondeterminism"
     with pytest.raises(errors.ResultTimeout, match="blocked"):
         handle.result()
-    with pytest.raises(errors.UpdateTimeout):
+    with pytest.raises(errors.RunBlocked, match="tried once and withdrawn") as caught:
         handle.update("add", 1)
+    assert caught.value.code == "blocked" and "recorded" in caught.value.reason
 
     monkeypatch.setitem(workflows.registry, "test.Sleepy", Sleepy)
     with pytest.raises(errors.UpdateRejected):

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from temporalex_django.management import exits
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.steering import COMMANDS
 from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorAction
+from temporalex_django.rest import problems
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import Ran, shell, timeless, transcript
 from tests.support.matrix import Choice, Errand, Question
 from tests.support.people import stored
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "commands"
 WRITE = bool(os.environ.get("UPDATE_GOLDEN"))
@@ -237,7 +239,7 @@ def test_schemas_are_those_of_the_code() -> None:
     """Every command has ``--json``, and says what it prints then."""
     parsers = Command().create_parser("manage.py", "temporalex")._subparsers._group_actions[0].choices  # type: ignore[union-attr]
     for name, module in Command.subcommands.items():
-        assert "--json" in parsers[name].format_help() or name in ("bulk", "tasks"), name
+        assert "--json" in parsers[name].format_help() or name in ("bulk", "switches", "tasks"), name
         schema = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             **flowing(msgspec.json.schema(module.output)),
@@ -359,6 +361,12 @@ WRONG: list[tuple[int, tuple[str, ...]]] = [
     (exits.REFUSED, ("update", "basket-1", "add", "--args", "-1")),
     (exits.TRY_AGAIN, ("update", "basket-1", "slow", "--args", "1", "--wait", "0")),
 ]  # fmt: skip
+
+
+def test_what_rest_says_to_send_again_a_command_says_to_try_again() -> None:
+    for cls, status in problems.STATUS:
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            assert exits.told(cls()).returncode == exits.TRY_AGAIN, cls
 
 
 def test_what_is_wrong_is_one_sentence_with_the_next_step() -> None:

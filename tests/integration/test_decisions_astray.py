@@ -27,8 +27,9 @@ from temporalex_django.actions.base import Actor
 from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.delegate import Delegate
+from temporalex_django.actions.inbox import find_task, inbox
 from temporalex_django.actions.targets import RunTarget
-from temporalex_django.models import HumanTask
+from temporalex_django.models import Candidate, HumanTask
 from temporalex_django.pages.mail import TaskMail
 from temporalex_django.testing import drain
 from tests.support.people import stored
@@ -203,7 +204,7 @@ def test_others_neither_hear_of_it_nor_are_handed_it() -> None:
         post.detach()
     assert [one.to for one in mail.outbox] == [["bob@example.com"]]
     task = HumanTask.objects.get()
-    with pytest.raises(errors.ActionNotPermitted, match="there is no such run for blue"):
+    with pytest.raises(errors.ActionNotPermitted, match="may not hand .* on to 'blue'"):
         act(Delegate, task, bob, to=blue)
 
     request = RequestFactory().get("/")
@@ -248,3 +249,51 @@ def test_names_are_as_long_as_they_like() -> None:
         handle.resume("approved", by=name)
     found = HumanTask.objects.order_by("opened_at").values_list("decided_by_name", flat=True)
     assert [*found] == ["x" * 200, "y\ufffd"]
+
+
+def test_a_step_with_a_long_key_may_ask_again() -> None:
+    """As after a move: then a number stands behind the key."""
+    Free.start("1")
+    drain()
+    task = HumanTask.objects.get()
+    assert task.key == "k" * 200
+    HumanTask.objects.filter(pk=task.pk).update(key=f"{task.key}#1000000")
+    assert find_task(task.pk, None).key.endswith("k#1000000")
+
+
+#: Who is asked by the code of ``Moved``, as a deploy would change it.
+ASKED = ["ann"]
+
+
+class Moved(Workflow):
+    name = "test.AstrayMoved"
+
+    async def run(self, args: Any) -> Any:
+        return Ok((await api.approval("Pay it?", users=[*ASKED], remind=60)).outcome)
+
+
+def test_whom_code_does_not_ask_any_more_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    ann, bob, cleo = stored("ann", DELEGATE), stored("bob"), stored("cleo")
+    handle = Moved.start()
+    drain()
+    act(Delegate, HumanTask.objects.get(), ann, to=cleo)
+    monkeypatch.setitem(globals(), "ASKED", ["bob"])
+    handle.skip_timer(1)  # the reminder
+    drain()
+    assert {*Candidate.objects.values_list("who", flat=True)} == {"user:bob", "user:cleo"}
+    assert [len(inbox(user)) for user in (ann, bob, cleo)] == [0, 1, 1]
+    handle.decide("approved", by=cleo)
+    assert handle.result() == "approved"
+
+
+def test_who_decides_what_nobody_in_particular_is_asked_is_judged_in_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    ann = stored("ann", "temporalex_django.signal_instance")
+    handle = Free.start("late")
+    drain()
+    left_to_workers(monkeypatch, HumanTask.objects.get(), ann, outcome="approved", id="late")
+    ann.user_permissions.clear()
+    drain()
+    assert HumanTask.objects.get().is_open, "he may not, by the time that it is judged"
+    bob = stored("bob", "temporalex_django.signal_instance")
+    handle.decide("rejected", by=bob)
+    assert HumanTask.objects.get().decided_by_name == "bob"

@@ -30,7 +30,7 @@ from tests.support.commands import shell, timeless, transcript
 from tests.support.matrix import Choice, Errand
 from tests.support.people import stored
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 LATE = 2 * PATIENCE
 

@@ -127,7 +127,7 @@ def test_who_may_see_and_decide() -> None:
     with pytest.raises(errors.PayloadError, match="takes approved, rejected"):
         act(Decide, task, ann, outcome="overdue")
 
-    with pytest.raises(errors.ActionNotPermitted, match="may not hand .* on to bob"):
+    with pytest.raises(errors.ActionNotPermitted, match="may not hand .* on to 'bob'"):
         act(Delegate, task, ann, to=bob)
     act(Delegate, task, ann, to=dora, reason="you know him")
     assert names(dora) == [ref] and find_task(task.pk, dora).delegated[0]["reason"] == "you know him"

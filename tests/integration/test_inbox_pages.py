@@ -24,7 +24,7 @@ from tests.support.client_flows import drain
 from tests.support.invoices import ACCOUNTING, InvoiceDesk, PlainQuestion
 from tests.support.people import stored
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.each_database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 INBOX = "/admin/temporalex_django/humantask/"
 
@@ -135,7 +135,12 @@ def test_a_form_of_django_judges(settings: Any) -> None:
         f"{page}decide/", {"outcome": "approved", "token": "t", "form-account": "goods", "form-cost_centre": "13"}
     )
     assert "Nobody sits there." in text(wrong)
-    assert "there is no active user" in text(browser(ann).post(f"{page}delegate/", {"to": "nobody"}))
+    # nobody learns who there is: a name that nobody has is refused as one of somebody who may not have it
+    stored("gone", is_active=False)
+    refused = [browser(ann).post(f"{page}delegate/", {"to": name}) for name in ("nobody", "gone")]
+    assert [one.status_code for one in refused] == [403, 403]
+    said = [re.search(r"ann may not hand [^<]*", text(one))[0] for one in refused]
+    assert said[0].replace("nobody", "gone") == said[1] and "active user of that name" in said[0]
     assert "It is handed on." in text(browser(ann).post(f"{page}delegate/", {"to": "eve"}, follow=True))
     eve = browser(stored_again("eve"))
     right = {"outcome": "approved", "token": "t", "form-account": "goods", "form-cost_centre": "7"}

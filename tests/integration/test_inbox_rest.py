@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from temporalex_django.models import HumanTask, OperatorAction
@@ -14,7 +16,7 @@ from tests.support.client_flows import drain
 from tests.support.invoices import ACCOUNTING, HEADS, InvoiceDesk, PlainQuestion
 from tests.support.people import stored
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.each_database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 URL = "/api/human-tasks/"
 
@@ -113,8 +115,15 @@ def test_a_task_is_handed_on_and_closes_with_its_run() -> None:
     task = HumanTask.objects.get()
     path = f"{URL}{task.pk}/"
 
-    assert_problem(send(client(ann), f"{path}delegate/", {"to": "nobody"}), 400, "payload")
+    assert_problem(send(client(ann), f"{path}delegate/", {"to": "nobody"}), 403, "not_permitted")
     assert_problem(client(dan).get(path), 404, "human_task_not_found")
+    with CaptureQueriesContext(connection) as asked:
+        of_run = client(person("op", permissions=("temporalex_django.view_instance",))).get(
+            f"/api/instances/{desk.run_id}/"
+        )
+    (named,) = of_run.json()["human_tasks"]
+    assert (named["id"], named["title"], named["due_at"] is None) == (str(task.pk), task.title, task.due_at is None)
+    assert sum("temporalex_human_task" in query["sql"] for query in asked.captured_queries) == 1
     assert send(client(ann), f"{path}delegate/", {"to": "eve", "reason": "on leave"}).status_code == 200
     (hers,) = client(eve).get(URL).json()["results"]
     assert hers["id"] == str(task.pk)

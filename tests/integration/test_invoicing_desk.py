@@ -17,7 +17,7 @@ from temporalex_django.testing import DjangoEnvironment
 from tests.support.invoices import ACCOUNTING, HEADS, InvoiceDesk
 from tests.support.people import stored
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 HOUR = timedelta(hours=1)
 

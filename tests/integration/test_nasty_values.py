@@ -14,6 +14,7 @@ from django.contrib.auth.models import Group
 
 from temporalex_django import Err, NoReply, Ok, RetryPolicy, Stop, Workflow, activity, activity_context, api, errors
 from temporalex_django.core.payloads import JsonCodec
+from temporalex_django.engine.capacity import Capacity
 from temporalex_django.models import ActivityTask
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop
@@ -240,17 +241,37 @@ def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeyp
     """Whatever the reason: here the database, which nobody can foresee."""
     from temporalex_django.db.storage import DjangoStorage
 
-    store = DjangoStorage.finish_tasks
+    def guarded(name: str) -> None:
+        store = getattr(DjangoStorage, name)
 
-    def finish(self: DjangoStorage, results: Any) -> list[int]:
-        for result in results:
-            if result.outcome and "poison" in str(result.outcome[1].get("result")):
-                raise ValueError("a value that no column takes")
-        return store(self, results)
+        def stored(self: DjangoStorage, results: Any) -> Any:
+            for result in results:
+                if result.outcome and "poison" in str(result.outcome[1].get("result")):
+                    raise ValueError("a value that no column takes")
+            return store(self, results)
 
-    monkeypatch.setattr(DjangoStorage, "finish_tasks", finish)
+        monkeypatch.setattr(DjangoStorage, name, stored)
+
+    guarded("finish_tasks")
+    guarded("end_tasks")
     good = [Returning.start({"what": "result", "name": "truth"}) for _ in range(3)]
     bad = Returning.start({"what": "poison", "name": "x"})
     drain()
     assert [handle.result() for handle in good] == [True] * 3
-    assert bad.result()["why"] == f"the end of {poisoned.name} cannot be stored: a value that no column takes"
+    why = f"the end of {poisoned.name} cannot be stored: a value that no column takes"
+    assert bad.result()["why"] == why
+    # a worker that somebody drains does so, too
+    drained = WorkerLoop(inline=True)
+    good, bad = (
+        [Returning.start({"what": "result", "name": "truth"}) for _ in range(3)],
+        Returning.start({"what": "poison", "name": "x"}),
+    )
+    drained.engine.turn(limit=10, queues=drained.queues)
+    drained.pool.submit(drained._claim_tasks(Capacity(threads=10)))
+    assert drained.pool.busy == 4
+    drained.row.drained_at = drained.row.now()
+    drained.poll()
+    assert not drained.pool.busy
+    drained.marker.close()
+    drain()
+    assert ([handle.result() for handle in good], bad.result()["why"]) == ([True] * 3, why)

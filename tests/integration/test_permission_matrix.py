@@ -42,6 +42,7 @@ from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.delegate import Delegate
+from temporalex_django.actions.drain_worker import DrainWorker
 from temporalex_django.actions.move import Move
 from temporalex_django.actions.query import Query
 from temporalex_django.actions.registry import ACTIONS, STEERING
@@ -53,21 +54,24 @@ from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.stop_bulk import StopBulk
+from temporalex_django.actions.switch_off import SwitchOff
+from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.actions.targets import find
+from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.actions.update import SendUpdate
 from temporalex_django.admin.bulk import _written
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.steering import COMMANDS as SHELL_STEERING
-from temporalex_django.models import BulkJob, HumanTask, Instance
+from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
 from temporalex_django.rest import urls
 from tests.settings import FOLDER
 from tests.support.client_flows import Basket
-from tests.support.matrix import ASKING, POLICY, Row, api, browser, command, objects, standing, worker
+from tests.support.matrix import ASKING, POLICY, Row, api, browser, command, django_tasks, objects, standing, worker
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.each_database,
+    pytest.mark.once,
     pytest.mark.usefixtures("_tenants"),
 ]
 
@@ -218,8 +222,20 @@ OPERATIONS |= {
         lambda by: StartBulk("terminate", runs=[str(Instance.objects.get().pk)], by=by),
     ),
     "stop_bulk": Row(("bulk_actions",), lambda by: StopBulk(bulk_job(by, "running"), by=by)),
+    "drain_worker": Row(("drain_worker",), lambda by: DrainWorker(worker().pk, by=by), of_run=False, of_all=True),
+    "undrain_worker": Row(
+        ("drain_worker",), lambda by: UndrainWorker(worker(drained=True).pk, by=by), of_run=False, of_all=True
+    ),
     "resume_bulk": Row(("bulk_actions",), lambda by: ResumeBulk(bulk_job(by, "stopped"), by=by)),
+    "switch_off": Row(("use_switches",), lambda by: SwitchOff("queue", "default", by=by), of_run=False, of_all=True),
+    "switch_on": Row(("use_switches",), lambda by: SwitchOn(**switched_off(), by=by), of_run=False, of_all=True),
 }
+
+
+def switched_off() -> dict[str, str]:
+    """A switch that is off."""
+    off, _ = SwitchedOff.objects.get_or_create(kind="queue", name="default", defaults={"since": timezone.now()})
+    return {"kind": off.kind, "thing": off.name}
 
 
 def bulk_job(by: Actor, state: str) -> Any:
@@ -307,7 +323,24 @@ REST = {
     "GET bulk-items": Row(("bulk_actions",), lambda send: send(at={"job": job_of_red("running")})),
     "POST stop_bulk": Row(("bulk_actions",), lambda send: send({}, at={"job": job_of_red("running")})),
     "POST resume_bulk": Row(("bulk_actions",), lambda send: send({}, at={"job": job_of_red("stopped")})),
+    "POST drain_worker": Row(
+        ("drain_worker",), lambda send: send({}, at={"worker": worker().pk}), of_run=False, of_all=True
+    ),
+    "POST undrain_worker": Row(
+        ("drain_worker",), lambda send: send({}, at={"worker": worker(drained=True).pk}), of_run=False, of_all=True
+    ),
     "GET workers": Row(("view_worker",), lambda send: send(), of_run=False),
+    "GET queues": Row(("view_worker",), lambda send: send(), of_run=False),
+    "GET switches": Row(("view_switchedoff",), lambda send: send(), of_run=False),
+    "POST switch_off": Row(
+        ("use_switches",), lambda send: send({"kind": "queue", "name": "default"}), of_run=False, of_all=True
+    ),
+    "POST switch_on": Row(
+        ("use_switches",),
+        lambda send: send({"kind": "queue", "name": switched_off()["thing"]}),
+        of_run=False,
+        of_all=True,
+    ),
     "GET types": Row(LOOK, lambda send: send(), of_run=False),
     "GET type": Row(LOOK, lambda send: send(at={"name": "test.Basket"}), of_run=False),
     "POST signal": Row(("signal_instance",), lambda send: send({"payload": 1}, at={"name": "note"})),
@@ -438,13 +471,39 @@ ADMIN = {
     "humantask decide post": Row((), lambda page: page("task", {"token": token(), "outcome": "approved"}), "question"),
     "humantask delete": Row(None, lambda page: page("task"), "question"),
     "humantask add": Row(None, lambda page: page(), of_run=False),
+    "enqueuedtask changelist": Row(("view_enqueuedtask",), lambda page: page(), of_run=False),
+    "enqueuedtask change": Row(("view_enqueuedtask",), lambda page: page("enqueued"), of_run=False),
+    "enqueuedtask history": Row(("view_enqueuedtask",), lambda page: page("enqueued"), of_run=False),
+    "enqueuedtask delete": Row(None, lambda page: page("enqueued"), of_run=False),
+    "enqueuedtask add": Row(None, lambda page: page(), of_run=False),
+    "endedtask changelist": Row(("view_endedtask",), lambda page: page(), of_run=False),
+    "endedtask change": Row(("view_endedtask",), lambda page: page("ended task"), of_run=False),
+    "endedtask history": Row(("view_endedtask",), lambda page: page("ended task"), of_run=False),
+    "endedtask delete": Row(None, lambda page: page("ended task"), of_run=False),
+    "endedtask add": Row(None, lambda page: page(), of_run=False),
     "operatoraction changelist": Row(("view_operatoraction",), lambda page: page(), "acted", of_run=False),
     "operatoraction change": Row(("view_operatoraction",), lambda page: page("action"), "acted"),
     "operatoraction history": Row(("view_operatoraction",), lambda page: page("action"), "acted"),
     "operatoraction delete": Row(None, lambda page: page("action"), "acted"),
     "operatoraction add": Row(None, lambda page: page(), of_run=False),
+    "switchedoff changelist": Row(("view_switchedoff",), lambda page: page(), of_run=False),
+    "switchedoff change": Row(("view_switchedoff",), lambda page: page("switch"), of_run=False),
+    "switchedoff history": Row(("view_switchedoff",), lambda page: page("switch"), of_run=False),
+    "switchedoff add": Row(None, lambda page: page(), of_run=False),
+    "switchedoff delete": Row(None, lambda page: page("switch"), of_run=False),
+    "switchedoff off post": Row(
+        ("use_switches",),
+        lambda page: page(None, {"kind": "activity", "name": "matrix.refused"}),
+        of_run=False,
+        of_all=True,
+    ),
+    "switchedoff on post": Row(
+        ("use_switches",), lambda page: page(None, {"kind": "queue", "name": "default"}), of_run=False, of_all=True
+    ),
     "worker changelist": Row(("view_worker",), lambda page: page(), of_run=False),
     "worker change": Row(("view_worker",), lambda page: page("worker"), of_run=False),
+    "worker drain post": Row(("drain_worker",), lambda page: page("worker", {}), of_run=False, of_all=True),
+    "worker undrain post": Row(("drain_worker",), lambda page: page("drained worker", {}), of_run=False, of_all=True),
     "worker history": Row(("view_worker",), lambda page: page("worker"), of_run=False),
     "worker delete": Row(None, lambda page: page("worker"), of_run=False),
     "worker add": Row(None, lambda page: page(), of_run=False),
@@ -516,9 +575,12 @@ def test_admin(name: str, asking: str) -> None:
     row = ADMIN[name]
     run = row.ready()
     worker()
+    django_tasks()
     user = row.user(asking)
     by = Actor(user=user if user.is_authenticated else None)
     there = {**objects(), "job": bulk_job(by, "running"), "stopped job": bulk_job(by, "stopped")}
+    there["drained worker"] = worker(drained=True).pk
+    there["switch"] = SwitchedOff.objects.get(name=switched_off()["thing"]).pk
     client, before = browser(user), standing()
 
     def page(what: str | None = None, data: Any = None, *, query: Any = "", keys: Any = there) -> Any:
@@ -563,6 +625,9 @@ COMMANDS = {
     "list": Row(LOOK, lambda run, ref: run(), of_run=False),
     "describe": Row(LOOK, lambda run, ref: run(ref)),
     "doctor": Row(LOOK, lambda run, ref: run(ref)),
+    "drain": Row(("drain_worker",), lambda run, ref: run(str(worker().pk)), of_run=False, of_all=True),
+    "undrain": Row(("drain_worker",), lambda run, ref: run(str(worker(drained=True).pk)), of_run=False, of_all=True),
+    "switches": Row(("use_switches",), lambda run, ref: run("off", "queue", "default"), of_run=False, of_all=True),
     "tasks": Row((), lambda run, ref: run("list"), "question", of_run=False),
     "bulk": Row(
         (*LOOK, "bulk_actions", "terminate_instance"),
@@ -600,7 +665,7 @@ COMMANDS |= {
     for name, one in SHELL_STEERING.items()
 }
 #: What nobody does in somebody's name: they show or change no run, or are a worker.
-FOR_OPERATORS = {"replay", "worker"}
+FOR_OPERATORS = {"enqueued", "health", "replay", "worker"}
 
 
 def commands() -> set[str]:
@@ -662,6 +727,8 @@ NOWHERE = {
     "task": uuid.uuid4(),
     "action": 0,
     "worker": uuid.uuid4(),
+    "drained worker": uuid.uuid4(),
+    "switch": 0,
     "job": uuid.uuid4(),
     "stopped job": uuid.uuid4(),
 }

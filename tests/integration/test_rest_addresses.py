@@ -24,7 +24,7 @@ from tests.integration.test_rest_instances import URL, assert_problem, person
 from tests.support import tenants
 from tests.support.client_flows import Basket, Opening, Sleepy, double, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 
 class Parent(Workflow):

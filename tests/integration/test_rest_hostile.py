@@ -24,7 +24,7 @@ from tests.integration.test_ids import Waits, WaitsToo
 from tests.integration.test_rest_instances import PERMISSIONS, URL, assert_problem, person
 from tests.support.client_flows import Basket, Sleepy, drain
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 decision = Approval(role="deciders")
 

@@ -19,7 +19,7 @@ from tests.integration.test_rest_instances import assert_problem, but_the_senten
 from tests.support.client_flows import Basket, Sleepy, drain
 from tests.support.tenants import POLICY
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 
 class NotTheOdd(permissions.BasePermission):

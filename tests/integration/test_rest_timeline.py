@@ -16,7 +16,7 @@ from tests.integration.test_rest_instances import URL, assert_problem, person
 from tests.support.client_flows import Basket, drain
 from tests.support.matrix import Errand
 
-pytestmark = [pytest.mark.django_db, pytest.mark.each_database]
+pytestmark = pytest.mark.django_db
 
 
 def client(user: Any) -> APIClient:

@@ -5,6 +5,7 @@ Nothing that is open or younger is touched.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
-from temporalex_django import ContinueAsNew, Ok, VersionedWorkflow, Workflow, api, errors
+from temporalex_django import Async, ContinueAsNew, Ok, VersionedWorkflow, Workflow, api, errors, update
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db import retention
 from temporalex_django.db.storage import DjangoStorage
@@ -222,3 +223,78 @@ def test_ids_of_another_kind_say_nothing_about_when_a_run_began() -> None:
 
     assert abs(retention._began(uuid7()) - time.time()) < 60
     assert retention._began(uuid4()) == 0.0
+
+
+@pytest.mark.django_db
+def test_a_chain_that_goes_on_for_ever_costs_what_a_young_one_does() -> None:
+    """Rows and statements of a run, after ten runs and after fifty; what is younger, and its current run, stay."""
+
+    class Endless(Workflow):
+        name = "test.Endless"
+        chain_retention = WEEK
+
+        async def run(self, args: Any) -> Any:
+            if await api.wait_for_signal("next") == "stop":
+                return Ok(args)
+            return ContinueAsNew(args + 1)
+
+    def rows() -> tuple[int, ...]:
+        return tuple(model.objects.count() for model in (Instance, HistoryEvent, Message, ActivityTask, Chain))
+
+    def goes_on(times: int) -> list[str]:
+        for _ in range(times):
+            handle.signal("next", id=f"s{next(numbers)}")
+            connection.queries_log.clear()
+            with CaptureQueriesContext(connection) as asked:
+                drain()
+            aged(handle, WEEK + timedelta(seconds=1))
+            Message.objects.update(created_at=F("created_at") - WEEK - timedelta(seconds=1))
+        return sorted(query["sql"].split(" where ")[0][:60] for query in asked)
+
+    numbers = itertools.count()
+    handle = Endless.start(0, id="endless")
+    drain()
+    statements, few = goes_on(10), rows()
+    many = goes_on(40)
+    assert rows() == few
+    assert len(many) < len(statements) + 15, "a statement more for every two runs would be seen"
+    assert few[0] <= 3
+    aged(handle, -WEEK)
+    younger = rows()
+    drain()
+    assert rows() == younger, "what is younger stays"
+    handle.signal("next", "stop")
+    drain()
+    assert handle.result() == 50
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_accepted_long_ago_is_still_answered() -> None:
+    """An update that waits for somebody for longer than earlier runs are kept."""
+
+    async def approved() -> int:
+        await api.sleep(30 * 24 * 3600)
+        return 5
+
+    class Patient(Workflow):
+        name = "test.Patient"
+        chain_retention = WEEK
+
+        async def run(self, args: Any) -> Any:
+            if not args:
+                return ContinueAsNew(1)
+            return Ok(await api.phase(None, update={"approve": update(lambda n, state: Async(approved, state))}))
+
+    handle = Patient.start(0, id="patient")
+    drain()
+    for id_ in ("u1", "u2"):
+        with pytest.raises(errors.UpdateTimeout):
+            handle.update("approve", 5, id=id_, mode="worker", timeout=0)
+    drain()
+    Message.objects.filter(request_id="u2").update(outcome_status="completed")
+    assert Message.objects.get(request_id="u1").outcome_status == "accepted"
+    aged(handle, WEEK + timedelta(seconds=1))
+    Message.objects.update(created_at=F("created_at") - WEEK - timedelta(seconds=1))
+    drain()
+    assert Instance.objects.count() == 1
+    assert [one.request_id for one in Message.objects.all()] == ["u1"]

@@ -174,7 +174,6 @@ def test_the_three_questions_of_the_docs_are_a_query_each():
     assert run.describe().search_attributes == {"customer": "bob", "total": Decimal("5.00"), "phase": "approval"}
 
 
-@pytest.mark.each_database
 def test_rest_starts_with_them_shows_them_and_lists_by_them():
     client = APIClient()
     client.force_authenticate(get_user_model().objects.create_superuser("root"))
@@ -240,7 +239,6 @@ def test_rest_starts_with_them_shows_them_and_lists_by_them():
     assert Instance.objects.count() == 3
 
 
-@pytest.mark.each_database
 def test_commands_start_with_them_and_list_by_them(capsys):
     def said(*arguments: str) -> str:
         call_command("temporalex", *arguments)
@@ -271,7 +269,6 @@ def test_commands_start_with_them_and_list_by_them(capsys):
             call_command("temporalex", *arguments)
 
 
-@pytest.mark.each_database
 def test_the_admin_narrows_its_list_a_condition_at_a_time():
     client = Client()
     client.force_login(get_user_model().objects.create_superuser("root"))

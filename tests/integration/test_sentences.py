@@ -516,17 +516,17 @@ def test_the_rows_of_what_was_ended_by_hand(env):
 
 
 def test_what_is_read_for_it(env, django_assert_max_num_queries):
-    """Five statements for one run, three for a page, however many there are."""
+    """Six statements for one run, four for a page, however many there are."""
     every = ["phase", "charge", "several", "child", "raises", "again", "cancel", "timer"]
     handles = [env.start(SaysLittle, kind, id=f"{kind}-{n}") for kind in every for n in range(2)]
     handles.append(env.start(ChangesItsCode, "raises in a handler of the turn"))
     env.steer(handles[0], "pause", None, {"reason": ""})
     runs = Instance.objects.select_related("chain").order_by("pk")
 
-    with django_assert_max_num_queries(1 + 3):
+    with django_assert_max_num_queries(1 + 4):
         assert len(summaries(list(runs), view=lambda _: EVERYTHING, now=env.clock)) == runs.count()
     for run in runs:
-        with django_assert_max_num_queries(5):
+        with django_assert_max_num_queries(6):
             summary_of(run, view=EVERYTHING, now=env.clock)
 
 
@@ -587,7 +587,7 @@ def test_rest_says_it_of_each_run_of_a_list(env, charging, django_assert_num_que
     rest, _pages = _reader()
     _rest(rest)  # the permissions are in the user now
 
-    with django_assert_num_queries(3):  # runs with their ends, activities, workers
+    with django_assert_num_queries(4):  # runs with their ends, activities, workers, switches
         rows = {row["run_id"]: row["summary"] for row in _rest(rest)["results"]}
 
     assert {run: said["state"] for run, said in rows.items()} == {
@@ -636,7 +636,9 @@ def test_the_list_of_the_admin_says_it_of_open_runs(env, charging, django_assert
     env.start(SaysLittle, "raises")
     _rest_of, pages = _reader()
     _page(pages)
-    with django_assert_max_num_queries(8):  # session, user, two of permissions, count, runs, activities, workers
+    with django_assert_max_num_queries(
+        9
+    ):  # session, user, two of permissions, count, runs, activities, workers, switches
         text = _page(pages)
 
     assert "Charge the card has failed 8 times since " in text

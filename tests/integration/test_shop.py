@@ -24,12 +24,13 @@ def test_the_shop_with_its_own_settings(tmp_path: Path) -> None:
         "no:cacheprovider",
         "--ds=example_project.settings",
         "tests/shop",
+        "example_project/invoices/tests.py",
     ]
     database = f"sqlite://{tmp_path / 'shop.sqlite3'}"
     if os.environ.get("TEST_DB") == "postgres":
         database = os.environ["DATABASE_URL"]
     env = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("TX_TEST")},
+        **{name: value for name, value in os.environ.items() if not name.startswith(("TX_TEST", "TEST_LANE"))},
         "DATABASE_URL": database,
         "SHOP_VAR": str(tmp_path / "var"),
         "DJANGO_SETTINGS_MODULE": "example_project.settings",

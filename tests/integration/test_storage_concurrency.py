@@ -19,7 +19,7 @@ from temporalex_django.engine.storage import Outcome, RunWrite
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import Chain, Instance, Message
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.each_lane]
 
 T = TypeVar("T")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, message_outcome, update_outcome
@@ -16,13 +17,14 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.other_runs import NewMessage
-from temporalex_django.engine.storage import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite, Taker
+from temporalex_django.engine.storage import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite
+from temporalex_django.engine.taker import Taker
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import AlreadyRunning, PayloadError, WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker
 from tests.app.attempts import tiny
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.each_lane]
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -389,6 +391,74 @@ def test_the_number_of_statements_does_not_depend_on_the_number_of_runs(storage:
     assert len(queries) <= 20, [q["sql"][:90] for q in queries]
     assert ActivityTask.objects.count() == size
     assert {status for (status,) in Instance.objects.values_list("status")} == {"running"}
+
+
+@pytest.mark.postgres
+def test_a_claim_reads_the_first_of_those_that_are_due_and_sorts_none(storage: DjangoStorage) -> None:
+    """Whatever the planner believes of the table, which nobody has analyzed: 50,000 that wait cost what 100 do."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "insert into temporalex_chain (id, run_id, queue, due_at) select gen_random_uuid(), gen_random_uuid(), 'default',"
+            " now() - g * interval '1 ms' from generate_series(1, 3000) g"
+        )
+    plans: list[str] = []
+
+    def explained(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if "order by due_at" in str(sql):
+            asking = type(context["cursor"])(context["cursor"].cursor.__class__(connection.connection), connection)
+            asking.cursor.execute(f"explain (costs off) {sql}", params)
+            plans.append("\n".join(line for (line,) in asking.cursor.fetchall()))
+        return execute(sql, params, many, context)
+
+    with storage.transaction(), connection.execute_wrapper(explained):
+        assert len(claim(storage)) == 100
+        storage.claim_tasks(capacity=Capacity(threads=8), queues=["default"], owner=1)
+
+    assert len(plans) == 2
+    assert ["Sort" in plan for plan in plans] == [False, False], plans
+    assert "Index Scan using temporalex_chain_due" in plans[0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_waits_for_the_writer_lock_looks_often_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not DjangoStorage().sql.writer_lock:
+        pytest.skip("SQLite's own")
+    storage, held, go = DjangoStorage(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with DjangoStorage().transaction():
+            held.set()
+            assert go.wait(30)
+        connection.close()
+
+    def patience() -> int:
+        return int(connection.connection.execute("pragma busy_timeout").fetchone()[0])
+
+    connection.ensure_connection()
+    before, tries = patience(), []
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+
+    connection.connection.execute("pragma busy_timeout = 20")  # as init_command may say
+    with pytest.raises(OperationalError, match="locked") as caught, storage.transaction():
+        raise AssertionError("nobody has the lock twice")
+    assert storage.transient(caught.value)
+    assert (connection.in_atomic_block, connection.get_autocommit(), patience()) == (False, True, 20)
+    connection.connection.execute(f"pragma busy_timeout = {before}")
+
+    def tried(execute: Any, sql: str, *rest: Any) -> Any:
+        if sql.startswith("BEGIN"):
+            tries.append(sql)
+            if len(tries) == 3:
+                go.set()
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(tried), storage.transaction():
+        assert len(tries) >= 3
+        start(storage)
+    holder.join(30)
+    assert (patience(), Chain.objects.count()) == (before, 1)
 
 
 def test_a_virtual_clock_judges_everything() -> None:

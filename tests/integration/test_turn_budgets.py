@@ -23,7 +23,7 @@ from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop
 from tests.app.turns import spins
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.each_database]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def start(workflow: str, args: Any = None, **options: Any) -> Started:
@@ -68,6 +68,21 @@ def polls_until(loop: WorkerLoop, done: Any, *, most: int = 20_000) -> int:
             return count
         loop.poll()
     raise AssertionError(f"not after {most} polls")
+
+
+def test_a_turn_has_the_writer_lock_for_a_moment(loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is one: it takes more runs as long as that is short, and few when it was not."""
+    if not loop.storage.sql.writer_lock:
+        pytest.skip("PostgreSQL locks rows")
+    for number in range(80):
+        start("Tally", workflow_id=f"t-{number}")
+    monkeypatch.setattr("temporalex_django.engine.turn._BUDGET", 60.0)
+    monkeypatch.setattr("temporalex_django.workers.loop._HELD", 60.0)
+    assert [loop.poll().runs for _ in range(3)] == [20, 25, 31]
+
+    monkeypatch.setattr("temporalex_django.workers.loop._HELD", 1e-9)
+    assert loop.poll().runs == 4
+    assert loop._reach == 20
 
 
 def test_a_backlog_of_slow_signals_is_consumed_and_a_neighbour_goes_on(loop: WorkerLoop) -> None:

@@ -95,7 +95,7 @@ def test_retry_and_cache_of_the_cluster_are_warnings() -> None:
 
     messages = found(Q_CLUSTER=cluster, CACHES=caches)
 
-    assert set(messages) == {"temporalex_django.W005", "temporalex_django.W006"}
+    assert set(messages) == {"temporalex_django.W010", "temporalex_django.W006"}
     assert all(message.level < ERROR for message in messages.values())
 
 

@@ -133,10 +133,10 @@ def test_what_a_drain_gives_back_never_began(tmp_path: Path, monkeypatch: pytest
     taken, go = threading.Event(), threading.Event()
     real = attempts.Attempt.run
 
-    def run(self: attempts.Attempt) -> Any:
+    def run(self: attempts.Attempt, **options: Any) -> Any:
         taken.set()
         assert go.wait(30)
-        return real(self)
+        return real(self, **options)
 
     monkeypatch.setattr(attempts.Attempt, "run", run)
     pool = Pool(threads=1, tasks=1, now=lambda: datetime.now(UTC), on_result=lambda: None)
@@ -150,6 +150,15 @@ def test_what_a_drain_gives_back_never_began(tmp_path: Path, monkeypatch: pytest
     wait_for(pool.results)
     assert len(log.read_text().splitlines()) == 1
     pool.close()
+
+
+def test_what_waits_in_vain_for_a_thread_is_offered_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without waiting for the next look of a worker that has nothing else to do."""
+    loop = WorkerLoop(inline=True)
+    monkeypatch.setattr(loop.pool, "overdue", lambda: {(1, 1, loop.row.epoch)})
+    maintenance.Maintenance(loop)._heartbeats()
+    assert loop.wake.is_set()
+    loop.marker.close()
 
 
 def test_a_run_that_waits_with_many_messages_does_not_starve_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "commands"
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.each_database]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 def start(workflow: str, args: Any = None, **options: Any) -> Started:
@@ -158,6 +158,7 @@ def test_runserver_under_debug_runs_workflows(subprocess_env: dict[str, str], tm
     started = start("Doubling", {"n": 1})
     with running(["runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks"], env, tmp_path / "log"):
         wait_for(lambda: closed(started))
+        assert "Workflows are advanced by this process" in (tmp_path / "log").read_text()
         row = Worker.objects.get()
         assert row.kind == "local"
         assert Path(row.crash_marker).exists()

@@ -19,7 +19,7 @@ from temporalex_django.models import Instance, Worker
 from tests.support.processes import cluster, members, running
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.each_database]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 def start(workflow: str, args: Any = None, **options: Any) -> Started:

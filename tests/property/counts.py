@@ -49,7 +49,7 @@ def count() -> tuple[int, Counter[str]]:
     counts: Counter[str] = Counter()
     total = 0
 
-    @examples(3)
+    @examples(5)
     @given(grammar.program, grammar.schedule)
     def one(steps: Any, schedule: Any) -> None:
         nonlocal total

@@ -1,4 +1,4 @@
-"""How many examples: 200, always the same ones; on Python 3.11 a quarter.
+"""How many examples: 120, always the same ones; on Python 3.11 50.
 
 There the guard looks at each call of a function, which takes eight times as long; the digests that are kept are
 compared on every Python.
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.support.campaign import REPEATED, scaled
 
-EXAMPLES = 200 if sys.version_info >= (3, 12) else 50
+EXAMPLES = 120 if sys.version_info >= (3, 12) else 50
 
 
 def examples(share: float = 1.0) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -16,6 +17,7 @@ from temporalex_django import activity, activity_context
 from temporalex_django.conf import codec
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import describe
+from temporalex_django.core.handing_over import handed
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import PayloadError
 from temporalex_django.workers.attempts import Attempt
@@ -127,6 +129,26 @@ def test_any_value_is_plain_data_or_refused(box: Box) -> None:
         return
     assert same(codec().decode(codec().encode(found)), found)
     assert same(payloads.plain(found), found)
+
+
+def in_json(value: Any) -> Any:
+    """What has the same types in JSON: tuples are lists there, and dataclasses objects."""
+    if isinstance(value, dict):
+        return {key: in_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [in_json(part) for part in value]
+    if isinstance(value, Holding):
+        return {field.name: in_json(getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+@given(boxes)
+def test_what_is_handed_over_comes_back_as_it_was_or_is_refused(box: Box) -> None:
+    try:
+        found = handed(box.value, what="it")
+    except PayloadError:
+        return
+    assert same(in_json(box.value), found)
 
 
 @given(boxes)

@@ -16,11 +16,12 @@ _READ_ONLY = frozenset({"Instance", "Context", "ExecutionEntry", "TimedOut"})
 #: The pure engine and the connectors take instances and steps of the caller's; their tests are theirs.
 _MODULES = frozenset({"errors", "api", "engine", "connectors"})
 _ATTRIBUTES = {
-    "Workflow": "name task_queue unique version tags metadata execution_timeout run_timeout retention",
+    "Workflow": "name task_queue unique version tags metadata execution_timeout run_timeout retention chain_retention signals aliases",
     "GraphWorkflow": "initial transitions retry engine",
     "VersionedWorkflow": "name versions current",
     "Step": "events key retry timeout heartbeat queue atomic",
 }
+_OF_DEFINITION = frozenset({"atomic", "concurrency", "rate", "concurrency_per_key", "lane"})
 _OF_LIST = ("by", "value", *FILTERS)
 
 
@@ -38,7 +39,7 @@ def arguments() -> dict[str, list[str]]:
             if inspect.isclass(value):
                 _of_class(name, value, found)
             elif name == "activity":
-                found[name] = ["name", *_fields(_options())]
+                found[name] = ["name", "aliases", *_fields(_options())]
             else:
                 found[name] = _of_function(value)
     from temporalex_django import api
@@ -52,7 +53,7 @@ def arguments() -> dict[str, list[str]]:
     _of_class("EnvironmentUpdate", EnvironmentUpdate, found, made=False)
     for owner, names in _ATTRIBUTES.items():
         found[owner] = [*names.split(), *found.get(owner, [])]
-    found["Activity.options"] = [name for name in _fields(_options()) if name != "atomic"]
+    found["Activity.options"] = [name for name in _fields(_options()) if name not in _OF_DEFINITION]
     found["Workflow.list"] = [*_OF_LIST]
     found.update(
         (f"Workflow.{name}", _of_function(vars(Startable)[f"_{name}"])) for name in ("resume", "get", "cancel")
@@ -102,6 +103,7 @@ def _of_class(name: str, cls: type, found: dict[str, list[str]], *, made: bool =
 _HOOKS = frozenset(
     {"run", "execute", "timer", "handle_query", "answer", "choose", "resolve_version", "is_versioned", "version_for"}
     | {"send", "close", "outcome", "row", "run_ids", "class_of", "perform", "instance_of", "chain_ids", "from_async"}
+    | {"admit", "view", "keep_claims", "note"}
     | {"start_instance", "check", "forget", "recover", "wait", "put", "delete", "schedule_resume"}
 )
 

@@ -24,14 +24,13 @@ _PARTS = {
     "cancellation", "patches", "mailbox",
 }  # fmt: skip
 #: The executor says where the run stands, the dispatcher that its first phase is open, and how many signals a process
-#: took; validators are asked in ``handling``.
+#: took.
 _OWNED = {
     "core/executor.py": {
         "standing.admits", "standing.closed", "standing.goes_on", "standing.history_length", "standing.info", "standing.now",
         "standing.replaying", "standing.snapshot",
     },
     "core/dispatcher.py": {"_standing.goes_on", "mailbox.received"},
-    "core/handling.py": {"_standing.validated"},
 }  # fmt: skip
 
 

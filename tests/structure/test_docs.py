@@ -22,7 +22,7 @@ def test_code_blocks_run(page: Path) -> None:
     ran = 0
     for match in blocks:
         line = text.count("\n", 0, match.start()) + 1
-        code = compile("\n" * line + match.group(1), str(page), "exec")
+        code = compile("\n" * line + match.group(1), str(page), "exec", dont_inherit=True)
         exec(code, namespace)
         ran += 1
 

@@ -133,6 +133,7 @@ UNREAD: dict[str, list[str]] = {
     "authoring/activity.py": [  # steps of graphs read them
         *("prepared:source", "outgoing:args", "outgoing:source", "by_hand:args", "by_hand:source", "edited:args"),
     ],
+    "authoring/django_tasks.py": ["_takes:count", "prepared:source", "outgoing:args", "outgoing:source"],
     "authoring/facade.py": ["__set_name__:owner", "__get__:instance"],
     "authoring/workflow.py": [  # classes of processes read them
         *("_cut_off_notes:status", "_cut_off_notes:started_at", "_cut_off_notes:ended_at"),
@@ -153,7 +154,20 @@ UNREAD: dict[str, list[str]] = {
     ],
     "graph/definition/transitions.py": ["__get__:instance", "__get__:owner"],
     "graph/values.py": ["__deepcopy__:memo", "__deepcopy__:memo"],
-    "testing/host.py": ["_spoils:error"],
+    "testing/assertions.py": [  # tests of what is waited for, called alike
+        *(
+            "_timer:now",
+            "_update:waits",
+            "_event:now",
+            "_step:waits",
+            "_activity:waits",
+            "_child:now",
+            "_human_task:now",
+        ),
+        "_until:now",
+    ],
+    "testing/database.py": ["admit:what", "view:chain_id"],  # what memory and the database do each in their way
+    "testing/host.py": ["_trying:task", "_spoils:error"],
     "testing/handles.py": ["query:fresh"],  # see the table
-    "testing/memory.py": ["_judge:message"],
+    "testing/memory.py": ["_judge:message", "admit:run_id", "admit:message", "_listed:by"],
 }

@@ -51,7 +51,7 @@ def calling() -> list[str]:
 @contextmanager
 def walked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[list[str]]]]:
     """How the inbox and the executor are reached inside."""
-    found: dict[str, list[list[str]]] = {"inbox": [], "core": []}
+    found: dict[str, list[list[str]]] = {"inbox": [], "ended": [], "core": []}
     activate = Executor.activate
 
     def noted(self: Executor, *args: Any, **kwargs: Any) -> Any:
@@ -61,6 +61,8 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[list[str]
     def told(execute: Any, sql: str, *rest: Any) -> Any:
         if "insert into temporalex_message" in sql:
             found["inbox"].append(calling())
+        if "delete from temporalex_activity_task" in sql:
+            found["ended"].append(calling())
         return execute(sql, *rest)
 
     with monkeypatch.context() as patch, connection.execute_wrapper(told):
@@ -80,7 +82,7 @@ def test_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     run_until_idle()
     with walked(monkeypatch) as found:
         handle.signal("anything", 1)
-        assert found == {"inbox": [described()["a signal is sent"]], "core": []}
+        assert found == {"inbox": [described()["a signal is sent"]], "ended": [], "core": []}
         run_until_idle()
 
     assert found["core"] == [described()["a signal is delivered"]]
@@ -103,7 +105,8 @@ def test_an_activitys_result(monkeypatch: pytest.MonkeyPatch) -> None:
     with walked(monkeypatch) as found:
         run_until_idle()
 
-    assert found["inbox"] == [described()["an activity's result is committed"]]
+    assert found["inbox"] == []
+    assert found["ended"][0] == described()["an activity's result is committed"]  # then the worker leaves
     assert found["core"] == [described()["an activity's result is delivered"]] * 2  # the first one is the start
 
 

@@ -15,11 +15,12 @@ from tests.support.runs import CheckedEnvironment, replay_all
 MEMORY = ("memory", "memory-evicted")
 DATABASE = ("database", "database-evicted")
 HOSTS = (*MEMORY, *DATABASE)
-#: Of their tests.
+#: Of their tests. Each Python and each database sees runs that are kept and runs that are rebuilt, in some lane.
 MARKS = {
-    **{host: [pytest.mark.unit] for host in MEMORY},
-    "database": [pytest.mark.django_db],
-    "database-evicted": [pytest.mark.django_db, pytest.mark.each_database],
+    "memory": [pytest.mark.unit],
+    "memory-evicted": [pytest.mark.unit, pytest.mark.once],
+    "database": [pytest.mark.django_db, pytest.mark.once_on_postgres],
+    "database-evicted": [pytest.mark.django_db],
 }
 
 #: For tables of cases that pure code judges before anything reaches a host: those in memory will do.

@@ -1,8 +1,9 @@
 """Which tests run in which lane of ``make test``.
 
-A lane is a Python with its Django, and a database. What may depend on both runs in all four. Elsewhere a marker says
-what a test depends on, so that nothing is asked twice: ``each_database``, ``each_python`` (such tests may use the
-database, as a means) or neither, ``once`` and ``once_on_postgres``. Without a lane (``pytest`` by hand) all tests run.
+A lane is a Python with its Django, and a database. A test runs on each Python and on each database once: in two lanes
+that share neither. Elsewhere a marker says what it depends on, so that nothing is asked twice: on both together
+(``each_lane``: what speaks SQL of its own), on Python alone (``each_python``; such tests may use the database, as a
+means), or on neither (``once``, ``once_on_postgres``). Without a lane (``pytest`` by hand) all tests run.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ MARKERS = {
     "once_on_postgres": frozenset({NEWEST_POSTGRES}),
     "each_python": frozenset({FLOOR_SQLITE, NEWEST_SQLITE}),
     "each_database": frozenset({FLOOR_SQLITE, NEWEST_POSTGRES}),
+    "each_lane": frozenset(LANES),
 }
+#: What says nothing.
+USUAL = frozenset({FLOOR_SQLITE, NEWEST_POSTGRES})
 #: Markers of whole folders, where a test, a class or a module has none of its own.
 FOLDERS = {
     "browser": "once",
+    "contract": "each_lane",
     "structure": "once",
     "typing": "once",
     "histories": "each_python",
     "property": "each_python",
-    "faults": "each_database",
 }
 
 
@@ -44,7 +48,7 @@ def mark(item: pytest.Item, folder: str) -> None:
 def runs(item: pytest.Item, lane: str) -> bool:
     """Whether a test belongs to a lane. The marker nearest to it decides; what needs PostgreSQL is never lost."""
     own = next((mark.name for mark in item.iter_markers() if mark.name in MARKERS), None)
-    lanes = frozenset(LANES) if own is None else MARKERS[own]
+    lanes = USUAL if own is None else MARKERS[own]
     if item.get_closest_marker("postgres"):
         lanes = (lanes & {FLOOR_POSTGRES, NEWEST_POSTGRES}) or frozenset({NEWEST_POSTGRES})
     return lane in lanes

@@ -29,7 +29,17 @@ from temporalex_django import (
 )
 from temporalex_django import api as api_
 from temporalex_django.access import AccessPolicy
-from temporalex_django.models import Chain, HistoryEvent, HumanTask, Instance, Message, OperatorAction, Worker
+from temporalex_django.models import (
+    Chain,
+    EndedTask,
+    EnqueuedTask,
+    HistoryEvent,
+    HumanTask,
+    Instance,
+    Message,
+    OperatorAction,
+    Worker,
+)
 from tests.support.client_flows import Basket, drain
 from tests.support.people import stored
 
@@ -153,7 +163,8 @@ class Row:
     ``do`` gets what the table says and does it to the run that ``RUNS[run]`` makes. ``takes`` names
     all permissions that it takes (code names of ours, or ``app.codename``): none, and whoever is logged in may; None:
     nobody may. ``of_run``: it is about one run, which is not found for other tenants; what is not gives them what is
-    theirs; one that ``acts`` there is refused.
+    theirs; one that ``acts`` there is refused. ``of_all``: it is about what serves all tenants, a worker, say: whoever
+    has the permission may.
     """
 
     takes: tuple[str, ...] | None
@@ -161,6 +172,7 @@ class Row:
     run: str = "basket"
     of_run: bool = True
     acts: bool = False
+    of_all: bool = False
 
     def user(self, asking: str) -> Any:
         """A user of that kind, who is staff; other tenants may do everything among their own runs."""
@@ -179,8 +191,10 @@ class Row:
 
     def may(self, asking: str) -> bool:
         """Whether somebody of that kind, of the tenant itself and logged in, is let through."""
-        if self.takes is None or asking in ("anonymous", "other tenant"):
+        if self.takes is None or asking == "anonymous" or (asking == "other tenant" and not self.of_all):
             return False
+        if asking == "other tenant":
+            return True
         seen = {f"{APP}.view_instance"} if asking == "view only" else set()
         return asking == "right" or set(map(_full, self.takes)) <= seen
 
@@ -217,17 +231,33 @@ def standing() -> tuple[Any, ...]:
 
 def objects() -> dict[str, Any]:
     """Keys of what the admin has pages of: the run, an action on it, a worker; the first of each."""
-    there = {"run": Instance, "action": OperatorAction, "worker": Worker, "task": HumanTask}
+    there = {
+        "run": Instance, "action": OperatorAction, "worker": Worker, "task": HumanTask, "enqueued": EnqueuedTask,
+        "ended task": EndedTask,
+    }  # fmt: skip
     found = {name: model._default_manager.order_by("pk").first() for name, model in there.items()}
     return {name: None if one is None else one.pk for name, one in found.items()}
 
 
-def worker() -> Worker:
+def worker(*, drained: bool = False) -> Worker:
     """One that is there."""
     now = timezone.now()
     return Worker.objects.create(
-        id=uuid.uuid4(), epoch=1, kind="worker", host="h", pid=1, queues=[], workflows={}, started_at=now,
-        beat_at=now, expires_at=now,
+        id=uuid.uuid4(), epoch=2 if drained else 1, kind="worker", host="h", pid=1, queues=[], workflows={}, started_at=now,
+        beat_at=now, expires_at=now, drained_at=now if drained else None,
+    )  # fmt: skip
+
+
+def django_tasks() -> None:
+    """One that waits, and one that has ended."""
+    now, ids = timezone.now(), (uuid.uuid4(), uuid.uuid4())
+    EnqueuedTask.objects.create(
+        run_id=ids[0], seq=0, activity="task:shop.mail", call=b"[[], {}]", options=b"{}", queue="elsewhere",
+        run_queue="elsewhere", scheduled_at=now, due_at=now,
+    )  # fmt: skip
+    EndedTask.objects.create(
+        id=ids[1], task="shop.mail", backend="default", queue="elsewhere", priority=0, status="FAILED",
+        call=b"[[], {}]", options=b"{}", outcome=b"{}", attempts=1, enqueued_at=now, finished_at=now,
     )  # fmt: skip
 
 

@@ -94,6 +94,28 @@ def refuse_in_step(rule: Rule) -> None:
     refuse(rule, frame or sys._getframe(1))  # noqa: SLF001
 
 
+def explained(error: BaseException) -> BaseException:
+    """What ended a unit; in the guard's words where it awaited code of asyncio, for which there is no loop here.
+
+    The ORM's ``a`` methods do: Django runs them in a thread by way of the loop.
+    """
+    if type(error) is not RuntimeError or str(error) != "no running event loop" or _mode == "off":
+        return error
+    place, orm, traceback = None, False, error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_project_file(code.co_filename):
+            place = f"{code.co_qualname}, {code.co_filename}:{traceback.tb_lineno}"
+        orm = orm or "/django/db/" in code.co_filename.replace("\\", "/")
+        traceback = traceback.tb_next
+    rule = ORM if orm else Rule("asyncio", forbidden.LOOP)
+    found = DeterminismViolation(
+        f"{rule.name} in workflow code ({place}): its result can differ on replay; {rule.advice}"
+    )
+    found.__cause__ = error
+    return found.with_traceback(error.__traceback__)
+
+
 def _install() -> Monitor | Profile:
     """Take what the interpreter offers, once per process."""
     global _guard  # noqa: PLW0603 - see configure

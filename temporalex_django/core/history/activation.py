@@ -25,6 +25,8 @@ class Definition:
     version: int
     entry: Callable[[Any], Awaitable[Any]]
     args_type: Any = Any
+    result_type: Any = Any  # what a result is decoded to where code reads it
+    signals: frozenset[str] | None = None  # those that the class declares; None: it declares none, and takes any
     tags: tuple[str, ...] | None = None  # to find its activities by; None where the class has none
     metadata: Mapping[str, Any] | None = None
     stored: Mapping[str, type] = field(default_factory=dict)  # fields of the published state that SQL may read

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from temporalex_django.core import renamed
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.errors import NondeterminismError
@@ -52,7 +53,7 @@ def _same(event: HistoryEvent, command: Command) -> bool:
     if event.kind != command.event_kind or event.attributes.get("seq") != command.seq:
         return False
     name = _NAME.get(event.kind)
-    return name is None or event.attributes.get(name) == command.attributes.get(name)
+    return name is None or renamed.same(name, event.attributes.get(name), command.attributes.get(name))
 
 
 def _parted(run: str, event: HistoryEvent | None, command: Command | None, place: str | None) -> NondeterminismError:

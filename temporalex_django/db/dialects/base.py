@@ -46,13 +46,16 @@ class Dialect(Protocol):
     lateral: bool
     #: Tables have storage parameters.
     tunes_tables: bool
+    #: A placeholder for a limit that the planner does not know: it is to read the first of an index, however few rows
+    #: it believes that there are, and not to sort all of them.
+    few: str
 
     @staticmethod
     def mark(kind: str) -> str:
         """A placeholder for a value of that type."""
 
-    def begin(self) -> None:
-        """At the beginning of an outermost transaction: take the writer lock, where there is one."""
+    def atomic(self) -> AbstractContextManager[None]:
+        """An outermost transaction, which has the writer lock from its beginning, where there is one."""
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]: ...
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from weakref import WeakSet
 
 import psycopg
-from django.db import connections
+from django.db import connections, transaction
 
 from temporalex_django.conf import get_settings
 from temporalex_django.db.dialects.base import Columns, Types
@@ -40,6 +40,7 @@ class PostgresDialect:
     name = "postgresql"
     turn_size = 200
     writer_lock = False
+    few = "(select %s::int8)"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = True
 
     def __init__(self, alias: str) -> None:
@@ -49,8 +50,9 @@ class PostgresDialect:
     def mark(kind: str) -> str:
         return f"%s::{kind}"
 
-    def begin(self) -> None:
+    def atomic(self) -> AbstractContextManager[None]:
         """Rows are locked one by one."""
+        return transaction.atomic(using=self.alias)
 
     @contextmanager
     def cursor(self) -> Iterator[Any]:

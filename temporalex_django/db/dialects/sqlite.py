@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
+from django.db import OperationalError, connections, transaction
 
 from temporalex_django.db.dialects.base import Columns, Types
+
+#: Milliseconds that SQLite waits for the writer lock at a time: shorter than the pause between a worker's turns.
+_SHORT = 4
 
 
 class SqliteDialect:
     """See ``Dialect``. Values are stored as Django's backend stores them: hex ids, naive UTC text for times."""
 
     name = "sqlite"
-    turn_size = 20  # a long transaction keeps every other writer out
+    turn_size = 100  # where so many take no longer than a moment: see ``workers.loop``
     writer_lock = True
+    few = "%s"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = False
 
     def __init__(self, alias: str) -> None:
@@ -32,7 +37,47 @@ class SqliteDialect:
         del kind
         return "%s"
 
-    def begin(self) -> None:
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        """Stand in line for the writer lock with short waits.
+
+        SQLite itself looks every 100 ms in the end, and a worker leaves 5 between two turns: who had waited for a while
+        hardly ever got it.
+        """
+        connection = connections[self.alias]
+        connection.ensure_connection()
+        if not connection.get_autocommit():  # the caller's own transaction begins where he begins it
+            with transaction.atomic(using=self.alias):
+                self._take_the_lock()
+                yield
+            return
+        raw = connection.connection
+        patience = raw.execute("pragma busy_timeout").fetchone()[0]  # of OPTIONS: timeout, or init_command
+        until = time.monotonic() + patience / 1000
+        try:
+            raw.execute(f"pragma busy_timeout = {_SHORT}")
+            block = self._entered(until)
+        finally:
+            raw.execute(f"pragma busy_timeout = {patience}")
+        with block:
+            yield
+
+    def _entered(self, until: float) -> ExitStack:
+        """A transaction that has the lock. Raises what SQLite says of one that it did not get in time."""
+        while True:
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(transaction.atomic(using=self.alias))
+                    self._take_the_lock()
+                except OperationalError as exc:
+                    if not self.transient(exc) or time.monotonic() > until:
+                        raise
+                    stack.pop_all().__exit__(type(exc), exc, exc.__traceback__)
+                    time.sleep(0.001)  # a database in memory does not wait by itself
+                else:
+                    return stack.pop_all()
+
+    def _take_the_lock(self) -> None:
         # Without transaction_mode=IMMEDIATE a transaction that reads first cannot always go on to write.
         self.execute("update temporalex_chain set due_at = due_at where 0 = 1")
 

@@ -17,6 +17,7 @@ from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
+from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.memory.tables import MemoryTables
 from temporalex_django.engine.memory.undo import Table
 from temporalex_django.engine.storage import NewTask, Retry, TaskResult, TaskState
@@ -106,7 +107,17 @@ class MemoryTasks(MemoryTables):
         return task if task is not None and (task.attempt, task.owner) == (attempt, owner) else None
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
-        valid = []
+        with self.undo_log.block():
+            valid, ended = self.end_tasks(results)
+            self.tell(ended)
+        return valid
+
+    def tell(self, ended: Sequence[TaskInHand]) -> None:
+        for one in ended:
+            self._deliver(one.chain_id, "activity", one.kind, one.attributes, run_id=one.run_id)
+
+    def end_tasks(self, results: Sequence[TaskResult]) -> tuple[list[int], list[TaskInHand]]:
+        valid, ended = [], []
         with self.undo_log.block():
             for result in results:
                 task = self._fenced(*result.task.fence)
@@ -114,15 +125,25 @@ class MemoryTasks(MemoryTables):
                     continue
                 valid.append(task.id)
                 if result.outcome is not None:
+                    assert task.chain_id is not None  # there are no lone ones here
                     self._drop(task.run_id, [task.seq])
                     kind, attributes = result.outcome
-                    self._deliver(task.chain_id, "activity", kind, attributes, run_id=task.run_id)
+                    queue = self.chains[task.chain_id].queue
+                    one = TaskInHand(
+                        id=task.id,
+                        chain_id=task.chain_id,
+                        run_id=task.run_id,
+                        queue=queue,
+                        kind=kind,
+                        attributes=copied(attributes),
+                    )
+                    ended.append(one)
                 elif result.retry_at is not None:
                     attempt = result.task.attempt if result.count else result.task.attempt - 1
                     self._fails(task.id, result.failure)
                     free = replace(task, owner=None, started_at=None, beat_at=None, attempt=attempt)
                     self._offer(replace(free, due_at=result.retry_at))
-        return valid
+        return valid, ended
 
     def expired_tasks(self, *, limit: int) -> list[TaskState]:
         over = []

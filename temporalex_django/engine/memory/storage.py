@@ -38,11 +38,14 @@ class MemoryRunStorage(MemoryWrites):
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def transaction(self) -> AbstractContextManager[None]:
+    def transaction(self, site: str = "") -> AbstractContextManager[None]:
+        del site  # it dies with its process, and all that it has
         return self.undo_log.block()
 
-    savepoint = transaction
-    checked_savepoint = transaction  # there are no constraints that could be deferred
+    def savepoint(self) -> AbstractContextManager[None]:
+        return self.undo_log.block()
+
+    checked_savepoint = savepoint  # there are no constraints that could be deferred
 
     def on_commit(self, callback: Callable[[], None]) -> None:
         self.undo_log.on_commit(callback)
@@ -58,14 +61,18 @@ class MemoryRunStorage(MemoryWrites):
 
     # -- claiming -----------------------------------------------------------------------------------------------------
 
-    def claim(self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = ()) -> list[RunState]:
+    def claim(
+        self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
+    ) -> list[RunState]:
         if chains:
             return [replace(self.chains[chain_id]) for chain_id in chains if chain_id in self.chains]
         now = self.clock
         due = [(run.due_at, run) for run in self.chains.values() if run.due_at is not None and run.due_at <= now]
         begun = {run.chain_id for _, run in due}
         rung = [self.chains[c] for c, _ in sorted(self._fresh.items(), key=lambda one: one[1]) if c not in begun]
-        found = [run for _, run in sorted(due, key=lambda one: one[0])] + rung
+        named = [self.chains[chain_id] for chain_id in first if chain_id in self.chains]
+        others = [run for _, run in sorted(due, key=lambda one: one[0])] + rung
+        found = named + [run for run in others if run.chain_id not in first]
         wanted = [run for run in found if run.queue in queues and not self.is_deferred(run.chain_id)]
         return [replace(run) for run in wanted[:limit]]
 

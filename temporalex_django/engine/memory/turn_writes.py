@@ -13,7 +13,8 @@ from temporalex_django.engine.lookup import the_one
 from temporalex_django.engine.memory.activity_tasks import MemoryTasks
 from temporalex_django.engine.memory.starts import MemoryStarts
 from temporalex_django.engine.other_runs import PARENT_CLOSED, NewChild, NewMessage, Reached
-from temporalex_django.engine.storage import NewRun, Outcome, RunFacts, RunState, RunWrite, Taker, TaskState
+from temporalex_django.engine.storage import NewRun, Outcome, RunFacts, RunState, RunWrite, TaskState
+from temporalex_django.engine.taker import Taker
 from temporalex_django.errors import AmbiguousId, InvalidId
 
 #: The id of what was not accepted stays free.
@@ -100,10 +101,7 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
 
     def _write(self, write: RunWrite) -> None:
         state, run = write.run, self.runs[write.run.run_id]
-        if write.leaves_activities:
-            write.note_edited(edited_inputs(self.tasks_of(state.run_id)))
-        if write.cut_off:
-            write.note_unread(self.messages[number].message for number in sorted(self._inboxes[state.chain_id]))
+        self._note_what_is_left(write)
         self._append(run, write.events)
         if changes := copied(write.instance):
             known = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}
@@ -132,6 +130,15 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
             if write.next_run.like is None:
                 self.runs[new] = replace(self.runs[new], stored=like.stored, paused=like.paused)
         self.chains[state.chain_id] = _stored(write)
+
+    def _note_what_is_left(self, write: RunWrite) -> None:
+        run_id, inbox = write.run.run_id, self._inboxes[write.run.chain_id]
+        if write.leaves_activities:
+            write.note_edited(edited_inputs(self.tasks_of(run_id)))
+        if write.gives_up_activities:
+            write.note_given_up(edited_inputs(self.tasks_of(run_id)))
+        if write.cut_off:
+            write.note_unread(self.messages[number].message for number in sorted(inbox))
 
     def _settle(self, write: RunWrite) -> None:
         chain_id = write.run.chain_id

@@ -16,6 +16,7 @@ from temporalex_django.core.results import Event
 from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.graph.context import Context
 from temporalex_django.graph.durable.late import Late
+from temporalex_django.graph.events import declared_of
 from temporalex_django.graph.progress import encoded
 from temporalex_django.graph.steps import Step, StepRef, class_of, events_of, name_of
 from temporalex_django.graph.values import frozen
@@ -54,7 +55,20 @@ class StepActivity(Activity[Any, Any]):
     def outgoing(self, value: Any, args: Sequence[Any], source: Source) -> Any:
         """What the step gave, for the history, or why it may not give it."""
         step = self._step(args[0], source.workflow(args[2]))
-        return encoded(name_of(step), events_of(step), value)
+        found = encoded(name_of(step), events_of(step), value)
+        if "event" in found and (declared := declared_of(step, found["event"])) is not None:
+            what = f"the data of the event {found['event']!r} of step {name_of(step)}"
+            try:
+                payloads.fit(payloads.plain(found["data"], what=what), declared.data_type, what=what)
+            except PayloadError as exc:
+                return {"wrong": exc.message}
+        return found
+
+    annotate_result = ""  # other steps read plain data
+
+    def read_result(self, result: Any) -> Any:
+        """The context of a graph holds plain data."""
+        return result
 
     def by_hand(self, result: Any, args: Sequence[Any], source: Source) -> Any:
         """``{"event": name, "data": …}``, of the events that the step declares. Raises ``PayloadError``."""

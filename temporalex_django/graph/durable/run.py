@@ -23,6 +23,7 @@ from temporalex_django.core.shapes import Waits
 from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
 from temporalex_django.graph.definition.structure import bits
+from temporalex_django.graph.events import DeclaredEvent, declared_of, judged
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Failure, Fired, Progress, Result, as_result
 from temporalex_django.graph.steps import (
@@ -238,7 +239,10 @@ class GraphRun:
         if wanted is not None:  # a key of a step may look like that of a task of another one
             of = next((key_of(instance.graph.steps[i]) for i, key in self._asked.items() if key == wanted), of)
         step = engine.resumed_by(instance, request["event"], of)
-        if not words_of(step) and request.get("permitted") is False:
+        declared = declared_of(step, request["event"])
+        if declared is not None and declared.permission is not None:
+            self._require_permission(step, declared, request, permits)
+        elif not words_of(step) and request.get("permitted") is False:
             raise ActionNotPermitted(
                 f"{self.port.standing.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: that takes the permission "
                 "to signal runs"
@@ -247,6 +251,8 @@ class GraphRun:
         noted = {name: request[name] for name in ("by", "by_key") if request.get(name)}
         if key is not None:
             noted = tasks.judge(key, request, permits)
+        if declared is not None:
+            self._ask_validator(declared, request)
         what = f"the data of resume({request['event']!r})"
         payload = {
             "event": request["event"],
@@ -254,6 +260,22 @@ class GraphRun:
             "data": payloads.plain(request.get("data"), what=what, limit=self.port.standing.payload_limit),
         }
         return {**payload, **noted}
+
+    def _require_permission(
+        self, step: StepRef, declared: DeclaredEvent, request: dict[str, Any], permits: Permits
+    ) -> None:
+        """An event that takes a permission of its own; code may send it. Raises ``ActionNotPermitted``."""
+        sender = Sender(request.get("by_key") or "", request.get("by") or "")
+        if request.get("person") and not permits(f"perm:{declared.permission}", sender):
+            raise ActionNotPermitted(
+                f"{self.port.standing.info.id}: {sender} may not send {str.__str__(declared)!r} to {name_of(step)}: that takes the "
+                f"permission {declared.permission}"
+            )
+
+    def _ask_validator(self, declared: DeclaredEvent, request: dict[str, Any]) -> None:
+        sender = Sender(request.get("by_key") or "", request.get("by") or "") if request.get("person") else None
+        with self.port.standing.validating(sender):
+            judged(declared, request.get("data"), self.progress.instance.context)
 
     def apply(self, payload: dict[str, Any]) -> None:
         """A resume that ``judge`` has let through, now or when the history was made."""
@@ -280,8 +302,19 @@ def deciding(code: Any, event: str, user: Person | None) -> list[str]:
     Raises ``ActionNotPermitted``, see ``answers_to``.
     """
     graph = code.graph() if hasattr(code, "graph") else ()
-    found = [step for step in graph if words_of(step) and event in events_of(step)]
-    return [key_of(step) for step in found if any(answers_to(user, word) for word in words_of(step))]
+    return [
+        key_of(step)
+        for step in graph
+        if event in events_of(step) and any(answers_to(user, word) for word in _asked_for(step, event))
+    ]
+
+
+def _asked_for(step: StepRef, event: str) -> tuple[str, ...]:
+    """Whom a step asks, as words; for an event that takes a permission of its own, who has that."""
+    declared = declared_of(step, event)
+    if declared is not None and declared.permission is not None:
+        return (f"perm:{declared.permission}",)
+    return words_of(step)
 
 
 def barred(instance: Instance) -> dict[str, str]:

@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 from temporalex_django.authoring.retry import next_delay
-from temporalex_django.core import payloads
 from temporalex_django.core.failures import ReturnedErr, describe, types_of
+from temporalex_django.core.handing_over import handed
 from temporalex_django.core.results import Err
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.durable.activities import activity_of
@@ -59,7 +59,8 @@ def execute(instance: Instance, number: int, attempt: int) -> Result | float:
         return Failure(type(exc).__name__, f"{describe(exc)['message']}{times}")
     try:
         what = f"the result of step {name_of(step)}"
-        return as_result(payloads.plain(activity.outgoing(value, args, source), what=what))
+        given = activity.outgoing(value, args, source)
+        return as_result(handed(given, what=what))
     except ReturnedErr as exc:
         delay = next_delay(policy, attempt, exc.types)
         return Err(exc.reason) if delay is None else delay

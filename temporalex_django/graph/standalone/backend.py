@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.handle import RESULT_TIMEOUT
+from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.errors import (
     InvalidId,
     NotConfigured,
@@ -206,6 +207,9 @@ class EngineBackend:
         """What ``OrderFlow.list(...)`` comes to."""
         if by is not None:
             raise TypeError(f"{workflow.__name__}.list: an engine that stands alone has no users, so it takes no by")
+        filters = dict(filters)
+        if filters.pop("order", NEWEST_FIRST) != NEWEST_FIRST:
+            raise TypeError(f"{workflow.__name__}.list: an engine that stands alone lists the newest first")
         found = self.engine.storage.query(workflow=workflow, **filters)
         return (EngineHandle(self.engine, instance) for instance in found)
 

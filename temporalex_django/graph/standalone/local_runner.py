@@ -41,6 +41,7 @@ from temporalex_django.graph import engine
 from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Timers, identity
 from temporalex_django.graph.definition.structure import bits
 from temporalex_django.graph.durable.run import barred, requested, resumption
+from temporalex_django.graph.events import declared_of, judged
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Fired, Progress, Result
 from temporalex_django.graph.standalone.attempts import execute
@@ -185,6 +186,11 @@ class LocalRunner:
                     require_other_eyes(what, barred(progress.instance), key=request["by_key"])
                 if asking.form is not None:
                     payloads.fit(data, asking.form.type, what=f"the data of resume({event!r})")
+            if (declared := declared_of(found, request["event"])) is not None:
+                wanted = declared.permission
+                if wanted is not None and user is not None and not answers_to(user, f"perm:{wanted}"):
+                    raise ActionNotPermitted(f"{what}: {event!r} takes the permission {wanted}")
+                judged(declared, request["data"], progress.instance.context)
             progress.fold([resumption(progress.instance, {**request, "step": key_of(found)})], now)
 
         self._change(f"resume({event!r})", id, workflow, version, change)

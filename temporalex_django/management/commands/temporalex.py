@@ -11,9 +11,12 @@ from temporalex_django.management import (
     bulk,
     describe,
     doctor,
+    drain,
+    enqueued,
     exits,
     export,
     graph,
+    health,
     history,
     listing,
     migrate,
@@ -23,6 +26,7 @@ from temporalex_django.management import (
     signal,
     start,
     steering,
+    switches,
     tasks,
     update,
     versions,
@@ -76,11 +80,15 @@ class Command(BaseCommand):
         "query": query,
         "resume": resume,
         **steering.COMMANDS,
+        **drain.COMMANDS,
+        "switches": switches,
         "tasks": tasks,
         "bulk": bulk,
+        "enqueued": enqueued,
         "doctor": doctor,
         "export": export,
         "graph": graph,
+        "health": health,
         "migrate": migrate,
         "replay": replay,
         "versions": versions,
@@ -99,8 +107,8 @@ class Command(BaseCommand):
                 subparser.fill()
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """``doctor`` says itself what the checks find."""
-        if options.get("subcommand") == "doctor":
+        """``doctor`` says itself what the checks find; ``health`` is to be quick, and asks no database."""
+        if options.get("subcommand") in ("doctor", "health"):
             options["skip_checks"] = True
         return super().execute(*args, **options)
 

@@ -29,8 +29,6 @@ _LOOK_EVERY = 0.2
 #: A worker that ends sooner than this is not started again at once.
 _SOON = 10.0
 _LONGEST_PAUSE = 5.0
-#: How much longer than its activities a worker may take to leave.
-_LEAVING = 15.0
 
 
 class WorkerProcesses:
@@ -62,6 +60,8 @@ class WorkerProcesses:
                 log.error("this cluster has lost its sentinel: its workers end")
                 break
         self._end()
+        if guard is not None:
+            guard.end()
 
     def stop(self) -> None:
         """Tell all to finish, and return when they are gone.
@@ -72,7 +72,8 @@ class WorkerProcesses:
         self._thread.join()
 
     def _end(self) -> None:
-        deadline = time.monotonic() + get_settings().DRAIN_SECONDS + _LEAVING
+        settings = get_settings()
+        deadline = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
         for one in self.kept:
             one.tell()
         for one in self.kept:

@@ -293,3 +293,24 @@ def test_an_inline_pool_too(act: Any, which: int) -> None:
     pool = InlinePool(now=lambda: datetime.now(UTC))
     pool.submit([task(act, which)])
     assert [kind(result) for result in pool.results()] == ["ActivityFailed"]
+
+
+def test_what_waits_behind_a_quick_one_that_hangs_gets_help(pool: Pool) -> None:
+    """Quick ones are one thread's, until it is seen that they wait; nothing is rung for that nobody needs."""
+    gate = _gates["hangs"] = (threading.Event(), threading.Event(), threading.Event())
+    wait_for(lambda: ends(pool, task(held_up, None)) and pool._paces[held_up.name][0] < pool_module._QUICK)
+    pool.forget(pool.results())
+    hangs, *others = [task(held_up, "hangs"), *(task(held_up, None) for _ in range(20))]
+    pool.submit([hangs, *others])
+    assert gate[0].wait(30)
+
+    def done() -> bool:
+        return bool(pool.capacity()) and len(pool.results()) == 20
+
+    wait_for(done)
+    assert {result.task.id for result in pool.results()} == {one.id for one in others}
+    for _ in range(50):
+        pool.submit([task(quick, 1)])
+    assert pool._bells.qsize() <= pool._threads
+    gate[1].set()
+    wait_for(lambda: len(pool.results()) == 71)

@@ -1,0 +1,19 @@
+"""The business rows that activities write. There are no migrations: ``migrate --run-syncdb`` makes the table."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+
+
+class Entry(models.Model):
+    """That something was done, by a run."""
+
+    objects: ClassVar[models.Manager[Entry]] = models.Manager()
+
+    run = models.CharField(max_length=200)
+    number = models.IntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.number}"

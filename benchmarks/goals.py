@@ -1,0 +1,111 @@
+"""What is wanted of the figures, and the ratios between ours and those of peers. Pure: from JSON to JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: The figure by which a row is compared, where the same work is done: a rate, or (``_ms``) a time.
+FIGURES: Final = {
+    "one": "workflows_per_s",
+    "ten": "steps_per_s",
+    "atomic": "steps_per_s",
+    "fan": "steps_per_s",
+    "starts": "starts_per_s",
+    "latency": "p50_ms",
+    "update": "in_request.p50_ms",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A bound of one figure, by its path in the figures."""
+
+    path: str
+    at_least: float | None = None
+    at_most: float | None = None
+    where: str = ""  # only on that database
+
+
+GOALS: Final = (
+    Goal(path="ratios.one_vs_dbos", at_least=10, where="postgres"),
+    Goal(path="ratios.one_vs_absurd", at_least=8),
+    Goal(path="one.ours.slower_at_most", at_most=1.1, where="postgres"),
+    Goal(path="ratios.ten_vs_dbos", at_least=20, where="postgres"),
+    Goal(path="ratios.ten_vs_absurd", at_least=6),
+    Goal(path="ratios.starts_vs_absurd", at_least=1.5),
+    Goal(path="two.ours.ratio", at_least=1.6, where="postgres"),
+    Goal(path="fan.ours.growth", at_most=1.2, where="postgres"),
+    Goal(path="long.ours.growth", at_most=1.2, where="postgres"),
+    Goal(path="graph.ours.ratio_1000_to_10.chain", at_most=1.2, where="postgres"),
+    Goal(path="graph.ours.ratio_1000_to_10.fan", at_most=1.2, where="postgres"),
+    Goal(path="replay.ours.steps_events_per_s", at_least=100_000),
+    Goal(path="latency.above_dbos_and_a_notify_ms", at_most=0),
+    Goal(path="latency.ours.through_django_q2.p50_ms", at_most=10, where="postgres"),
+    Goal(path="update.ours.in_request.p50_ms", at_most=3, where="postgres"),
+    Goal(path="update.ours.round_trips", at_most=8),
+    Goal(path="ratios.update_vs_temporal", at_least=1),
+    Goal(path="parked.ours.bytes_per_run", at_most=2_048),
+    Goal(path="parked.ours.memory_growth", at_most=1.2),
+    Goal(path="parked.ours.idle_cpu_percent", at_most=1),
+    Goal(path="wake.ours.seconds", at_most=5),
+    Goal(path="wake.ours.lost", at_most=0),
+    Goal(path="recover.ours.runs_lost", at_most=0),
+    Goal(path="recover.ours.effects_never", at_most=0),
+    Goal(path="grown.ours.slower.one", at_most=1.3),
+    Goal(path="grown.ours.slower.starts", at_most=1.3),
+    Goal(path="grown.ours.slower.update", at_most=1.3),
+    Goal(path="one.ours.workflows_per_s", at_least=1_000, where="sqlite"),
+    Goal(path="ratios.one_vs_dbos", at_least=3, where="sqlite"),
+    Goal(path="beside.ours.update.p99_ms", at_most=20, where="sqlite"),
+    Goal(path="day.ours.carts_per_s", at_least=5 * 3.7, where="sqlite"),
+)
+
+
+def compared(figures: Mapping[str, Any]) -> dict[str, float]:
+    """``one_vs_dbos`` and so on: how many times as good ours is, in one run on one machine.
+
+    A peer that is absent, or does not have the work, has no ratio.
+    """
+    found = {}
+    for row, figure in FIGURES.items():
+        ours = _at(figures, f"{row}.ours.{figure}")
+        for peer, values in _peers(figures.get(row, {})):
+            theirs = _at(values, figure)
+            if ours and theirs:
+                ratio = theirs / ours if figure.endswith("_ms") else ours / theirs
+                found[f"{row}_vs_{peer.replace('-', '_')}"] = round(ratio, 2)
+    return found
+
+
+def judged(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The goals of which there is a figure: what is wanted, what is, and whether that is enough."""
+    database = figures.get("machine", {}).get("database", "postgres")
+    found = []
+    for goal in GOALS:
+        value = _at(figures, goal.path)
+        if value is None or goal.where not in ("", database):
+            continue
+        low, high = goal.at_least, goal.at_most
+        wanted = f"≥ {low:g}" if low is not None else f"≤ {high:g}"
+        met = value >= low if low is not None else value <= (high or 0)
+        found.append({"goal": goal.path, "wanted": wanted, "is": value, "met": met})
+    return found
+
+
+def latency_above(row: Mapping[str, Any]) -> float | None:
+    """By how many ms start to result takes longer than DBOS takes within a process, and a NOTIFY."""
+    parts = [_at(row, path) for path in ("ours.p50_ms", "dbos.p50_ms", "ours.notify.p50_ms")]
+    ours, theirs, notify = parts
+    return None if ours is None or theirs is None or notify is None else round(ours - theirs - notify, 3)
+
+
+def _peers(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((name, values) for name, values in row.items() if name != "ours" and isinstance(values, Mapping))
+
+
+def _at(figures: Any, path: str) -> float | None:
+    for part in path.split("."):
+        figures = figures.get(part) if isinstance(figures, Mapping) else None
+    return figures if isinstance(figures, (int, float)) else None

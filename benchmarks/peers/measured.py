@@ -1,0 +1,94 @@
+"""A peer does the work of a row, in a process of its own, on the same server. Why it cannot is said, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, Final
+
+from benchmarks.measures import TooLong
+from benchmarks.processes import process
+
+#: Modules that are run with the row, the count and the address of the database.
+_CHILDREN: Final = {"dbos": "in_dbos", "absurd": "in_absurd", "temporal": "in_temporal"}
+_BEGAN: Final = time.monotonic()
+PEERS: Final = (*_CHILDREN, "django-q2")
+#: Peers are slower, and a rate needs no more: all ways of all of them are to be done within the time of a row.
+_AT_MOST: Final = {
+    "one": 600,
+    "ten": 200,
+    "atomic": 100,
+    "starts": 1_000,
+    "latency": 100,
+    "update": 200,
+    "fan": 1_000,
+}
+
+
+def measured(peer: str, row: str, options: Namespace, seconds: float) -> dict[str, Any]:
+    """Its figures, or ``absent`` with the reason. It has so many seconds."""
+    count = min(_count(row, options), _AT_MOST[row])
+    try:
+        if peer == "django-q2":
+            from benchmarks.peers import django_q2
+
+            return django_q2.run(row, count)
+        return _said(_CHILDREN[peer], row, str(count), os.environ["BENCH_PEER_URL"], str(seconds))
+    except TooLong:
+        raise
+    except Exception as exc:  # noqa: BLE001 - whatever keeps a peer from running, it is absent
+        return {"absent": f"{type(exc).__name__}: {exc}"}
+
+
+def _count(row: str, options: Namespace) -> int:
+    named: Mapping[str, int] = {"starts": options.starts, "latency": options.calls, "update": options.updates}
+    return named.get(row, options.count)
+
+
+def _said(module: str, *arguments: str) -> dict[str, Any]:
+    with process("-m", f"benchmarks.peers.{module}", *arguments) as child:
+        assert child.stdout is not None
+        lines = [line for line in child.stdout if line.startswith("{")]
+    if not lines:
+        raise RuntimeError("it ended without a figure")
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def told(measure: Any) -> None:
+    """In the child: print what ``measure(row, count, url)`` gives, or why it gives nothing."""
+    row, count, url, _seconds = sys.argv[1:]
+    try:
+        found = measure(row, int(count), url)
+    except Exception as exc:  # noqa: BLE001 - it is what is told
+        found = {"absent": f"{type(exc).__name__}: {str(exc).splitlines()[0] if str(exc) else ''}"}
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # threads of a peer that never end
+
+
+def best(figure: str, ways: Mapping[str, Any]) -> dict[str, Any]:
+    """Of several documented ways to do the same work the quickest, which is what is compared; the others beside it.
+
+    Another one is tried when it would be done in time if it took as long as the longest so far.
+    """
+    rates: dict[str, int | str] = {}
+    longest, until = 0.0, _BEGAN + float(sys.argv[4])
+    for name, way in ways.items():
+        began = time.monotonic()
+        if began + longest > until:
+            rates[name] = "not tried: no time left"
+            continue
+        try:
+            rates[name] = round(way())
+        except Exception as exc:  # noqa: BLE001 - the other ways may do
+            rates[name] = f"{type(exc).__name__}: {exc}"[:200]
+        longest = max(longest, 1.5 * (time.monotonic() - began))
+    numbers = {name: rate for name, rate in rates.items() if isinstance(rate, int)}
+    if not numbers:
+        return {"absent": f"no way of it works: {rates}"}
+    quickest = max(numbers, key=lambda name: numbers[name])
+    return {figure: numbers[quickest], "way": quickest, "ways": rates}

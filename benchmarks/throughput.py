@@ -1,0 +1,177 @@
+"""``one``, ``ten``, ``atomic``, ``two``, ``starts``: how much one worker process does over a backlog."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import Any, Final
+
+from benchmarks import server
+from benchmarks.backlog import queue
+from benchmarks.measures import milliseconds, timed, wait_until
+from benchmarks.processes import cpu_seconds, family, worker
+
+#: Runs that a worker has done before it is measured in ``sizes``.
+_WARM: Final = 200
+#: No longer than that over the largest backlog: its rate is asked for, not its end.
+_AWHILE: Final = 6.0
+
+
+def one(count: int, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """Workflows/s over ``count`` starts, each in a transaction of its own, and what they cost; the rates by backlog."""
+    from benchmarks.app.workflows import One
+    from temporalex_django.models import HistoryEvent, Instance
+
+    seconds = timed(lambda: [One.start() for _ in range(count)])
+    _analyze()
+    commits = _commits()
+    with worker() as child:
+        began, before = time.perf_counter(), _processors(child.pid)
+        spent = wait_until(lambda: _completed() >= count, seconds=100, every=0.05) - began
+        used = [after - earlier for after, earlier in zip(_processors(child.pid), before, strict=True)]
+    found = {
+        "workflows": count,
+        "workflows_per_s": round(count / spent),
+        "starts_per_s": round(count / seconds),
+        "events_per_workflow": HistoryEvent.objects.count() / Instance.objects.count(),
+        "commits_per_workflow": None if commits is None else round(((_commits() or 0) - commits) / count, 3),
+        "cpu_worker": round(used[0] / spent, 2),
+        "cpu_server": round(used[1] / spent, 2) if server.postmaster else None,
+        "cpu_ms_per_workflow": round(used[0] / count * 1000, 3),
+    }
+    by_size = {size: _rate_over(size) for size in sizes}
+    if len(sizes) > 1:
+        found["slower_at_most"] = round(by_size[min(sizes)] / by_size[max(sizes)], 2)
+    return found | {"per_s_with_queued": by_size}
+
+
+def _rate_over(size: int) -> int:
+    """Workflows/s of a worker that is warm, over so many that are there at once."""
+    from benchmarks.app.workflows import One
+
+    server.empty()
+    with worker():
+        queue(One, _WARM)
+        One.start()  # its hint wakes the worker
+        wait_until(lambda: _completed() > _WARM, seconds=30)
+        server.empty()
+        queue(One, size - 1)
+        began = time.perf_counter()
+        One.start()
+        if size > 5_000:  # to count many rows takes time that the worker wants
+            time.sleep(_AWHILE)
+            done = _completed()
+            return round(done / (time.perf_counter() - began))
+        return round(size / (wait_until(lambda: _completed() >= size, seconds=60, every=0.01) - began))
+
+
+def ten(count: int) -> dict[str, Any]:
+    """Steps/s of workflows of ten activities that do nothing, in sequence."""
+    from benchmarks.app.workflows import TenInSequence
+
+    return _steps(TenInSequence, max(count // 10, 1))
+
+
+def atomic(count: int) -> dict[str, Any]:
+    """The same with atomic activities that each write a business row."""
+    from benchmarks.app.models import Entry
+    from benchmarks.app.workflows import TenEntries
+
+    workflows = max(count // 50, 1)
+    found = _steps(TenEntries, workflows)
+    assert Entry.objects.count() == 10 * workflows, "exactly once"
+    return found
+
+
+def two(count: int) -> dict[str, Any]:
+    """Steps/s of one worker process and of two, where each activity waits 2 ms."""
+    from benchmarks.app.workflows import TenRests
+
+    workflows = max(count // 20, 1)
+    found = {n: _steps(TenRests, workflows, workers=n)["steps_per_s"] for n in (1, 2)}
+    return {"steps_per_s": found, "ratio": round(found[2] / found[1], 2)}
+
+
+def starts(count: int) -> dict[str, Any]:
+    """Starts/s of one client, each in a transaction of its own; no worker runs."""
+    from benchmarks.app.workflows import One
+
+    One.start()
+    took = [timed(One.start) for _ in range(count)]
+    return {"starts_per_s": round(count / sum(took)), **milliseconds(took)}
+
+
+def _steps(cls: Any, workflows: int, workers: int = 1) -> dict[str, Any]:
+    """From the moment at which all are there for workers that wait for them to the last run that has ended."""
+    with ExitStack() as stack:
+        for _ in range(workers):
+            stack.enter_context(worker())
+        queue(cls, max(workers, 2) * 10)
+        wait_until(_all_done, seconds=30)
+        server.empty()
+        queue(cls, workflows - 1)
+        began = time.perf_counter()
+        cls.start()  # its hint wakes the workers
+        spent = wait_until(lambda: _completed() >= workflows, seconds=100) - began
+    return {"workflows": workflows, "steps_per_s": round(10 * workflows / spent)}
+
+
+def _all_done() -> bool:
+    from temporalex_django.models import Instance
+
+    return not Instance.objects.exclude(status="completed").exists()
+
+
+def _completed() -> int:
+    from temporalex_django.models import Instance
+
+    return Instance.objects.filter(status="completed").count()
+
+
+def _processors(pid: int) -> tuple[float, float]:
+    """Seconds that the worker has used, and the server."""
+    return cpu_seconds(family(pid)), cpu_seconds(family(server.postmaster)) if server.postmaster else 0.0
+
+
+def _analyze() -> None:
+    _ask("analyze")
+
+
+def _commits() -> int | None:
+    rows = _ask("select xact_commit from pg_stat_database where datname = current_database()", clear=True)
+    return int(rows[0][0]) if rows else None
+
+
+def _ask(sql: str, *, clear: bool = False) -> list[Any]:
+    from django.db import connection
+
+    if connection.vendor == "sqlite":
+        return []
+    with connection.cursor() as cursor:
+        if clear:
+            cursor.execute("select pg_stat_clear_snapshot()")
+        cursor.execute(sql)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def beside(count: int, seconds: float) -> dict[str, Any]:
+    """Workflows/s over a backlog while a web process sends an update every 20 ms: how long those take."""
+    from benchmarks.app.workflows import One, Parked
+
+    handle = Parked.start()
+    handle.update("count", 1)
+    queue(One, count)
+    with worker():
+        took: list[float] = []
+        began = time.perf_counter()
+        while _left() and (time.perf_counter() - began < seconds or not _completed()):
+            took.append(timed(lambda: handle.update("count", 1)))
+            time.sleep(0.02)
+        spent, done = time.perf_counter() - began, _completed()
+    return {"workflows_per_s": round(done / spent), "update": milliseconds(took)}
+
+
+def _left() -> bool:
+    from temporalex_django.models import Instance
+
+    return Instance.objects.filter(workflow="One").exclude(status="completed").exists()

@@ -1,0 +1,93 @@
+"""The desk where invoices are issued, and what the bank tells."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from decimal import Decimal
+from http import HTTPStatus
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib.auth.decorators import login_required, permission_required
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from example_project.invoices.models import Invoice
+from example_project.invoices.values import Paid, Terms
+from example_project.invoices.workflows import Invoicing
+from temporalex_django import errors
+
+SIGNATURE = "X-Bank-Signature"
+LATER = (
+    errors.NotAccepting,
+    errors.RunBlocked,
+    errors.RunPaused,
+    errors.WorkflowSwitchedOff,
+    errors.TooManyUpdates,
+    errors.UpdateTimeout,
+)
+
+
+class InvoiceForm(forms.ModelForm):  # type: ignore[type-arg] # generic in the stubs only
+    """A new invoice."""
+
+    class Meta:
+        model = Invoice
+        fields = ("number", "customer", "total")
+
+
+@login_required
+@permission_required("invoices.add_invoice", raise_exception=True)
+def desk(request: HttpRequest) -> HttpResponse:
+    """All invoices, each with where its run stands, and a form for a new one."""
+    form = InvoiceForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        issue(form)
+        return redirect("invoices:desk")
+    invoices = Invoice.objects.with_workflow_state("open", "stage", workflow=Invoicing)
+    return render(request, "invoices/desk.html", {"form": form, "invoices": invoices[:100]})
+
+
+def issue(form: InvoiceForm) -> Invoice:
+    """The invoice and its run: both or neither."""
+    with transaction.atomic():
+        invoice: Invoice = form.save()
+        terms = Terms(number=invoice.number, customer=invoice.customer, total=invoice.total)
+        Invoicing.start(terms, value=invoice.number, subject=invoice)
+    return invoice
+
+
+def signature(body: bytes) -> str:
+    """What the header says of a body that the bank has sent."""
+    return hmac.new(settings.INVOICES_BANK_SECRET.encode(), body, hashlib.sha256).hexdigest()
+
+
+@csrf_exempt  # the signature says who it is; there is no cookie to abuse
+@require_POST
+def bank(request: HttpRequest) -> JsonResponse:
+    """``{"invoice", "reference", "amount"}``: 200 with what is open then, the same when it comes again."""
+    if not hmac.compare_digest(signature(request.body).encode(), request.headers.get(SIGNATURE, "").encode()):
+        return JsonResponse({"error": "the signature does not fit"}, status=HTTPStatus.FORBIDDEN)
+    try:
+        said: dict[str, Any] = json.loads(request.body)
+        number = str(said["invoice"])
+        paid = Paid(reference=str(said["reference"]), amount=Decimal(str(said["amount"])))  # 0.1 is one, too
+    except (ValueError, ArithmeticError, KeyError, TypeError):
+        return JsonResponse({"error": "invoice, reference and amount are needed"}, status=HTTPStatus.BAD_REQUEST)
+    try:
+        left = Invoicing.get(number).update("paid", paid, id=paid.reference)
+    except errors.WorkflowNotFound:
+        return JsonResponse({"error": f"there is no invoice {number!r}"}, status=HTTPStatus.NOT_FOUND)
+    except errors.InvalidId:
+        return JsonResponse({"error": "that is no reference"}, status=HTTPStatus.BAD_REQUEST)
+    except LATER:  # it is busy with what came before, or stands still, and will take it
+        return JsonResponse({"error": "busy, please repeat"}, status=HTTPStatus.SERVICE_UNAVAILABLE)
+    except errors.UpdateRejected as exc:  # by the validator; or it is closed
+        return JsonResponse({"error": str(exc)}, status=HTTPStatus.CONFLICT)
+    return JsonResponse({"open": left})

@@ -1,0 +1,54 @@
+"""Have a worker take nothing new, from wherever."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import UUID
+
+from django.utils import timezone
+
+from temporalex_django.actions.base import CODE, Action, Actor, Subject
+from temporalex_django.core.payloads import text
+from temporalex_django.errors import ActionNotPossible, WorkerNotFound
+from temporalex_django.models import Worker
+
+
+class DrainWorker(Action[Worker]):
+    """It finishes what it has in hand and stays, until it is ended or takes work again. Gives the worker.
+
+    It hears of it when it beats: within a third of ``LEASE_SECONDS``. Raises ``WorkerNotFound``, and
+    ``ActionNotPossible`` when that is so already. Locks the row of the worker, in the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "drain_worker"
+    permission: ClassVar[str] = "drain_worker"
+    forced: ClassVar[bool] = True
+    drains: ClassVar[bool] = True
+
+    def __init__(self, worker: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.worker = worker
+        self.reason = text(reason, what="the reason")
+
+    def perform(self) -> Worker:
+        alias = self.storage.alias
+        with self.storage.transaction():
+            row = _living(self.worker, alias=alias)
+            if (row.drained_at is not None) == self.drains:
+                raise ActionNotPossible(f"the worker {row} {'is drained' if self.drains else 'takes work'} already")
+            row.drained_at = timezone.now() if self.drains else None
+            row.save(using=alias, update_fields=["drained_at"])
+            self.tell(Subject(run_id=None, workflow="", workflow_id=""), reason=self.reason, worker=str(row))
+        return row
+
+
+def _living(ref: UUID | str, *, alias: str) -> Worker:
+    """Locked. Raises ``WorkerNotFound``."""
+    try:
+        pk = UUID(str(ref))
+    except ValueError:
+        raise WorkerNotFound("there is no such worker") from None
+    row = Worker.objects.using(alias).select_for_update().filter(pk=pk, buried_at=None).first()
+    if row is None:
+        raise WorkerNotFound("there is no such worker")
+    return row

@@ -1,0 +1,141 @@
+"""Django tasks: enqueue one, and find what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from temporalex_django.actions.base import plain, storage
+from temporalex_django.authoring import django_tasks
+from temporalex_django.conf import codec
+from temporalex_django.core import current
+from temporalex_django.db.lone_tasks import NewLone, insert
+from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.engine import lone
+from temporalex_django.engine.lone import LoneTask, Status
+from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.errors import NestingError
+from temporalex_django.models import EndedTask, EnqueuedTask
+
+#: In the order in which a task has them.
+STATUSES: tuple[Status, ...] = ("READY", "RUNNING", "FAILED", "SUCCESSFUL")
+
+
+def enqueue(
+    path: str,
+    *,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+    queue: str,
+    priority: int,
+    run_after: datetime | None,
+) -> tuple[UUID, datetime]:
+    """Store a task in whatever transaction is open, one INSERT; its id, and when that was.
+
+    ``options``: see ``engine.lone``. Raises ``PayloadError`` for arguments that are too large, ``NestingError`` inside
+    workflow code.
+    """
+    if current.inside_workflow():
+        raise NestingError(
+            f"{path} was enqueued in workflow code: await api.task(...) runs it, an activity may enqueue it"
+        )
+    plain([args, kwargs], what=f"the arguments of {path}")
+    deferred = None if run_after is None else run_after.isoformat()
+    said = {**options, "run_after": deferred, "priority": priority or None}
+    new = NewLone(
+        activity=f"{django_tasks.KIND}:{path}",
+        args=args,
+        kwargs=kwargs,
+        options={name: value for name, value in said.items() if value is not None},
+        queue=queue,
+        priority=priority,
+        run_after=run_after,
+    )
+    store = storage()
+    found = insert(new, storage=store)
+    ring_on_commit(alias=store.alias, queues=[queue])
+    return found
+
+
+def begun(state: TaskState) -> LoneTask:
+    """Of one whose attempt begins."""
+    return lone.as_begun(state)
+
+
+def over(result: TaskResult) -> LoneTask:
+    """Of one that has ended just now."""
+    return lone.as_over(result, timezone.now())
+
+
+def find_lone(id: str) -> LoneTask | None:
+    """The task with that id as it stands; None when there is none (any more). Two reads at most, no lock.
+
+    Raises ``PayloadError`` and ``KeyMissing`` for what cannot be read here.
+    """
+    try:
+        number = UUID(str(id))
+    except ValueError:
+        return None
+    alias = storage().alias
+    # in this order: it ends by going from the first table to the second
+    if (row := EnqueuedTask.objects.using(alias).filter(run_id=number).first()) is not None:
+        return enqueued(row)
+    ended = EndedTask.objects.using(alias).filter(pk=number).first()
+    return None if ended is None else as_ended(ended)
+
+
+def enqueued(row: Any) -> LoneTask:
+    """Of the row of one that has not ended."""
+    (args, kwargs), options = _read(row.call), _read(row.options)
+    log, running = lone.log_of(options), row.owner is not None
+    if running:
+        log.append(lone.entry(row.owner, row.started_at, None))
+    return LoneTask(
+        id=row.run_id,
+        path=lone.path_of(row.activity),
+        backend=str(options.get("backend")),
+        queue=row.queue,
+        priority=row.priority,
+        status="RUNNING" if running else "READY",
+        args=args,
+        kwargs=kwargs,
+        enqueued_at=row.scheduled_at,
+        run_after=_run_after(options),
+        log=log,
+        attempts=row.attempt,
+    )
+
+
+def as_ended(row: EndedTask) -> LoneTask:
+    """Of the row of one that has ended."""
+    (args, kwargs), options = _read(row.call), _read(row.options)
+    return LoneTask(
+        id=row.pk,
+        path=row.task,
+        backend=row.backend,
+        queue=row.queue,
+        priority=row.priority,
+        status="SUCCESSFUL" if row.status == EndedTask.TaskStatus.SUCCESSFUL else "FAILED",
+        args=args,
+        kwargs=kwargs,
+        enqueued_at=row.enqueued_at,
+        run_after=_run_after(options),
+        finished_at=row.finished_at,
+        log=lone.log_of(options),
+        value=_read(row.outcome).get("result"),
+        attempts=row.attempts,
+    )
+
+
+def _read(data: Any) -> Any:
+    return codec().decode(bytes(data))
+
+
+def _run_after(options: dict[str, Any]) -> datetime | None:
+    moment = options.get("run_after")
+    return None if moment is None else datetime.fromisoformat(moment)

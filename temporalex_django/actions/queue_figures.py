@@ -1,0 +1,89 @@
+"""What waits in each queue, and for how long: for whoever watches, cheap enough to be asked every few seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.switch_off import known_names
+from temporalex_django.conf import queue_limits
+from temporalex_django.core.limits import NONE, Limits
+from temporalex_django.db.switches import read_switches
+from temporalex_django.models import SwitchedOff
+
+#: What waits is counted up to so many.
+MOST = 10_000
+_RUNS = "from temporalex_chain where queue = %s and due_at <= {now}"
+_TASKS = "from temporalex_activity_task where queue = %s and owner is null and not atomic and line is {which} and due_at <= {now}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFigures:
+    """A queue as it stands.
+
+    ``due_runs`` and ``due_activities`` wait for a worker (``MOST`` of each, or more), ``held_activities`` of them in
+    lines of their own; the oldest run and the oldest activity of all are due for ``lag`` seconds (0.0: none is).
+    ``running``: activities that workers have. ``off``: it is switched off. ``concurrency`` and ``rate`` are its limits.
+    """
+
+    queue: str
+    due_runs: int
+    due_activities: int
+    held_activities: int
+    running: int
+    oldest_due: datetime | None
+    lag: float
+    off: bool
+    concurrency: int | None
+    rate: str | None
+
+
+def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
+    """Of these queues, or of all that this process or a worker knows, by name. Three reads; locks nothing."""
+    where = storage()
+    sql, limits = where.sql, queue_limits()
+    named = sorted(known_names(SwitchedOff.Switchable.QUEUE, alias=where.alias) if queues is None else queues)
+    if not named:
+        return []
+    now, moment = sql.instant(None)
+    parts = [_RUNS.format(now=now), _TASKS.format(which="null", now=now), _TASKS.format(which="not null", now=now)]
+    columns = [f"(select min(due_at) {part})" for part in parts]
+    columns += [f"(select count(*) from (select 1 {part} limit {MOST}) x{n})" for n, part in enumerate(parts)]  # noqa: S608 - constants
+    one = f"select {', '.join(columns)}, {now}"
+    rows = sql.select(
+        " union all ".join([one] * len(named)),
+        [value for queue in named for value in (*((queue, *moment) * len(columns)), *moment)],
+        (*["timestamptz"] * 3, *["int8"] * 3, "timestamptz"),
+    )
+    running = dict(
+        sql.select(
+            "select queue, count(*) from temporalex_activity_task where owner is not null group by queue",
+            [],
+            ("text", "int8"),
+        )
+    )
+    off = read_switches(sql).queues
+    return [
+        _figures(queue, row, running.get(queue, 0), off=queue in off, limits=limits.get(queue, NONE))
+        for queue, row in zip(named, rows, strict=True)
+    ]
+
+
+def _figures(queue: str, row: Sequence[Any], running: int, *, off: bool, limits: Limits) -> QueueFigures:
+    *oldest, runs, tasks, held, now = row
+    due = min((at for at in oldest if at is not None), default=None)
+    return QueueFigures(
+        queue=queue,
+        due_runs=runs,
+        due_activities=tasks + held,
+        held_activities=held,
+        running=running,
+        oldest_due=due,
+        lag=0.0 if due is None else max(0.0, (now - due).total_seconds()),
+        off=off,
+        concurrency=limits.concurrency,
+        rate=None if limits.rate is None else str(limits.rate),
+    )

@@ -1,0 +1,96 @@
+"""Have no worker take anything of a queue, an activity or a workflow class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from temporalex_django.actions import audit
+from temporalex_django.actions.base import CODE, Action, Actor, Subject
+from temporalex_django.authoring import activity
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import queue_limits
+from temporalex_django.core.names import shown
+from temporalex_django.core.payloads import text
+from temporalex_django.errors import ActionNotPossible
+from temporalex_django.models import ActivityTask, SwitchedOff, Worker
+
+_NAMED = 10
+
+
+class SwitchOff(Action[SwitchedOff]):
+    """Workers hear of it within a second; what is under way goes on to its end. Gives the row of the switch.
+
+    Of a queue no runs and no activities are taken; an activity waits, the others of its queue go on; runs of a workflow
+    class stop where they stand, and refuse updates. Whatever comes meanwhile waits. Raises ``ActionNotPossible`` for
+    what is off already, for names that neither this process nor a worker knows, and for an atomic activity. One row,
+    in the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "switch_off"
+    permission: ClassVar[str] = "use_switches"
+    forced: ClassVar[bool] = True
+
+    def __init__(self, kind: str, thing: str, *, reason: str = "", by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        if kind not in SwitchedOff.Switchable.values:
+            raise ActionNotPossible(
+                f"there is no switch for {shown(kind)}: there are {', '.join(SwitchedOff.Switchable.values)}"
+            )
+        self.kind = kind
+        self.thing = text(thing, what=f"the name of the {kind}")
+        self.reason = text(reason, what="the reason")
+
+    def perform(self) -> SwitchedOff:
+        alias = self.storage.alias
+        known = known_names(self.kind, alias=alias)
+        if self.thing not in known and not self._is_enqueued():
+            some = f": there are {', '.join(sorted(known)[:_NAMED])}" if known else ""
+            raise ActionNotPossible(
+                f"neither this process nor a worker knows the {self.kind} {shown(self.thing)}{some}"
+            )
+        here = activity.registry.get(self.thing) if self.kind == SwitchedOff.Switchable.ACTIVITY else None
+        if here is not None and here.options_set.atomic:
+            raise ActionNotPossible(
+                f"{self.thing} is atomic: the turns of its runs run it, and no worker takes it; switch the classes off that call it"
+            )
+        with self.storage.transaction():
+            row, made = SwitchedOff.objects.using(alias).get_or_create(
+                kind=self.kind,
+                name=self.thing,
+                defaults={
+                    "since": self.storage.now(),
+                    "by": audit.of_actor(self.by)["actor_name"],
+                    "reason": self.reason,
+                },
+            )
+            if not made:
+                raise ActionNotPossible(f"the {self.kind} {self.thing} is switched off already")
+            self.tell_of(self.reason)
+        return row
+
+    def _is_enqueued(self) -> bool:
+        """Whether it is a Django task that waits: a process knows it when it has run or enqueued it."""
+        waiting = ActivityTask.objects.using(self.storage.alias).filter(chain=None, activity=self.thing)
+        return self.kind == SwitchedOff.Switchable.ACTIVITY and waiting.exists()
+
+    def tell_of(self, reason: str) -> None:
+        """Audit it."""
+        workflow = self.thing if self.kind == SwitchedOff.Switchable.WORKFLOW else ""
+        subject = Subject(run_id=None, workflow=workflow, workflow_id="")
+        self.tell(subject, reason=reason, kind=self.kind, name=self.thing)
+
+
+def known_names(kind: str, *, alias: str) -> set[str]:
+    """Those that this process has, and live workers."""
+    rows = [*Worker.objects.using(alias).filter(buried_at=None)]
+    found: Iterable[str]
+    if kind == SwitchedOff.Switchable.WORKFLOW:
+        found = [*workflows.registry, *(name for row in rows for name in row.workflows)]
+    elif kind == SwitchedOff.Switchable.ACTIVITY:
+        found = [*activity.registry, *(name for row in rows for name in row.activity_names)]
+    else:
+        classes = (cls.task_queue for cls in workflows.concrete())
+        own = (one.options_set.queue or "default" for one in activity.registry.values())
+        found = [*classes, *own, *queue_limits(), *(name for row in rows for name in row.queues)]
+    return set(found)

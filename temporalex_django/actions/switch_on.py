@@ -1,0 +1,28 @@
+"""Have workers take what was switched off again."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from temporalex_django.actions.switch_off import SwitchOff
+from temporalex_django.errors import ActionNotPossible
+from temporalex_django.models import SwitchedOff
+
+
+class SwitchOn(SwitchOff):
+    """The other way round: what waited goes on within a second. Gives the row that was deleted.
+
+    Raises ``ActionNotPossible`` for what is not off. In the caller's transaction. Audited.
+    """
+
+    name: ClassVar[str] = "switch_on"
+
+    def perform(self) -> SwitchedOff:
+        with self.storage.transaction():
+            rows = SwitchedOff.objects.using(self.storage.alias).select_for_update()
+            row = rows.filter(kind=self.kind, name=self.thing).first()
+            if row is None:
+                raise ActionNotPossible(f"the {self.kind} {self.thing} is not switched off")
+            SwitchedOff.objects.using(self.storage.alias).filter(pk=row.pk).delete()
+            self.tell_of(self.reason)
+        return row

@@ -1,0 +1,148 @@
+"""Django tasks as activities: known by their paths, with arguments and results that are JSON.
+
+Django's own classes are not imported: ``django.tasks`` and its backport have one each, and look alike.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+from temporalex_django.authoring import activity
+from temporalex_django.authoring.activity import Activity, Options, Source
+from temporalex_django.authoring.activity_context import ActivityContext, activity_context
+from temporalex_django.core.payloads import reason_of
+from temporalex_django.errors import ActivityNotFound, NotConfigured, PayloadError, WorkflowDefinitionError
+
+#: What the names of these activities begin with; then comes the path of the function.
+KIND: Final = "task"
+
+
+class TaskHost(Protocol):
+    """What knows Django's classes."""
+
+    def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The ``TaskContext`` of an attempt."""
+
+    def started(self, state: Any) -> None:
+        """An attempt of a lone one (a ``TaskState``) begins."""
+
+    def ended(self, result: Any) -> None:
+        """A lone one has ended (a ``TaskResult`` of the engine), and that is committed."""
+
+
+_host: Callable[[], TaskHost] | None = None
+
+
+def bind(host: Callable[[], TaskHost]) -> None:
+    """From now on this is who knows Django's classes."""
+    global _host  # noqa: PLW0603 - bound once, when Django is ready
+    _host = host
+
+
+def host() -> TaskHost:
+    """Who knows Django's classes. Raises ``NotConfigured``."""
+    if _host is None:
+        raise NotConfigured("Django tasks need 'temporalex_django' in INSTALLED_APPS")
+    return _host()
+
+
+def is_task(value: object) -> bool:
+    """Whether it is what ``@task`` made of a function."""
+    own = inspect.isfunction(getattr(value, "func", None)) and hasattr(value, "takes_context")
+    return own and isinstance(getattr(value, "module_path", None), str)
+
+
+class DjangoTask(Activity[Any, Any]):
+    """The activity that calls the function of a Django task."""
+
+    def __init__(self, task: Any) -> None:
+        named: dict[str, Any] = {} if task.queue_name == "default" else {"queue": task.queue_name}
+        timed: dict[str, Any] = {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}
+        super().__init__(task.func, Options(**named, **timed), name=f"{KIND}:{task.module_path}")
+        self.task = task
+        signature = inspect.signature(task.func)
+        if task.takes_context:
+            signature = signature.replace(parameters=[*signature.parameters.values()][1:])
+        self._signature = signature
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Schedule it, when awaited. Raises as any activity does, and ``PayloadError`` for what is not JSON."""
+        what = f"an argument of {self.name}"
+        return super().__call__(
+            *(normalized(arg, what=what) for arg in args),
+            **{name: normalized(arg, what=what) for name, arg in kwargs.items()},
+        )
+
+    def _takes(self, count: int) -> bool:
+        return False  # the signature knows, which leaves the context out
+
+    @property
+    def result_type(self) -> Any:
+        return Any
+
+    def prepared(
+        self, args: Sequence[Any], kwargs: Any, source: Source
+    ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """Arguments come as they are, as with Django's own backends: annotations are not asked."""
+        del source
+        return (self._with_context if self.task.takes_context else self.__wrapped__), tuple(args), dict(kwargs)
+
+    def _with_context(self, *args: Any, **kwargs: Any) -> Any:
+        return self.task.func(host().context(self.task, activity_context(), args, kwargs), *args, **kwargs)
+
+    def outgoing(self, value: Any, args: Sequence[Any], source: Source) -> Any:
+        del args, source
+        return normalized(value, what=f"the result of {self.name}")
+
+
+def activity_of(task: Any) -> DjangoTask:
+    """The activity of a Django task. Raises ``WorkflowDefinitionError`` for anything else."""
+    if not is_task(task):
+        raise WorkflowDefinitionError(f"task: {task!r} is no Django task: decorate the function with @task")
+    found = activity.registry.get(f"{KIND}:{task.module_path}")
+    if isinstance(found, DjangoTask) and found.task == task:
+        return found
+    made = DjangoTask(task)
+    if not isinstance(found, DjangoTask) or found.task.func is not task.func:
+        activity.register(made)  # the one that its module defines; ``using`` makes others of it
+    return made
+
+
+def load(path: str) -> DjangoTask:
+    """The activity of the Django task at that path. Raises ``ActivityNotFound``."""
+    module, _, name = path.rpartition(".")
+    try:
+        task = getattr(import_module(module), name)
+    except Exception as exc:  # a module may raise anything, and must not hold up the other tasks
+        raise ActivityNotFound(f"no Django task {path!r} in this process: {reason_of(exc)}") from exc
+    if not is_task(task):
+        raise ActivityNotFound(f"{path!r} is no Django task in this process: it has lost its @task")
+    if task.module_path != path:
+        raise ActivityNotFound(f"{path!r} is the Django task {task.module_path!r} in this process")
+    try:
+        return activity_of(task)
+    except WorkflowDefinitionError as exc:
+        raise ActivityNotFound(f"the Django task {path!r} cannot be run in this process: {exc.message}") from exc
+
+
+def normalized(value: Any, *, what: str) -> Any:
+    """``value`` as JSON, as Django's backends see it. Raises ``PayloadError`` for what is none."""
+    match value:
+        case str() | int() | float() | bool() | None:
+            return value
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                pass
+        case Mapping():
+            return {normalized(key, what=what): normalized(one, what=what) for key, one in value.items()}
+        case Sequence():
+            return [normalized(one, what=what) for one in value]
+    raise PayloadError(f"{what}: Django tasks take and give JSON, and {type(value).__name__} is none: convert it")
+
+
+activity.loaders[KIND] = load

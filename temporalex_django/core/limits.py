@@ -1,0 +1,162 @@
+"""How much of a kind may be under way at a time, and how much may begin in a while. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_RATE = re.compile(r"([1-9][0-9]{0,8})/([smh])")
+#: A period is counted in so many slices: what began leaves the count by slices, up to one of them late.
+_SLICES = 20
+#: The longest key.
+_KEY = 200
+
+#: When a slice began, in seconds since 1970, and how many began in it.
+Starts = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many in any period of so many seconds, wherever it begins."""
+
+    count: int
+    seconds: float
+
+    @classmethod
+    def of(cls, text: str) -> Rate:
+        """Read "10/s", "100/m" or "1000/h". Raises ``ValueError``."""
+        found = _RATE.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise ValueError(f"rate must be like '10/s', '100/m' or '1000/h', not {text!r}")
+        return cls(int(found[1]), _PERIODS[found[2]])
+
+    def __str__(self) -> str:
+        return f"{self.count}/{next(name for name, seconds in _PERIODS.items() if seconds == self.seconds)}"
+
+    def recent(self, starts: Starts, now: float) -> list[tuple[float, int]]:
+        """Those slices of which some may lie in the period that ends now."""
+        slice_ = self.seconds / _SLICES
+        return [(at, int(count)) for at, count in starts if count and at + slice_ > now - self.seconds]
+
+    def left(self, starts: Starts, now: float) -> int:
+        """How many may begin now."""
+        return max(0, self.count - sum(count for _, count in self.recent(starts, now)))
+
+    def wait(self, starts: Starts, now: float) -> float:
+        """Seconds until the first of what has begun is forgotten."""
+        recent = self.recent(starts, now)
+        return max(0.0, min(at for at, _ in recent) + self.seconds * (1 + 1 / _SLICES) - now) if recent else 0.0
+
+    def noted(self, starts: Starts, now: float, begun: int) -> list[tuple[float, int]]:
+        """The same with so many more that begin now: what is to be kept."""
+        recent, slice_ = self.recent(starts, now), self.seconds / _SLICES
+        current = now // slice_ * slice_
+        before = sum(count for at, count in recent if at == current)
+        return [*((at, count) for at, count in recent if at != current), (current, before + begun)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is set of a queue, or of an activity.
+
+    ``concurrency``: so many attempts under way at a time; ``rate``: so many begin in a period; ``concurrency_per_key``:
+    so many at a time of one key. All of them over all workers. ``weight``: how often a queue comes first.
+    """
+
+    concurrency: int | None = None
+    rate: Rate | None = None
+    concurrency_per_key: int | None = None
+    weight: int = 1
+
+    @property
+    def limited(self) -> bool:
+        return self.concurrency is not None or self.rate is not None or self.concurrency_per_key is not None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Limits:
+        """Of what somebody wrote, in which nothing is wrong."""
+        rate = given.get("rate")
+        return cls(**{**given, "rate": None if rate is None else Rate.of(rate)})
+
+
+NONE = Limits()
+
+
+def wrong_limits(given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with these, by name."""
+    wrong = []
+    for name in ("concurrency", "concurrency_per_key", "weight"):
+        value = given.get(name, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            wrong.append(f"{name} must be a whole number above 0, not {value!r}")
+    if "rate" in given:
+        try:
+            Rate.of(given["rate"])
+        except ValueError as exc:
+            wrong.append(str(exc))
+    return wrong
+
+
+def wrong_queues(queues: Any) -> list[str]:
+    """What is wrong with a setting that gives queues their limits."""
+    known = tuple(Limits.__dataclass_fields__)
+    shape = "{'payments': {'concurrency': 10, 'rate': '100/m', 'concurrency_per_key': 2, 'weight': 3}}"
+    if not isinstance(queues, Mapping):
+        return [f"must be a dict of queues, like {shape}, not {type(queues).__name__}"]
+    wrong = []
+    for name, given in queues.items():
+        if not isinstance(name, str) or not name:
+            wrong.append(f"names a queue {name!r}: that is to be a string")
+        elif not isinstance(given, Mapping):
+            wrong.append(f"[{name!r}] must be a dict with some of {', '.join(known)}, not {type(given).__name__}")
+        else:
+            unknown = [key for key in given if key not in known]
+            wrong += [f"[{name!r}] has no {key!r}: there are {', '.join(known)}" for key in unknown]
+            wrong += [f"[{name!r}]: {problem}" for problem in wrong_limits(given)]
+    return wrong
+
+
+def wrong_key(key: Any) -> str | None:
+    """What is wrong with the key of an activity; None: nothing."""
+    if isinstance(key, str) and 0 < len(key) <= _KEY and key.isprintable():
+        return None
+    return f"concurrency_key must be a string of 1 to {_KEY} printable characters, not {key!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLine:
+    """In which of several lines of its queue an activity waits, where not in the common one.
+
+    That of its ``activity``, which has limits of its own or is switched off, that of its ``key``, or that of both.
+    """
+
+    activity: str | None
+    key: str | None
+
+    @property
+    def name(self) -> str | None:
+        """What is stored; None is the common line."""
+        if self.activity is None:
+            return None if self.key is None else f"k:{self.key}"
+        return f"a:{self.activity}" if self.key is None else f"a:{self.activity}\n{self.key}"
+
+    @classmethod
+    def named(cls, name: str) -> WaitingLine:
+        """The line of that name."""
+        kind, rest = name[0], name[2:]
+        if kind == "k":
+            return cls(None, rest)
+        activity, apart, key = rest.partition("\n")
+        return cls(activity, key if apart else None)
+
+
+def fair_turns(groups: Iterable[Sequence[Any]]) -> list[Any]:
+    """One of each group, then the next one of each, and so on."""
+    left = [list(reversed(group)) for group in groups]
+    found = []
+    while left := [group for group in left if group]:
+        found += [group.pop() for group in left]
+    return found

@@ -1,0 +1,21 @@
+"""Names that activities and classes had once: runs and histories that hold them go on with what has the new one."""
+
+from __future__ import annotations
+
+#: By the old name the present one.
+ACTIVITIES: dict[str, str] = {}
+WORKFLOWS: dict[str, str] = {}
+_OF_ATTRIBUTE = {"activity": ACTIVITIES, "workflow": WORKFLOWS}
+
+
+def same(attribute: str, recorded: object, produced: object) -> bool:
+    """Whether what is recorded under an attribute of an event is what code calls so now."""
+    if recorded == produced:
+        return True
+    known = _OF_ATTRIBUTE.get(attribute)
+    return known is not None and isinstance(recorded, str) and known.get(recorded) == produced
+
+
+def names_of(workflow: str) -> list[str]:
+    """The name of a class, and those that it had once."""
+    return [workflow, *(old for old, new in WORKFLOWS.items() if new == workflow)]

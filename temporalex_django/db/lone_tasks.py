@@ -1,0 +1,130 @@
+"""Lone activities in SQL: enqueued with one INSERT, and moved with one transaction to those that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from temporalex_django.db.dialects.base import Mark
+from temporalex_django.db.rows import ENDED_TASKS, FENCE, TASKS
+from temporalex_django.engine import lone
+from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.storage import TaskResult
+
+if TYPE_CHECKING:
+    from temporalex_django.db.dialects.base import Dialect
+    from temporalex_django.db.storage import DjangoStorage
+
+_NEW = TASKS.pick(
+    *("run_id", "workflow_id", "workflow", "seq", "activity", "call", "options", "queue", "run_queue", "priority"),
+    *("max_attempts", "start_to_close", "heartbeat_timeout", "scheduled_at", "due_at"),
+)
+_OPTIONS = TASKS.pick("id", "options")
+_OPTIONS_UPDATE = _OPTIONS.update("id")
+_ATTEMPT = TASKS.pick(*FENCE)
+#: What the row of one that has ended has of the row of the activity.
+_OWN = {"id": "run_id", "queue": "queue", "priority": "priority", "call": "call", "enqueued_at": "scheduled_at"}
+_GONE = TASKS.pick(*_OWN.values())
+_SAID = ENDED_TASKS.pick(*lone.Ended._fields)
+_KEPT = ENDED_TASKS.pick(*_OWN, *_SAID.picked)
+_FENCED = (
+    f"id {{key}} and exists (select 1 from v where v.id = {TASKS.name}.id and v.attempt = {TASKS.name}.attempt"
+    f" and coalesce(v.owner, -1) = coalesce({TASKS.name}.owner, -1))"
+)
+_DELETED = f"delete from {TASKS.name} where {_FENCED} returning {_ATTEMPT.names}, {_GONE.names}"
+_END_COLUMNS = (*_ATTEMPT.columns, *_SAID.columns)
+_MOVED = ENDED_TASKS.insert(
+    {**{name: f"g.{own}" for name, own in _OWN.items()}, **{name: f"v.{name}" for name in _SAID.picked}},
+    "from gone g join v on v.id = g.id and v.attempt = g.attempt and coalesce(v.owner, -1) = coalesce(g.owner, -1)",
+)
+_END = f", gone as ({_DELETED}), kept as ({_MOVED}) select id from gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLone:
+    """A Django task to enqueue; ``options`` as ``engine.lone`` says, durations in seconds."""
+
+    activity: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    queue: str
+    priority: int
+    run_after: datetime | None
+
+
+def insert(new: NewLone, *, storage: DjangoStorage) -> tuple[UUID, datetime]:
+    """One INSERT on the caller's connection: inside his transaction it commits or vanishes with it.
+
+    Its id, and when that was.
+    """
+    number, sql = uuid7(), storage.sql
+    now, clock = sql.instant(storage.clock, live=True)
+    due = [*clock] if new.run_after is None else [new.run_after]
+    limit = int((new.options.get("retry") or {}).get("max_attempts") or 0)
+    row = _NEW.stored(
+        (
+            *(number, "", "", 0, new.activity, [list(new.args), dict(new.kwargs)], dict(new.options), new.queue),
+            *(new.queue, new.priority, limit, new.options.get("start_to_close"), new.options.get("heartbeat")),
+            *(None, None),
+        )
+    )
+    statement = _insert(sql.mark, now, deferred=new.run_after is not None)
+    ((at,),) = sql.select(statement, [*row[:-2], *clock, *due], ("timestamptz",))
+    return number, at
+
+
+@lru_cache(maxsize=8)
+def _insert(mark: Mark, now: str, *, deferred: bool) -> str:
+    due = {} if deferred else {"due_at": now}
+    return f"{_NEW.insert_marked(mark, '', scheduled_at=now, **due)} returning scheduled_at"
+
+
+def end(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql: Dialect, now: datetime) -> list[int]:
+    """Move these that are still theirs to the ones that have ended; the ids of those. Inside a transaction."""
+    said = _SAID.rows([*lone.ended(result, now)] for result in final.values())
+    rows = [(*fence, *kept) for fence, kept in zip(final, said, strict=True)]
+    if sql.chained_writes:
+        return [row[0] for row in sql.write_returning(_END_COLUMNS, _END, rows, ("int8",), key="id")]
+    types = (*_ATTEMPT.types, *_GONE.types)
+    gone = sql.write_returning(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
+    told = {row[:3]: row[3:] for row in rows}
+    sql.write(_KEPT.columns, _KEPT.insert, [(*row[3:], *told[row[:3]]) for row in gone])
+    return [row[0] for row in gone]
+
+
+def log(results: Sequence[TaskResult], *, sql: Dialect) -> None:
+    """Note the attempts of these that are due again. They are theirs: inside the transaction that said so."""
+    sql.write(_OPTIONS.columns, _OPTIONS_UPDATE, _OPTIONS.rows([r.task.id, lone.logged(r)] for r in results), key="id")
+
+
+# --- backends of the project ------------------------------------------------------------------------------------------
+
+
+def queues() -> frozenset[str] | None:
+    """The queues of the project's backends that are ours; None: one of them takes any queue."""
+    found: set[str] = set()
+    for params in (getattr(settings, "TASKS", None) or {}).values():
+        try:
+            ours = getattr(import_string(params["BACKEND"]), "runs_on_temporalex", False)
+        except (ImportError, KeyError, TypeError):
+            continue  # Django says so where it is used
+        if ours:
+            named = params.get("QUEUES", ["default"])
+            if not named:
+                return None
+            found.update(named)
+    return frozenset(found)
+
+
+def prioritised(taken: Collection[str]) -> frozenset[str]:
+    """Of the queues that a worker takes from, those in which a priority may count."""
+    named = queues()
+    return frozenset(taken) if named is None else named & frozenset(taken)

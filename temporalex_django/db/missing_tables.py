@@ -1,0 +1,28 @@
+"""Tables that are not there: one error that says what to run, whoever asked and whatever for."""
+
+from __future__ import annotations
+
+import re
+
+from django.db import DatabaseError
+
+from temporalex_django.errors import NotConfigured
+
+#: How SQLite says that a table of ours does not exist. PostgreSQL has a code, and names tables in other errors, too.
+_NO_SUCH_TABLE = re.compile(r"no such table: (?:main\.)?temporalex_\w+")
+_UNDEFINED_TABLE = "42P01"
+
+
+class TablesMissing(NotConfigured, DatabaseError):
+    """The tables of workflows are not there: ``manage.py migrate`` was not run on that database."""
+
+
+def found_missing(error: DatabaseError, alias: str) -> TablesMissing | None:
+    """The same error in words, if it is that."""
+    undefined = getattr(error.__cause__, "sqlstate", None) == _UNDEFINED_TABLE and '"temporalex_' in str(error)
+    if not undefined and not _NO_SUCH_TABLE.search(str(error)):
+        return None
+    on = "" if alias == "default" else f" --database {alias}"
+    return TablesMissing(
+        f"the tables of workflows are not there on the database {alias!r}: run manage.py migrate temporalex_django{on}"
+    )

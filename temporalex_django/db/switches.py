@@ -1,0 +1,32 @@
+"""What is switched off, for workers to hear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from temporalex_django.db.dialects.base import Dialect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """Names of what is off. ``lines``: some activities wait in lines of their own."""
+
+    queues: frozenset[str] = frozenset()
+    activities: frozenset[str] = frozenset()
+    workflows: frozenset[str] = frozenset()
+    lines: bool = False
+
+
+def read_switches(sql: Dialect) -> Switches:
+    """As they are now: one plain read."""
+    rows = sql.select(
+        "select kind, name from temporalex_switched_off union all select 'line', '' where exists (select 1 from"
+        " temporalex_activity_task where line is not null and owner is null and not atomic)",
+        [],
+        ("text", "text"),
+    )
+
+    def of(kind: str) -> frozenset[str]:
+        return frozenset(name for its_kind, name in rows if its_kind == kind)
+
+    return Switches(queues=of("queue"), activities=of("activity"), workflows=of("workflow"), lines=bool(of("line")))

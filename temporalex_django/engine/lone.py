@@ -1,0 +1,182 @@
+"""Lone activities: Django tasks that were enqueued, without a run around them. What is known of one, as data. Pure.
+
+Their ``options`` hold, beside how they are run: ``backend`` (its alias), ``run_after``, ``retention`` (seconds that the
+end is kept) and ``log``, an entry for each attempt that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+from temporalex_django.core.failures import cleaned, name_of
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.storage import TaskResult, TaskState
+
+Status = Literal["READY", "RUNNING", "FAILED", "SUCCESSFUL"]
+#: Of ends that no exception of the task stands for: what an awaiting workflow would get.
+_OURS = "temporalex_django.errors.ActivityFailure"
+_TIMEOUT = "builtins.TimeoutError"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoneTask:
+    """A Django task that was enqueued, as it stands. ``log``: of its attempts, see ``entry``."""
+
+    id: UUID
+    path: str
+    backend: str
+    queue: str
+    priority: int
+    status: Status
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    enqueued_at: datetime
+    run_after: datetime | None = None
+    finished_at: datetime | None = None
+    log: Sequence[Mapping[str, Any]] = ()
+    value: Any = None
+    attempts: int = field(default=0)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When its first attempt began."""
+        return next((moment for moment in self._began), None)
+
+    @property
+    def last_attempted_at(self) -> datetime | None:
+        return next((moment for moment in reversed(self._began)), None)
+
+    @property
+    def worker_ids(self) -> list[str]:
+        return [one["worker"] for one in self.log if one["worker"]]
+
+    @property
+    def errors(self) -> list[Mapping[str, str]]:
+        """``class`` (its path) and ``traceback`` of each attempt that failed."""
+        return [one["error"] for one in self.log if one["error"]]
+
+    @property
+    def _began(self) -> list[datetime]:
+        return [datetime.fromisoformat(one["at"]) for one in self.log if one["at"]]
+
+
+def entry(worker: int | None, at: datetime | None, error: Mapping[str, str] | None) -> dict[str, Any]:
+    """Of an attempt: which worker (the epoch) had it, when it began, and what it raised."""
+    return {
+        "worker": None if worker is None else str(worker),
+        "at": None if at is None else at.isoformat(),
+        "error": None if error is None else dict(error),
+    }
+
+
+def raised(error: BaseException) -> dict[str, str]:
+    """What is kept of an exception."""
+    cls = type(error)
+    return {"class": f"{cls.__module__}.{name_of(cls)}", "traceback": cleaned(error)}
+
+
+def log_of(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The attempts that have ended."""
+    return list(options.get("log") or ())
+
+
+def logged(result: TaskResult) -> dict[str, Any]:
+    """The options of a lone activity after this end of an attempt."""
+    task, log = result.task, log_of(result.task.options)
+    if result.count:
+        log.append(entry(task.owner, task.started_at, _error(result)))
+    return {**task.options, "log": log}
+
+
+def _error(result: TaskResult) -> Mapping[str, str] | None:
+    if result.raised is not None:
+        return result.raised
+    if result.failure is not None:
+        kind, message = result.failure.type, result.failure.message
+    elif result.outcome is not None and result.outcome[0] != "ActivityCompleted":
+        kind, message = result.outcome[1]["type"], result.outcome[1]["message"]
+    else:
+        return None
+    return {"class": _TIMEOUT if kind == "TimeoutError" else _OURS, "traceback": f"{kind}: {message}"}
+
+
+class Ended(NamedTuple):
+    """What is kept of one that has ended, beside what its row says."""
+
+    task: str
+    backend: str
+    options: dict[str, Any]
+    outcome: Any
+    status: str
+    attempts: int
+    started_at: datetime | None
+    finished_at: datetime
+    keep_until: datetime | None
+
+
+def ended(result: TaskResult, now: datetime) -> Ended:
+    """Of the last end of an attempt; ``outcome`` may be encoded already."""
+    assert result.outcome is not None
+    task, options, retention = result.task, logged(result), result.task.options.get("retention")
+    kind, attributes = result.outcome
+    began = next((one["at"] for one in options["log"] if one["at"]), None)
+    return Ended(
+        task=path_of(task.activity),
+        backend=str(options.get("backend")),
+        options=options,
+        outcome=attributes if result.body is None else result.body,
+        status=status_of(kind),
+        attempts=task.attempt,
+        started_at=None if began is None else datetime.fromisoformat(began),
+        finished_at=now,
+        keep_until=None if retention is None else now + timedelta(seconds=retention),
+    )
+
+
+def status_of(kind: str) -> Status:
+    """In the words of ``django.tasks``, of the kind of an end."""
+    return "SUCCESSFUL" if kind == "ActivityCompleted" else "FAILED"
+
+
+def path_of(activity: str) -> str:
+    """The path of the function, of the name of an activity."""
+    return activity.partition(":")[2]
+
+
+def as_begun(task: TaskState) -> LoneTask:
+    """One whose attempt begins."""
+    return _of(task, status="RUNNING", log=[*log_of(task.options), entry(task.owner, task.started_at, None)])
+
+
+def as_over(result: TaskResult, now: datetime) -> LoneTask:
+    """One that has ended."""
+    assert result.outcome is not None
+    kind, attributes = result.outcome
+    told: dict[str, Any] = {"status": status_of(kind), "log": logged(result)["log"], "finished_at": now}
+    return _of(result.task, **told, value=attributes.get("result"))
+
+
+def _of(task: TaskState, **more: Any) -> LoneTask:
+    run_after = task.options.get("run_after")
+    return LoneTask(
+        id=task.run_id,
+        path=path_of(task.activity),
+        backend=str(task.options.get("backend")),
+        queue=task.queue,
+        priority=int(task.options.get("priority") or 0),
+        args=task.args,
+        kwargs=task.kwargs,
+        enqueued_at=task.scheduled_at,
+        run_after=None if run_after is None else datetime.fromisoformat(run_after),
+        attempts=task.attempt,
+        **more,
+    )
+
+
+def killed(task: TaskState, why: str) -> TaskResult:
+    """It ended so many workers that it has failed for good."""
+    return TaskResult(task=task, outcome=("ActivityFailed", activity_policy.worker_lost(task.seq, task.attempt, why)))

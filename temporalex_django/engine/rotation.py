@@ -1,0 +1,41 @@
+"""Which queue comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+
+class Rotation:
+    """Queues take turns in being first, each as often as its weight says, and evenly spread."""
+
+    def __init__(self) -> None:
+        self._credit: dict[str, int] = {}
+
+    def order(self, queues: Sequence[str], weight: Callable[[str], int]) -> Sequence[str]:
+        """For the next round. Those behind the first get what it leaves."""
+        if len(queues) < 2:
+            return queues
+        weights = {queue: weight(queue) for queue in queues}
+        self._credit = {queue: self._credit.get(queue, 0) + weights[queue] for queue in queues}
+        ordered = sorted(queues, key=lambda queue: -self._credit[queue])
+        self._credit[ordered[0]] -= sum(weights.values())
+        return ordered
+
+
+class BothEnds:
+    """Whether more waits than a claim takes; then every other claim begins with the newest.
+
+    So whoever comes behind fifty thousand others goes on at once, step by step, and they get the rest.
+    """
+
+    def __init__(self) -> None:
+        self._there = self._newest = False
+
+    def newest_first(self) -> bool:
+        """Whether the claim that is to be made begins with the newest."""
+        self._newest = self._there and not self._newest
+        return self._newest
+
+    def saw(self, found: int, limit: int) -> None:
+        """A claim of so many found so many."""
+        self._there = 0 < limit <= found

@@ -1,0 +1,94 @@
+"""``event(...)``: an event of a step with what goes with it: its data, who may send it, who judges it.
+
+It is the name itself, a string with more to say, so that it stands wherever a name does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from temporalex_django.core import names, payloads
+from temporalex_django.core.copying import copied
+from temporalex_django.core.determinism import guard
+from temporalex_django.core.failures import message_of, name_of
+from temporalex_django.core.phase import takes
+from temporalex_django.core.results import Err, Ok
+from temporalex_django.errors import PayloadError, UpdateRejected, WorkflowDefinitionError
+
+if TYPE_CHECKING:
+    from temporalex_django.graph.context import Context
+    from temporalex_django.graph.steps import StepRef
+
+Validator = Callable[[Any, "Context"], Any]
+
+
+class DeclaredEvent(str):
+    """The name of an event, with what ``event`` was given. Equal to the plain name."""
+
+    __slots__ = ("data_type", "permission", "validator")
+
+    data_type: Any
+    permission: str | None
+    validator: Validator | None
+
+
+def event(
+    name: str, *, data: Any = Any, validator: Validator | None = None, permission: str | None = None
+) -> DeclaredEvent:
+    """An event of a step, for ``events`` and ``WaitForEvent``.
+
+    ``data`` is the type of what goes with it: a dataclass, TypedDict or msgspec type. Data that do not fit are refused,
+    those of ``resume`` where they are sent, with ``PayloadError``. ``validator(data, context)`` looks at a ``resume``
+    before it counts: it returns ``None`` or ``Ok(...)`` to accept, ``Err(reason)`` or raises to refuse, which is
+    ``UpdateRejected`` with the ``reason`` for whoever sent it. ``permission`` (``app.codename``) is what a person needs
+    who sends it, instead of the permission to signal runs; code needs none. Raises ``WorkflowDefinitionError``.
+    """
+    names.check_code_name(name, what="event")
+    if validator is not None and not (callable(validator) and takes(validator, 2)):
+        raise WorkflowDefinitionError(f"event {name!r}: the validator must be callable as (data, context)")
+    if permission is not None and not names.is_permission(permission):
+        raise WorkflowDefinitionError(
+            f"event {name!r}: permission must be of the form app.codename, not {permission!r}"
+        )
+    made = DeclaredEvent(name)
+    made.data_type, made.validator, made.permission = data, validator, permission
+    return made
+
+
+def declared_of(step: StepRef, name: str) -> DeclaredEvent | None:
+    """What the step says of an event; None for one that is but a name."""
+    return next((one for one in step.events if isinstance(one, DeclaredEvent) and one == name), None)
+
+
+def judged(declared: DeclaredEvent, data: Any, context: Context) -> None:
+    """Ask about data (plain) that somebody sends. Raises ``PayloadError`` and ``UpdateRejected``."""
+    typed = payloads.fit(copied(data), declared.data_type, what=f"the data of the event {str.__str__(declared)!r}")
+    if declared.validator is None:
+        return
+    guard.watch(declared.validator)
+    try:
+        verdict = declared.validator(typed, context)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as exc:
+        raise UpdateRejected(message_of(exc) or name_of(type(exc)), reason=message_of(exc)) from exc
+    if verdict is None or isinstance(verdict, Ok):
+        return
+    if isinstance(verdict, Err):
+        said = verdict.reason
+        raise UpdateRejected(said if isinstance(said, str) and said else repr(said), reason=_plain(said))
+    if inspect.iscoroutine(verdict):
+        verdict.close()
+    raise UpdateRejected(
+        f"the validator of the event {str.__str__(declared)!r} returned {verdict!r}; it must return None, Ok(...) or "
+        "Err(reason), and not be async"
+    )
+
+
+def _plain(reason: Any) -> Any:
+    try:
+        return payloads.plain(reason, what="the reason of a validator")
+    except PayloadError:
+        return repr(reason)

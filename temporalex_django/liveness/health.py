@@ -1,0 +1,199 @@
+"""What a worker says of itself to its supervisor: a small file, rewritten twice a second, and its guardian's beside it.
+
+No server, no port, no database: whoever asks (``manage.py temporalex health``) reads the files of this machine, or of
+this container, and judges them by the system's monotonic clock, which all its processes share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from temporalex_django.liveness.crash_markers import folder
+from temporalex_django.liveness.process_identity import identity_of, is_gone
+
+_HEALTH, _GUARDIAN, _FRESH = ".health", ".guardian", "-new"
+_MOMENT = struct.Struct("<d")
+
+State = Literal["starting", "working", "draining", "leaving"]
+Check = Literal["started", "live", "ready"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What the file of one worker says. Moments are seconds of the monotonic clock.
+
+    ``wrote_at``: its maintenance came by, ``looked_at``: its turn loop, ``lease_until``: when its lease runs out (0.0:
+    it has none), ``leaves_by``: when it is gone at the latest, once it was told to stop (0.0: it was not).
+    ``guardian`` is the pid of who ends it when it hangs (0: nobody does). ``connections``: the most that it opens.
+    """
+
+    worker: str
+    pid: int
+    guardian: int
+    kind: str
+    queues: Sequence[str]
+    state: State
+    wrote_at: float
+    looked_at: float
+    lease_until: float = 0.0
+    leaves_by: float = 0.0
+    runs: int = 0
+    activities: int = 0
+    turns: int = 0
+    connections: int = 0
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """``why``: what is wrong, a sentence each; none where it is ready."""
+
+    started: bool
+    live: bool
+    ready: bool
+    why: Sequence[str]
+
+
+def judge(said: Health, *, now: float, limit: float, guardian_at: float | None) -> Judged:
+    """Pure. ``limit``: seconds that turns, maintenance and guardian may be silent.
+
+    ``guardian_at``: when the guardian wrote last; None: it has no file.
+
+    A database that is away makes a worker unready, not dead: to start it again would not help.
+    """
+    dead, unready = [], []
+    if (silent := now - said.wrote_at) > limit:
+        dead.append(f"its maintenance has been silent for {silent:.0f} s")
+    if said.state in ("working", "draining") and (silent := now - said.looked_at) > limit:
+        dead.append(f"its turns have not come by for {silent:.0f} s")
+    if said.leaves_by and now > said.leaves_by:
+        dead.append("it was told to stop and is still there")
+    if said.guardian and guardian_at is None:
+        dead.append(f"its guardian {said.guardian} is gone")
+    elif said.guardian and guardian_at is not None and (silent := now - guardian_at) > limit:
+        dead.append(f"its guardian {said.guardian} has been silent for {silent:.0f} s")
+    started = said.state != "starting"
+    if not started:
+        unready.append("it is starting: it waits for the database, or for its tables")
+    elif said.lease_until <= now:
+        unready.append("it has no lease: the database does not answer, or it was taken for dead")
+    if said.state == "draining":
+        unready.append("it is drained: it takes nothing new")
+    if said.state == "leaving":
+        unready.append("it was told to stop and finishes what it has in hand")
+    return Judged(started=started, live=not dead, ready=not (dead or unready), why=(*dead, *unready))
+
+
+class _OwnFile:
+    """A file of this process for one database; a folder that cannot be had or written is no reason to stop."""
+
+    suffix: str
+
+    def __init__(self, domain: str) -> None:
+        self.domain = domain
+        self.path: Path | None = None
+        with suppress(OSError):
+            self.path = _path(domain, os.getpid(), self.suffix)
+
+    def _replace(self, data: bytes) -> None:
+        """As a whole, or not at all: a reader never sees half of it."""
+        if self.path is None:
+            return
+        with suppress(OSError):
+            fresh = self.path.with_suffix(self.suffix + _FRESH)
+            fresh.write_bytes(data)
+            fresh.replace(self.path)
+
+    def remove(self) -> None:
+        if self.path is not None:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+
+class HealthFile(_OwnFile):
+    """Of a worker."""
+
+    suffix = _HEALTH
+
+    def __init__(self, domain: str) -> None:
+        super().__init__(domain)
+        self._guardian = 0
+
+    def write(self, said: Health) -> None:
+        self._replace(json.dumps(asdict(said)).encode())
+
+    def guarded_by(self) -> int:
+        """The pid of the guardian, when there is one: the parent that has written its file."""
+        parent = os.getppid()
+        with suppress(OSError):
+            if _path(self.domain, parent, _GUARDIAN).exists():
+                self._guardian = parent
+        return self._guardian
+
+
+class GuardianFile(_OwnFile):
+    """When this process last looked after its workers."""
+
+    suffix = _GUARDIAN
+
+    def write(self) -> None:
+        self._replace(_MOMENT.pack(time.monotonic()))
+
+
+def read_all(domain: str) -> list[tuple[Health, float | None]]:
+    """What living workers of this machine say, by pid, each with when its guardian wrote. What is half there is not."""
+    found = []
+    for path in _files(domain, _HEALTH):
+        if _gone(path):
+            continue
+        with suppress(OSError, ValueError, TypeError):
+            raw: dict[str, Any] = json.loads(path.read_text())
+            said = Health(**{name: raw[name] for name in raw.keys() & {one.name for one in fields(Health)}})
+            found.append((said, _moment_of(_path(domain, said.guardian, _GUARDIAN)) if said.guardian else None))
+    return sorted(found, key=lambda one: one[0].pid)
+
+
+def sweep(domain: str) -> None:
+    """Delete the files of processes that have ended without doing so."""
+    for suffix in (_HEALTH, _GUARDIAN, _HEALTH + _FRESH, _GUARDIAN + _FRESH):
+        for path in _files(domain, suffix):
+            if _gone(path):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+
+
+def _path(domain: str, pid: int, suffix: str) -> Path:
+    return folder() / f"{domain}.{identity_of(pid).replace(':', '.') or pid}{suffix}"
+
+
+def _files(domain: str, suffix: str) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from folder().glob(f"{domain}.*{suffix}")
+
+
+def _gone(path: Path) -> bool:
+    identity = path.name.partition(".")[2].rpartition(".")[0]
+    if identity.isdecimal():  # not Linux: its pid alone is known
+        try:
+            os.kill(int(identity), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+    return is_gone(identity.replace(".", ":"))
+
+
+def _moment_of(path: Path) -> float | None:
+    try:
+        return float(_MOMENT.unpack(path.read_bytes())[0])
+    except (OSError, struct.error):
+        return None

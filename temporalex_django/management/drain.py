@@ -1,0 +1,66 @@
+"""Have a worker take nothing new, from wherever: it finishes what it has in hand and stays, until somebody ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from temporalex_django.actions.drain_worker import DrainWorker
+from temporalex_django.actions.undrain_worker import UndrainWorker
+from temporalex_django.management import as_user as people
+from temporalex_django.management import printing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDrained:
+    """A worker. ``drained_at``: since when it takes nothing new; null: it takes work."""
+
+    worker: str
+    host: str
+    pid: int
+    activities: int
+    drained_at: datetime | None
+
+
+class DrainCommand:
+    """``drain WORKER`` and ``undrain WORKER``."""
+
+    output: ClassVar[Any] = WorkerDrained
+
+    def __init__(self, action: type[DrainWorker], about: str, done: str) -> None:
+        self.action = action
+        self.__doc__ = about
+        self.done = done
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Which worker, why, and in whose name."""
+        parser.add_argument("worker", metavar="WORKER", help="its id: health, GET workers/ and the admin have it")
+        parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
+        people.add_argument(parser)
+        printing.add_json(parser)
+
+    def handle(
+        self, command: BaseCommand, *, worker: str, reason: str, as_user: str | None, json: bool, **_: Any
+    ) -> None:
+        """One UPDATE and the audit."""
+        row = self.action(worker, reason=reason, by=people.actor(as_user)).execute()
+        if json:
+            said = WorkerDrained(
+                worker=str(row.pk), host=row.host, pid=row.pid, activities=row.activities, drained_at=row.drained_at
+            )
+            printing.document(command, said)
+        else:
+            printing.write(command, f"{printing.safe(row)}: {self.done}")
+
+
+COMMANDS = {
+    "drain": DrainCommand(
+        DrainWorker, __doc__ or "", "it takes nothing new within a moment; undrain has it take work again"
+    ),
+    "undrain": DrainCommand(
+        UndrainWorker, "Have a drained worker take work again.", "it takes work again within a moment"
+    ),
+}

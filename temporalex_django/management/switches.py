@@ -1,0 +1,92 @@
+"""Switch a queue, an activity or a workflow class off and on, for all workers.
+
+`switches show` has what is off, `switches off KIND NAME` and `switches on KIND NAME` change it: workers hear of it
+within a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from temporalex_django.access import Operation, admit
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.switch_off import SwitchOff
+from temporalex_django.actions.switch_on import SwitchOn
+from temporalex_django.authoring.people import APP
+from temporalex_django.management import as_user as people
+from temporalex_django.management import printing
+from temporalex_django.models import SwitchedOff
+
+_VIEW = Operation(action="view", permission=f"{APP}.view_switchedoff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A switch that is off, or was until now."""
+
+    kind: str
+    name: str
+    since: datetime
+    by: str
+    reason: str
+
+
+output = Switch | Sequence[Switch]
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Say which arguments the subcommand takes."""
+    parsers = parser.add_subparsers(dest="what", required=True, title="what", metavar="ACTION")
+    for name, text in (
+        ("show", "What is off, since when, and who did it."),
+        ("off", "Workers take nothing of it; what is under way goes on to its end."),
+        ("on", "What waited goes on."),
+    ):
+        one = parsers.add_parser(name, description=text, help=text)
+        if name != "show":
+            one.add_argument("kind", choices=SwitchedOff.Switchable.values, help="what the name is of")
+            one.add_argument("name", metavar="NAME", help="of the queue, the activity or the workflow class")
+            one.add_argument("--reason", default="", metavar="TEXT", help="for the audit, and for whoever waits")
+        people.add_argument(one)
+        printing.add_json(one)
+
+
+def handle(
+    command: BaseCommand,
+    *,
+    what: str,
+    as_user: str | None,
+    json: bool,
+    kind: str = "",
+    name: str = "",
+    reason: str = "",
+    **options: object,
+) -> None:
+    """One row."""
+    del options
+    by = people.actor(as_user)
+    if what == "show":
+        alias = storage().alias
+        admit(by.user, _VIEW, alias=alias)
+        found = [_of(row) for row in SwitchedOff.objects.using(alias)]
+        if json:
+            printing.document(command, found)
+        elif not found:
+            printing.write(command, "nothing is switched off")
+        else:
+            cells = [(one.kind, one.name, f"{one.since:%Y-%m-%d %H:%M}", one.by, one.reason) for one in found]
+            printing.table(command, ("KIND", "NAME", "SINCE", "BY", "REASON"), cells)
+        return
+    row = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, by=by).execute()
+    if json:
+        printing.document(command, _of(row))
+    else:
+        printing.write(command, f"the {row.kind} {row.name} is switched {what}")
+
+
+def _of(row: SwitchedOff) -> Switch:
+    return Switch(kind=row.kind, name=row.name, since=row.since, by=row.by, reason=row.reason)

@@ -1,0 +1,75 @@
+"""Django tasks that were enqueued: lone activities while they are open, and a row each once they have ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.models.activity import ActivityTask
+from temporalex_django.models.fields import decoded
+
+
+class _LoneActivities(models.Manager["EnqueuedTask"]):
+    def get_queryset(self) -> models.QuerySet[EnqueuedTask]:
+        return super().get_queryset().filter(chain=None)
+
+
+class EnqueuedTask(ActivityTask):
+    """A Django task that has not ended: the rows of activities that have no run."""
+
+    objects = _LoneActivities()  # type: ignore[misc] # the stubs know no manager of a proxy
+
+    class Meta:
+        proxy = True
+        verbose_name = _("enqueued task")
+        verbose_name_plural = _("enqueued tasks")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return self.activity.partition(":")[2]
+
+
+class EndedTask(models.Model):
+    """A Django task that has ended, as long as its backend keeps it.
+
+    Written in the transaction that takes away its activity, so that there is always one of the two.
+    """
+
+    class TaskStatus(models.TextChoices):
+        """The words of ``django.tasks``."""
+
+        SUCCESSFUL = "SUCCESSFUL", _("Successful")
+        FAILED = "FAILED", _("Failed")
+
+    id = models.UUIDField(primary_key=True)
+    task = models.CharField(max_length=300, help_text=_("Dotted path of the function."))
+    backend = models.CharField(max_length=200)
+    queue = models.TextField()
+    priority = models.SmallIntegerField()
+    status = models.CharField(max_length=10, choices=TaskStatus.choices)
+    call = models.BinaryField(help_text=_("Arguments: a list of the positional ones and the ones by name."))
+    options = models.BinaryField(help_text=_("How it was to be run, and its attempts."))
+    outcome = models.BinaryField(help_text=_("Its result, or why it failed."))
+    attempts = models.IntegerField()
+    enqueued_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, help_text=_("When its first attempt began."))
+    finished_at = models.DateTimeField()
+    keep_until = models.DateTimeField(null=True, help_text=_("Empty: for good."))
+
+    class Meta:
+        db_table = "temporalex_ended_task"
+        verbose_name = _("ended task")
+        verbose_name_plural = _("ended tasks")
+        ordering = ["-id"]
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["keep_until"], name="temporalex_ended_task_keep")]
+
+    def __str__(self) -> str:
+        return self.task
+
+    @property
+    def arguments(self) -> Any:
+        """``[args, kwargs]``, decoded; never raises (see ``fields.decoded``)."""
+        return decoded(self.call)

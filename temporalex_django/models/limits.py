@@ -1,0 +1,54 @@
+"""What is limited, and what somebody has switched off, over all workers."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Limit(models.Model):
+    """Whoever takes activities under a limit holds the lock of its row. How many are under way the activities say."""
+
+    name = models.TextField(primary_key=True, help_text=_("queue:<name> or activity:<name>."))
+    starts = models.JSONField(
+        default=list, help_text=_("Of a rate: when slices of its period began, and their counts.")
+    )
+
+    class Meta:
+        db_table = "temporalex_limit"
+        verbose_name = _("limit")
+        verbose_name_plural = _("limits")
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SwitchedOff(models.Model):
+    """A queue, an activity or a workflow class that no worker takes anything of, as long as the row is there."""
+
+    class Switchable(models.TextChoices):
+        """What can be switched off."""
+
+        QUEUE = "queue", _("queue")
+        ACTIVITY = "activity", _("activity")
+        WORKFLOW = "workflow", _("workflow class")
+
+    id = models.BigAutoField(primary_key=True)
+    kind = models.CharField(max_length=10, choices=Switchable.choices)
+    name = models.CharField(max_length=300)
+    since = models.DateTimeField()
+    by = models.CharField(max_length=200, blank=True, help_text=_("Who did it, as it read then."))
+    reason = models.TextField(blank=True)
+
+    class Meta:
+        db_table = "temporalex_switched_off"
+        verbose_name = _("switch that is off")
+        verbose_name_plural = _("switches that are off")
+        ordering = ["kind", "name"]
+        default_permissions = ("view",)
+        permissions = [("use_switches", _("Can switch queues, activities and workflow classes off and on"))]
+        constraints = [models.UniqueConstraint(fields=["kind", "name"], name="temporalex_switched_off_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"

@@ -1,0 +1,86 @@
+"""Switches: what somebody has switched off for all workers."""
+
+from __future__ import annotations
+
+from datetime import UTC
+
+from django.db.models import QuerySet
+from rest_framework import ISO_8601
+from rest_framework import serializers as fields
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from temporalex_django.actions.base import storage
+from temporalex_django.actions.switch_off import SwitchOff
+from temporalex_django.actions.switch_on import SwitchOn
+from temporalex_django.models import SwitchedOff
+from temporalex_django.rest import serializers
+from temporalex_django.rest.base import ContractViewSet
+from temporalex_django.rest.contract import Contract, says
+from temporalex_django.rest.contracts import PAGES
+
+
+class SwitchBody(serializers.ReasonBody):
+    """Which switch: the name of a queue, an activity or a workflow class."""
+
+    kind = fields.ChoiceField(choices=SwitchedOff.Switchable.values)
+    name = fields.CharField(max_length=300)
+
+
+class SwitchOut(serializers.Base):
+    """A switch that is off, since when, and who did it."""
+
+    kind = fields.CharField()
+    name = fields.CharField()
+    since = fields.DateTimeField(format=ISO_8601, default_timezone=UTC)
+    by = fields.CharField()
+    reason = fields.CharField()
+
+
+def _turns(operation: type[SwitchOff], summary: str) -> Contract:
+    return Contract(
+        operation=operation.name,
+        permission=operation.permission,
+        summary=summary,
+        body=SwitchBody,
+        answers={200: SwitchOut},
+        scope="act",
+    )
+
+
+class SwitchViewSet(ContractViewSet):
+    """Of the whole fleet, whosever runs there are."""
+
+    def get_queryset(self) -> QuerySet[SwitchedOff]:
+        return SwitchedOff.objects.using(storage().alias).order_by("-id")
+
+    @says(
+        Contract(
+            operation="view",
+            permission="view_switchedoff",
+            summary="Switches that are off",
+            query=PAGES,
+            answers={200: SwitchOut},
+            several=True,
+        )
+    )
+    def list(self, request: Request) -> Response:
+        """One read."""
+        page = self.paginate_queryset(self.get_queryset()) or ()
+        return self._paged([*SwitchOut(page, many=True).data])
+
+    @says(_turns(SwitchOff, "Switch a queue, an activity or a workflow class off"))
+    def off(self, request: Request) -> Response:
+        """200: workers hear of it within a second, and take nothing of it. 409 when it is off already."""
+        return self._switched(SwitchOff)
+
+    @says(_turns(SwitchOn, "Switch it on again"))
+    def on(self, request: Request) -> Response:
+        """200: what waited goes on. 409 when it is not off."""
+        return self._switched(SwitchOn)
+
+    def _switched(self, action: type[SwitchOff]) -> Response:
+        body = self._body()
+        name = body.pop("name")
+        row = action(body.pop("kind"), name, by=self._actor(), **body).execute()
+        return Response(SwitchOut(row).data)

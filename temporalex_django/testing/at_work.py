@@ -1,0 +1,99 @@
+"""A worker of an environment in a thread of its own, beside a live server, while a browser looks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from django.db import DatabaseError, connections
+
+from temporalex_django.core.telling import told
+from temporalex_django.errors import TemporalexError
+
+if TYPE_CHECKING:
+    from temporalex_django.testing.database import DjangoEnvironment
+
+logger = logging.getLogger("temporalex_django.runtime")
+
+#: Seconds between two looks.
+_POLL = 0.02
+
+
+@contextmanager
+def at_work(env: DjangoEnvironment) -> Iterator[None]:
+    """Do what is due as it comes, on a connection of its own. What it raised is raised at the end."""
+    _require_committed(env.storage.alias)
+    worker = _Worker(env)
+    worker.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+    if worker.error is not None:
+        raise worker.error
+
+
+def in_a_thread(call: Callable[[], None]) -> None:
+    """Call it on a connection of its own, and wait: where an event loop runs, Django refuses the one that is there."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as exc:  # noqa: BLE001 - raised below
+            raised.append(exc)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run, name="temporalex-environment-call")
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+
+
+class _Worker(threading.Thread):
+    def __init__(self, env: DjangoEnvironment) -> None:
+        super().__init__(name="temporalex-environment", daemon=True)
+        self.env = env
+        self.error: Exception | None = None
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self._over.wait(_POLL):
+                self._look()
+        except Exception as exc:  # noqa: BLE001 - raised in the thread of the test
+            self.error = exc
+        finally:
+            connections.close_all()
+
+    def _look(self) -> None:
+        try:
+            self.env.work()
+        except DatabaseError as exc:
+            if not self.env.storage.transient(exc):
+                raise
+            logger.warning("the database is busy, trying again: %s", told(exc))
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def _require_committed(alias: str) -> None:
+    connection = connections[alias]
+    if connection.in_atomic_block:
+        raise TemporalexError(
+            "a worker beside the test sees what is committed alone: use a TransactionTestCase, a StaticLiveServerTestCase "
+            "or the fixtures transactional_db and live_server"
+        )
+    in_memory = getattr(connection, "is_in_memory_db", None)
+    if in_memory is not None and in_memory():
+        raise TemporalexError(
+            "a worker beside the test needs a connection of its own, which a database in memory cannot give: name a file, "
+            f'DATABASES[{alias!r}]["TEST"] = {{"NAME": "test.sqlite3"}}'
+        )

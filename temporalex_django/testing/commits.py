@@ -1,0 +1,62 @@
+"""What follows commits inside of a test's transaction, which never is committed: where a worker would have done it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections
+
+from temporalex_django.core.telling import told
+
+logger = logging.getLogger("temporalex_django.runtime")
+
+#: Django marks its own with this.
+_OF_A_TEST = "_from_testcase"
+
+
+def under_way(alias: str) -> bool:
+    """Whether a transaction is open besides those that a ``TestCase`` puts around a test and its class."""
+    return any(not _is_of_a_test(block) for block in connections[alias].atomic_blocks)
+
+
+def outside(alias: str) -> None:
+    """What is done in the savepoint that was opened last is in no transaction, as far as it can tell."""
+    blocks = connections[alias].atomic_blocks
+    if blocks:
+        setattr(blocks[-1], _OF_A_TEST, True)
+
+
+@contextmanager
+def commit_point(alias: str) -> Iterator[None]:
+    """Behind it what was registered in it for after the commit is called, unless a transaction is open around it.
+
+    What a callback raises goes through, unless it was registered as ``robust``. Whatever else waits for a commit is
+    left to wait: ``captureOnCommitCallbacks`` finds it.
+    """
+    connection = connections[alias]
+    if under_way(alias):
+        yield
+        return
+    before = len(connection.run_on_commit)
+    yield
+    while len(connection.run_on_commit) > before:
+        registered: Sequence[Any] = connection.run_on_commit.pop(before)  # savepoints, callback, whether it is robust
+        if registered[2]:
+            robustly(registered[1])
+        else:
+            registered[1]()
+
+
+def robustly(callback: Callable[[], object]) -> None:
+    """Call it; what it raises is logged."""
+    try:
+        callback()
+    except Exception as exc:  # noqa: BLE001 - what is committed stays so
+        logger.error("what was to be done after a commit failed: %s", told(exc))
+
+
+def _is_of_a_test(block: object) -> bool:
+    return bool(getattr(block, _OF_A_TEST, False))

@@ -1,0 +1,98 @@
+"""The process in which activities of the lane ``process`` run.
+
+It reads lines of JSON from its standard input: a call, then perhaps that it is cancelled; and writes such lines:
+heartbeats, then the end. What an activity prints goes to the standard error. It ends when its worker does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from typing import IO, Any
+
+
+class HeardCalls:
+    """What the worker says, heard in a thread of its own: a call is cancelled while its code computes."""
+
+    def __init__(self, source: IO[str]) -> None:
+        self._source = source
+        self._there = threading.Condition()
+        self._next: dict[str, Any] | None = None
+        self.cancelled = False
+        threading.Thread(target=self._listen, name="temporalex-calls", daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in self._source:
+            said = json.loads(line)
+            with self._there:
+                if said.get("cancel"):
+                    self.cancelled = True
+                else:
+                    self._next, self.cancelled = said, False
+                    self._there.notify()
+        os._exit(0)  # the worker is gone, whatever is being computed here
+
+    def take(self) -> dict[str, Any]:
+        with self._there:
+            self._there.wait_for(lambda: self._next is not None)
+            call, self._next = self._next, None
+        assert call is not None
+        return call
+
+
+def main() -> None:
+    """Serve one call after the other, for ever."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    calls = HeardCalls(sys.stdin)
+
+    import django  # noqa: PLC0415 - the streams come first
+
+    django.setup()
+    writing = threading.Lock()
+
+    def say(**what: Any) -> None:
+        with writing:
+            answers.write(json.dumps(what) + "\n")
+            answers.flush()
+
+    say(ready=True)
+    while True:
+        call = calls.take()
+        say(**_answer(call, calls, say))
+
+
+def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]:
+    from django.db import close_old_connections  # noqa: PLC0415 - Django is set up by then
+
+    from temporalex_django.authoring import activity  # noqa: PLC0415
+    from temporalex_django.authoring.activity_context import ActivityContext, running  # noqa: PLC0415
+    from temporalex_django.core import payloads  # noqa: PLC0415
+    from temporalex_django.core.failures import describe  # noqa: PLC0415
+    from temporalex_django.errors import PayloadError  # noqa: PLC0415
+
+    context = ActivityContext(
+        **call["context"], _beat=lambda details: say(beat=details), _cancelled=lambda: calls.cancelled
+    )
+    close_old_connections()
+    try:
+        act = activity.find(call["activity"])
+        args, kwargs = act.decode(call["args"], call["kwargs"])
+        with running(context):
+            value = act.__wrapped__(*args, **kwargs)
+        return {"result": payloads.plain(value, what=f"the result of {act.name}")}
+    except PayloadError as exc:
+        return {"unfit": str(exc)}
+    except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt
+        bases = [cls.__name__ for cls in type(exc).__mro__ if issubclass(cls, BaseException)]
+        text = "".join(traceback.format_exception(exc))
+        return {"raised": describe(exc)["type"], "bases": bases, "message": describe(exc)["message"], "traceback": text}
+    finally:
+        close_old_connections()
+
+
+if __name__ == "__main__":
+    main()

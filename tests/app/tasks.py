@@ -1,0 +1,91 @@
+"""Django tasks that tests enqueue; ``tests.settings_tasks`` (or the fixture of a test) names their backends."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import date
+from pathlib import Path
+
+import django
+
+if django.VERSION >= (6, 0):
+    from django.tasks import task
+else:
+    from django_tasks import task
+
+from temporalex_django import RetryPolicy, activity_context
+
+#: What ran, in order.
+RAN: list[object] = []
+
+
+@task
+def add(a: int, b: int = 0) -> int:
+    RAN.append(("add", a, b))
+    return a + b
+
+
+@task(priority=5, queue_name="mail")
+def mail(to: str) -> None:
+    RAN.append(to)
+
+
+@task
+def fails(text: str) -> None:
+    raise ValueError(text)
+
+
+@task(retry=RetryPolicy(max_attempts=3, initial_interval=0.0))
+def flaky(times: int) -> str:
+    RAN.append("flaky")
+    if RAN.count("flaky") <= times:
+        raise LookupError(f"no {len(RAN)}")
+    return activity_context().idempotency_key
+
+
+@task
+async def later(n: int) -> dict[str, int]:
+    return {"n": n}
+
+
+@task(takes_context=True)
+def told(context, name: str) -> list[object]:
+    result = context.task_result
+    return [context.attempt, result.id, str(result.status), result.args, name, result.started_at is not None]
+
+
+@task(takes_context=True)
+async def told_later(context) -> int:
+    return context.attempt
+
+
+@task
+def no_json() -> date:
+    return date(2026, 1, 1)
+
+
+@task(start_to_close=60.0)
+def held(log: str, hold: str) -> int:
+    """Writes its process id, and waits until a file is gone."""
+    with Path(log).open("a") as out:
+        out.write(f"{os.getpid()}\n")
+    deadline = time.monotonic() + 30
+    while Path(hold).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return os.getpid()
+
+
+@task(retry=RetryPolicy(max_attempts=1))
+def dies(log: str) -> None:
+    with Path(log).open("a") as out:
+        out.write("here\n")
+    os._exit(9)
+
+
+@task
+def kills(log: str) -> None:
+    """Whoever runs it."""
+    with Path(log).open("a") as out:
+        out.write("here\n")
+    os._exit(9)

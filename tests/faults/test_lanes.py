@@ -1,0 +1,54 @@
+"""Lanes of activities in a real worker: a process of their own for those that compute, one loop for async ones."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from temporalex_django.db.starts import NewStart, insert_message, insert_start
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.liveness.process_identity import identity_of
+from temporalex_django.models import ActivityTask, Instance
+from tests.support.processes import worker
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_what_runs_in_a_process_beats_is_cancelled_and_may_die(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    hold, log = tmp_path / "hold", tmp_path / "log"
+    hold.touch()
+    log.touch()
+    args = {"hold": str(hold), "log": str(log)}
+    with worker(subprocess_env, tmp_path) as running:
+        started = insert_start(NewStart(workflow="Laned", workflow_id="l-1", args=args), storage=DjangoStorage())
+        wait_for(lambda: ActivityTask.objects.filter(heartbeat__isnull=False).exists(), what="the heartbeat")
+        assert ActivityTask.objects.get().heartbeat_details == {"at": 10}
+        hold.unlink()
+        wait_for(lambda: "spins" in log.read_text() and "watches" in log.read_text(), what="both")
+        spinning = next(int(line.split()[1]) for line in log.read_text().splitlines() if line.startswith("spins"))
+        insert_message(started.chain_id, kind="signal", name="enough", body=None, storage=DjangoStorage())
+        wait_for(lambda: "saw it" in log.read_text(), what="that it is cancelled")
+        wait_for(lambda: not identity_of(spinning), what="the end of what does not look")
+        row = wait_for(lambda: Instance.objects.filter(pk=started.run_id, status="completed").first(), what="the end")
+        (pid, total), attempt, missed = row.closing_value["result"]
+        assert pid != running.child
+        assert (total, attempt, missed) == (45, 2, ["KeyError", 1])
+
+
+def test_async_activities_wait_side_by_side(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    """2,000 that sleep for a second on one worker: two thousand seconds, one behind the other."""
+    env = {
+        **subprocess_env,
+        "DJANGO_SETTINGS_MODULE": "tests.settings_of_processes",
+        "TX_TEST_TEMPORALEX": json.dumps({"ACTIVITY_TASKS": 2000}),
+    }
+    with worker(env, tmp_path):
+        began = time.monotonic()
+        new = NewStart(workflow="Napping", workflow_id="n-1", args={"n": 2000, "seconds": 1.0})
+        started = insert_start(new, storage=DjangoStorage())
+        wait_for(lambda: Instance.objects.get(pk=started.run_id).status == "completed", what="the end", seconds=90)
+        print(f"\n  2,000 naps in {time.monotonic() - began:.1f} s")

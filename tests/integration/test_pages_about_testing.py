@@ -1,0 +1,15 @@
+"""The tests on the how-to pages about tests pass: as Django's runner would run them, and as pytest would."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.pages import passed
+
+#: How many tests there are on a page.
+PAGES = {"testing-application": 5, "testing-permissions": 3, "testing-webhooks": 3}
+
+
+@pytest.mark.django_db(transaction=True)  # they have transactions of their own
+def test_what_the_pages_test() -> None:
+    assert {page: passed(page) for page in PAGES} == PAGES

@@ -1,0 +1,150 @@
+"""Switches of operators: what is off is not taken by any worker, says so, and goes on when it is on again."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from temporalex_django import WorkflowHandle, errors
+from temporalex_django.actions.base import Actor
+from temporalex_django.actions.summary import summary_of
+from temporalex_django.actions.switch_off import SwitchOff
+from temporalex_django.actions.switch_on import SwitchOn
+from temporalex_django.authoring.viewing import EVERYTHING
+from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
+from temporalex_django.workers.loop import run_until_idle
+from tests.app.crowds import often, seldom
+from tests.support.client_flows import Basket, touch_own_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def start(workflow: str, args: Any, workflow_id: str = "s-1") -> Started:
+    return insert_start(NewStart(workflow=workflow, workflow_id=workflow_id, args=args), storage=DjangoStorage())
+
+
+def status(started: Started) -> str:
+    return str(Instance.objects.get(pk=started.run_id).status)
+
+
+def said(started: Started) -> str:
+    return summary_of(Instance.objects.get(pk=started.run_id), view=EVERYTHING).text
+
+
+@pytest.fixture
+def ann() -> Actor:
+    return Actor(user=get_user_model().objects.create_superuser("ann"), source="code")
+
+
+@pytest.mark.parametrize(("name", "activity"), [("often", often), ("seldom", seldom)], ids=["plain", "limited"])
+def test_an_activity_waits_while_it_is_off_and_holds_up_no_others(name: str, activity: Any, ann: Actor) -> None:
+    other = "seldom" if name == "often" else "often"
+    before = start("Mixture", {"calls": [(name, None)]}, "before")
+    SwitchOff("activity", activity.name, reason="the bank is down", by=ann).execute()
+    one, two = (
+        start("Mixture", {"calls": [(name, None)] * 3}, "one"),
+        start("Mixture", {"calls": [(other, None)]}, "two"),
+    )
+    ActivityTask.objects.update(line=None)
+    run_until_idle()
+
+    assert (status(before), status(one), status(two)) == ("running", "running", "completed")
+    assert ActivityTask.objects.filter(owner=None, attempt=0).count() == 4
+    assert "is switched off by ann since" in said(before)
+    assert "(the bank is down). It goes on when that is switched on." in said(before)
+    assert "(switched off)" in said(one)
+    SwitchOn("activity", activity.name, by=ann).execute()
+    run_until_idle()
+    assert (status(before), status(one)) == ("completed", "completed")
+    done = OperatorAction.objects.order_by("id").values_list("action", "actor_name", "details")
+    assert [*done] == [
+        (what, "ann", {"kind": "activity", "name": activity.name}) for what in ("switch_off", "switch_on")
+    ]
+
+
+def test_of_a_queue_that_is_off_nothing_is_taken() -> None:
+    begun = start("StepByStep", {"n": 1}, "begun")
+    SwitchOff("queue", "default").execute()
+    run_until_idle()
+
+    assert status(begun) == "pending"
+    assert "The queue default is switched off by somebody since" in said(begun)
+    SwitchOn("queue", "default").execute()
+    run_until_idle()
+    assert status(begun) == "completed"
+
+
+def test_runs_of_a_class_that_is_off_stop_where_they_stand() -> None:
+    basket, other = Basket.start(id="b-1"), start("StepByStep", {"n": 2}, "other")
+    run_until_idle()
+    SwitchOff("workflow", Basket.name, reason="a wrong price").execute()
+    fresh = Basket.start(id="b-2")
+    with pytest.raises(errors.WorkflowSwitchedOff, match="test.Basket is switched off: update 'add' of b-1 refused"):
+        basket.update("add", 1)
+    basket.signal("note", "later")
+    run_until_idle()
+
+    row = Instance.objects.get(workflow_id="b-1")
+    assert row.blocked is not None
+    assert row.blocked["code"] == "switched_off"
+    assert basket.query("items") == []
+    assert status(other) == "completed"
+    for one in ("b-1", "b-2"):
+        text = summary_of(Instance.objects.get(workflow_id=one), view=EVERYTHING).text
+        assert "is switched off by somebody since" in text
+        assert "(a wrong price)" in text
+    SwitchOn("workflow", Basket.name).execute()
+    run_until_idle()
+    assert Instance.objects.filter(blocked__isnull=True, workflow=Basket.name).count() == 2
+    assert (basket.update("add", 1), fresh.update("add", 2)) == (2, 1)  # the signal has waited
+
+
+def test_what_cannot_be_switched_says_why(ann: Actor) -> None:
+    SwitchOff("queue", "default").execute()
+    for refused, says in (
+        (lambda: SwitchOff("queue", "default").execute(), "the queue default is switched off already"),
+        (lambda: SwitchOff("queue", "defualt").execute(), "knows the queue 'defualt': there are"),
+        (lambda: SwitchOff("activity", touch_own_run.name).execute(), "is atomic: the turns of its runs run it"),
+        (lambda: SwitchOn("activity", often.name).execute(), "is not switched off"),
+        (lambda: SwitchOff("worker", "x"), "there is no switch for 'worker': there are queue, activity, workflow"),
+    ):
+        with pytest.raises(errors.ActionNotPossible, match=says):
+            refused()
+    assert SwitchedOff.objects.count() == 1
+
+
+def test_commands() -> None:
+    def run(*arguments: str) -> str:
+        out = io.StringIO()
+        call_command("temporalex", "switches", *arguments, stdout=out)
+        return out.getvalue()
+
+    assert run("show") == "nothing is switched off\n"
+    assert run("off", "activity", often.name, "--reason", "why") == f"the activity {often.name} is switched off\n"
+    assert often.name in run("show")
+    assert '"reason": "why"' in run("show", "--json")
+    with pytest.raises(CommandError, match="already"):
+        run("off", "activity", often.name)
+    assert run("on", "activity", often.name) == f"the activity {often.name} is switched on\n"
+
+
+def test_only_so_many_updates_wait_for_a_run() -> None:
+    basket = Basket.start(id="b-1")
+    run_until_idle()
+    with override_settings(TEMPORALEX={"WAITING_UPDATES": 2}):
+        for number in (1, 2):
+            with pytest.raises(errors.UpdateTimeout):
+                basket.update("add", number, id=f"u-{number}", mode="worker", timeout=0)
+        with pytest.raises(errors.TooManyUpdates, match="2 wait for this run already"):
+            basket.update("add", 3, id="u-3", mode="worker", timeout=0)
+        with pytest.raises(errors.UpdateTimeout):  # one that waits already
+            basket.update("add", 1, id="u-1", mode="worker", timeout=0)
+    run_until_idle()
+    assert WorkflowHandle("b-1").query("items") == [1, 2]

@@ -1,0 +1,181 @@
+"""What is handed over comes back as it was, by its annotation, or is refused with its place and a way out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from typing import Any, Optional, TypedDict
+from uuid import UUID
+
+import msgspec
+import pytest
+from django.utils.functional import lazystr
+
+from temporalex_django.core.handing_over import handed, warn_of_change
+from temporalex_django.core.payloads import fit, plain
+from temporalex_django.errors import PayloadError, PayloadWarning
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class Size(StrEnum):
+    BIG = "big"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@dataclass
+class Line:
+    price: Decimal
+    due: date | None = None
+
+
+class Bill(msgspec.Struct, rename="camel"):
+    total_sum: Decimal
+    lines: list[Line]
+
+
+class Address(TypedDict):
+    street: str
+    since: date
+
+
+class Shared:
+    """``__eq__`` that raises is no reason to fail."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+ID = UUID("0b9d6a3e-5d0c-4b7a-9f3e-1f2d3c4b5a69")
+
+#: Value, annotation, and whether plain data are something else: of these the place of the first is named.
+TABLE = [
+    (Decimal("12.340"), Decimal, "$"),
+    (NOW, datetime, "$"),
+    (date(2026, 1, 2), date, "$"),
+    (time(3, 4, 5), time, "$"),
+    (timedelta(days=1, microseconds=5), timedelta, "$"),
+    (ID, UUID, "$"),
+    (b"\x00\xff", bytes, "$"),
+    ({3, 1, 2}, set[int], "$"),
+    (frozenset({"a"}), frozenset[str], "$"),
+    ({1: "x"}, dict[int, str], "$"),
+    ({date(2026, 1, 2): 1}, dict[date, int], "$"),
+    (Color.RED, Color, "$"),
+    (Size.BIG, Size, None),
+    (Level.HIGH, Level, None),
+    (lazystr("later"), str, None),
+    ({"a": [{"b": Decimal(1)}]}, dict[str, list[dict[str, Decimal]]], "$.a[0].b"),
+    ((1, "a"), tuple[int, str], None),
+    (Line(Decimal(1), date(2026, 1, 2)), Line, "$.price"),
+    (Bill(Decimal(1), [Line(Decimal(2))]), Bill, "$.total_sum"),
+    ({"street": "x", "since": date(2026, 1, 2)}, Address, "$.since"),
+    (None, Optional[Decimal], None),  # noqa: UP045 - as people write it, too
+    ([1, "a", None, True, 1.5, {"k": []}], list[Any], None),
+]
+
+
+@pytest.mark.parametrize(("value", "annotation", "place"), TABLE, ids=lambda part: type(part).__name__)
+def test_a_type_comes_back_by_its_annotation_and_is_refused_without_one(
+    value: Any, annotation: Any, place: str | None
+) -> None:
+    made = handed(value, what="it", read=lambda given: fit(given, annotation), annotate="annotate it")
+    back = fit(made, annotation)
+    assert back == value and (isinstance(value, str) or type(back) is type(value) or place is None)
+
+    if place is None:
+        assert handed(value, what="it") == made
+        return
+    with pytest.raises(PayloadError) as caught:
+        handed(value, what="argument 1 of book", read=lambda given: given, annotate="annotate that parameter")
+    said = str(caught.value)
+    assert said.startswith("argument 1 of book has ") and "annotate that parameter, or convert it before: " in said
+    assert (f"at `{place}`" in said) if place != "$" else ("at `" not in said)
+    with pytest.raises(PayloadError, match="; convert it: "):
+        handed(value, what="the published state")
+    # an annotation that does not say what is inside is none
+    if isinstance(value, dict):
+        with pytest.raises(PayloadError):
+            handed(value, what="it", read=lambda given: fit(given, dict))
+
+
+class Loose(TypedDict):
+    id: str
+    total: Any
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation"),
+    [
+        (ID, str),
+        (ID, str | None),
+        ({2, 1}, Collection[int]),
+        (Color.RED, str),
+        ({"a": [{"b": Decimal("1.50")}]}, dict[str, list[dict[str, str]]]),
+        ({"id": ID, "total": 1}, Loose),
+    ],
+)
+def test_who_says_that_he_takes_what_json_makes_of_it_gets_it(value: Any, annotation: Any) -> None:
+    made = handed(value, what="it", read=lambda given: fit(given, annotation), annotate="annotate it")
+
+    assert made == plain(value) == fit(made, annotation)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_change(value, made, lambda: annotation, reader="whoever wants it so")
+    with pytest.raises(PayloadError, match=r"a Decimal at `\$\.total`"):  # of which nothing is said
+        handed({"id": ID, "total": Decimal(1)}, what="it", read=lambda given: fit(given, Loose), annotate="annotate it")
+
+
+def test_pydantic_models_come_back_where_pydantic_is_installed() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("Paid", amount=(Decimal, ...), on=(date, ...))
+    value = [model(amount=Decimal("1.50"), on=date(2026, 1, 2))]
+
+    made = handed(value, what="it", read=lambda given: fit(given, list[model]))
+
+    assert made == [{"amount": "1.50", "on": "2026-01-02"}]
+    assert fit(made, list[model]) == value
+    with pytest.raises(PayloadError, match=r"a Decimal at `\$\[0\]\.amount`"):
+        handed(value, what="it")
+    with pytest.raises(PayloadError, match="amount"):
+        fit([{"amount": "much", "on": "2026-01-02"}], list[model])
+
+
+def test_what_cannot_be_compared_or_is_nonsense_says_so_and_nothing_else() -> None:
+    with pytest.raises(PayloadError, match="cannot be encoded"):
+        handed({"a": Shared()}, what="it")
+    with pytest.raises(PayloadError, match="does not fit"):
+        fit(handed("much", what="it", read=lambda given: fit(given, int)), int)
+    long = {"k" * 300: {"k" * 300: Decimal(1)}}
+    with pytest.raises(PayloadError) as caught:
+        handed(long, what="it")
+    assert len(str(caught.value)) < 400
+
+
+def test_a_reader_of_messages_gets_plain_data_and_one_warning() -> None:
+    def send(value: Any, annotation: Any, reader: str) -> Any:
+        made = plain(value)
+        warn_of_change(value, made, lambda: annotation, reader=reader)
+        return made
+
+    with pytest.warns(PayloadWarning, match=r"signal 'one' of Flow gets a text where a Decimal was sent") as told:
+        made = [send({"total": Decimal(text)}, Any, "signal 'one' of Flow") for text in ("1.0", "2.0")]
+    assert made == [{"total": "1.0"}, {"total": "2.0"}]
+    assert len(told) == 1 and "total" not in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        send({"total": Decimal("1.0")}, dict[str, Decimal], "signal 'two' of Flow")
+        send({"total": "1.0", "x": (1, 2)}, Any, "signal 'three' of Flow")
+        send(Decimal("1.0"), int, "signal 'four' of Flow")  # its reader says that it does not fit

@@ -1,0 +1,116 @@
+"""Limits: a rate holds in every period, room is what is not under way, queues come first by their weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from temporalex_django import activity
+from temporalex_django.core.limits import Limits, Rate, WaitingLine, fair_turns, wrong_queues
+from temporalex_django.engine.room import Room
+from temporalex_django.engine.rotation import BothEnds, Rotation
+from temporalex_django.errors import WorkflowDefinitionError
+
+WRONG = [
+    ([], "a dict of queues"),
+    ({"a": 3}, "['a'] must be a dict with some of concurrency"),
+    ({"": {}}, "names a queue ''"),
+    ({"a": {"concurency": 3}}, "has no 'concurency'"),
+    ({"a": {"concurrency": 0}}, "['a']: concurrency must be a whole number above 0, not 0"),
+    ({"a": {"concurrency": True}}, "concurrency must be"),
+    ({"a": {"weight": 1.5}}, "weight must be"),
+    ({"a": {"concurrency_per_key": None}}, "concurrency_per_key must be"),
+    ({"a": {"rate": "fast"}}, "rate must be like '10/s'"),
+    ({"a": {"rate": "0/s"}}, "rate must be"),
+    ({"a": {"rate": 10}}, "rate must be"),
+]
+
+
+@pytest.mark.parametrize(("queues", "says"), WRONG)
+def test_wrong_limits_are_named(queues: Any, says: str) -> None:
+    (problem,) = wrong_queues(queues)
+
+    assert says in problem
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"concurrency": 0}, "concurrency must be"),
+        ({"rate": "1"}, "rate must be"),
+        ({"concurrency_key": ""}, "concurrency_key must be"),
+        ({"concurrency_key": "a\nb"}, "concurrency_key must be"),
+        ({"concurrency": 1, "local": True}, "a local activity waits in no queue"),
+        ({"concurrency_key": "a", "atomic": True}, "an atomic activity runs in the turn"),
+    ],
+)
+def test_what_an_activity_cannot_have_is_refused_where_it_is_defined(options: Any, says: str) -> None:
+    with pytest.raises(WorkflowDefinitionError, match=says):
+        activity(**options)(lambda: None)
+
+
+def test_limits_belong_to_the_definition_and_keys_to_calls() -> None:
+    @activity(name="limits.one", concurrency=2)
+    def one() -> None: ...
+
+    assert one.options(concurrency_key="red").options_set.as_dict() == {"concurrency_key": "red"}
+    with pytest.raises(WorkflowDefinitionError, match="concurrency is part of its definition"):
+        one.options(concurrency=3)  # type: ignore[call-arg]
+
+
+@given(st.integers(1, 20), st.lists(st.floats(0, 3), min_size=1, max_size=60))
+def test_a_rate_holds_in_every_period_wherever_it_begins(count: int, pauses: list[float]) -> None:
+    rate, starts, begun, now = Rate(count, 1.0), [], [], 1000.0
+    for pause in pauses:
+        now += pause
+        number = rate.left(starts, now)
+        starts = rate.noted(starts, now, number)
+        begun += [now] * number
+        assert rate.left(starts, now) == 0
+        assert rate.left(starts, now + rate.wait(starts, now) + 1e-6) > 0
+    assert len(starts) <= 22
+    for at in begun:
+        assert sum(at - 1.0 < other <= at for other in begun) <= count
+
+
+def test_slots_are_what_is_not_under_way() -> None:
+    red = WaitingLine(None, "red").name
+    live = [("q", "a", None, 1), ("q", "b", red, 1), ("other", "b", None, 5)]
+    limits = Limits(concurrency=4, concurrency_per_key=2, rate=Rate(9, 1.0))
+    room = Room("q", limits, {"b": Limits(concurrency=7)}, live, {"queue:q": [(0.0, 4)]}, 0.0)
+    taken = []
+    for name, key in [("b", "red"), ("b", "red"), ("b", None), ("a", "blue"), ("a", None)]:
+        if room.wait(name, key) is None:
+            room.takes(name, key)
+            taken.append((name, key))
+    # red has two then, seven of b are under way then, and four in the queue
+    assert taken == [("b", "red"), ("a", "blue")]
+    assert room.begun == {"queue:q": 2}
+
+
+def test_lines_are_known_by_their_names() -> None:
+    for line in (WaitingLine(None, "a:b"), WaitingLine("shop.charge", None), WaitingLine("shop.charge", "k:1")):
+        assert line.name is not None
+        assert WaitingLine.named(line.name) == line
+    assert WaitingLine(None, None).name is None
+    assert fair_turns([[1, 2, 3], [], [4]]) == [1, 4, 2, 3]
+
+
+def test_queues_come_first_as_often_as_they_weigh() -> None:
+    rotation, weights = Rotation(), {"a": 3, "b": 1, "c": 1}
+    firsts = [rotation.order([*weights], weights.__getitem__)[0] for _ in range(50)]
+
+    assert {name: firsts.count(name) for name in weights} == {"a": 30, "b": 10, "c": 10}
+    assert all({"b", "c"} <= {*firsts[i : i + 5]} for i in range(45))
+
+
+def test_where_many_wait_every_other_claim_begins_with_the_newest() -> None:
+    backlog = BothEnds()
+    assert not backlog.newest_first()
+    backlog.saw(8, 8)
+    assert [backlog.newest_first() for _ in range(4)] == [True, False, True, False]
+    backlog.saw(7, 8)
+    assert not backlog.newest_first()

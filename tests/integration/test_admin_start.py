@@ -107,7 +107,7 @@ def start(client: Client, workflow: str, **given: Any) -> Any:
     return client.post(address, {"token": token(client, address), **given}, follow=True)
 
 
-ORDER = {"arg_customer": "ann", "arg_card": '{"number": "4711", "holder": "Ann"}', "arg_quantity": "2"}
+ORDER = {"arg_customer": "ann", "arg_card": '{"number": "DE89-3704-0044", "holder": "Ann"}', "arg_quantity": "2"}
 
 
 def test_the_classes_that_one_may_start_are_listed(admin):
@@ -144,7 +144,7 @@ def test_a_run_is_started_with_what_the_form_says(admin):
     assert response.redirect_chain[-1][0] == f"{RUNS}{run.pk}/change/"
     assert "Started o-1." in response.content.decode()
     assert run.workflow_id == "o-1"
-    assert run.input == {"customer": "ann", "card": {"number": "4711", "holder": "Ann"}, "quantity": 2}
+    assert run.input == {"customer": "ann", "card": {"number": "DE89-3704-0044", "holder": "Ann"}, "quantity": 2}
     noted = OperatorAction.objects.get(action="start")
     assert (noted.actor_name, noted.source) == ("root", "admin")
 
@@ -214,7 +214,7 @@ def test_another_one_like_it_begins_with_its_input_but_for_what_is_redacted(admi
     form = admin.get(address.replace("&amp;", "&")).content.decode()
     assert 'value="ann"' in form
     assert 'value="2"' in form
-    assert "4711" not in form
+    assert "DE89-3704-0044" not in form
     assert "[redacted]" not in form
     assert 'value="o-1"' not in form
 

@@ -395,11 +395,18 @@ def test_the_number_of_statements_does_not_depend_on_the_number_of_runs(storage:
 
 @pytest.mark.postgres
 def test_a_claim_reads_the_first_of_those_that_are_due_and_sorts_none(storage: DjangoStorage) -> None:
-    """Whatever the planner believes of the table, which nobody has analyzed: 50,000 that wait cost what 100 do."""
+    """Whatever the planner believes of tables that were empty when they were analyzed: 50,000 that wait cost what 100 do."""
+    due = "now() - g * interval '1 ms' from generate_series(1, 3000) g"
     with connection.cursor() as cursor:
+        cursor.execute("analyze temporalex_chain, temporalex_activity_task")
         cursor.execute(
-            "insert into temporalex_chain (id, run_id, queue, due_at) select gen_random_uuid(), gen_random_uuid(), 'default',"
-            " now() - g * interval '1 ms' from generate_series(1, 3000) g"
+            "insert into temporalex_chain (id, run_id, queue, due_at)"
+            f" select gen_random_uuid(), gen_random_uuid(), 'default', {due}"
+        )
+        cursor.execute(
+            "insert into temporalex_activity_task (chain_id, run_id, workflow_id, workflow, seq, activity, call, options, queue,"
+            " run_queue, scheduled_at, due_at) select gen_random_uuid(), gen_random_uuid(), 'w', 'test.W', 1, 'a', '', '',"
+            f" 'default', 'default', now(), {due}"
         )
     plans: list[str] = []
 

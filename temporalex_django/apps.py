@@ -15,9 +15,11 @@ from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings, problems
+from temporalex_django.db.chores import CHORES, Chore
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
 if TYPE_CHECKING:
+    from temporalex_django.actions.forgetting import Forgetting
     from temporalex_django.authoring.binding import BoundBackend
     from temporalex_django.authoring.django_tasks import TaskHost
 
@@ -42,18 +44,14 @@ class TemporalexConfig(AppConfig):
             raise NotConfigured(" ".join(wrong))
         from temporalex_django.authoring import binding, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.db import guarded_orm  # noqa: PLC0415 - it needs the settings
-        from temporalex_django.db.chores import CHORES, Chore  # noqa: PLC0415 - as above
 
         binding.bind(_backend)
         django_tasks.bind(_task_host)
         guarded_orm.install()
-        chores = (
+        CHORES[:] = [
             Chore(waiting=_bulk_jobs_wait, work=_bulk_jobs),
-            Chore(waiting=_kept_answers_wait, work=_kept_answers),
-            Chore(waiting=_old_jobs_wait, work=_old_jobs),
-            Chore(waiting=_ended_tasks_wait, work=_ended_tasks),
-        )
-        CHORES.extend(chore for chore in chores if chore not in CHORES)
+            *(_forgetting(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS")),
+        ]
         checks.faulty[:] = _discover()
         _run_locally()
 
@@ -100,40 +98,14 @@ def _bulk_jobs(alias: str) -> bool:
     return work(alias)
 
 
-def _kept_answers_wait(alias: str) -> bool:
-    from temporalex_django.actions.once import waiting  # noqa: PLC0415 - as above
+def _forgetting(kind: str) -> Chore:
+    def of() -> Forgetting:
+        from temporalex_django.actions import forgetting  # noqa: PLC0415 - it needs the models
 
-    return waiting(alias)
+        found: Forgetting = getattr(forgetting, kind)
+        return found
 
-
-def _kept_answers(alias: str) -> bool:
-    from temporalex_django.actions.once import forget  # noqa: PLC0415 - as above
-
-    return forget(alias)
-
-
-def _old_jobs_wait(alias: str) -> bool:
-    from temporalex_django.actions.bulk_retention import waiting  # noqa: PLC0415 - as above
-
-    return waiting(alias)
-
-
-def _old_jobs(alias: str) -> bool:
-    from temporalex_django.actions.bulk_retention import forget  # noqa: PLC0415 - as above
-
-    return forget(alias)
-
-
-def _ended_tasks_wait(alias: str) -> bool:
-    from temporalex_django.actions.task_retention import waiting  # noqa: PLC0415 - as above
-
-    return waiting(alias)
-
-
-def _ended_tasks(alias: str) -> bool:
-    from temporalex_django.actions.task_retention import forget  # noqa: PLC0415 - as above
-
-    return forget(alias)
+    return Chore(waiting=lambda alias: of().waiting(alias), work=lambda alias: of().work(alias))
 
 
 def _run_locally() -> None:

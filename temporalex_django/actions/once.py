@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from uuid import UUID
 
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from temporalex_django.actions import audit
@@ -19,13 +16,6 @@ from temporalex_django.authoring import people
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import IdempotencyKeyReused
 from temporalex_django.models import KeptAnswer
-
-#: How long an answer is kept.
-KEPT = timedelta(hours=24)
-#: How often a worker looks for those that were kept long enough, in seconds, and how many it deletes at once.
-_EVERY = 60.0
-_AT_ONCE = 500
-_looked: dict[str, float] = {}
 
 
 class AskedBefore(Exception):
@@ -81,23 +71,3 @@ class Asked:
     @property
     def _request(self) -> str:
         return hashlib.sha256(self.request).hexdigest()
-
-
-def waiting(alias: str) -> bool:
-    """Whether there are answers that were kept long enough; a read, once a minute."""
-    if time.monotonic() - _looked.get(alias, -_EVERY) < _EVERY:
-        return False
-    _looked[alias] = time.monotonic()
-    return _old(alias).exists()
-
-
-def forget(alias: str) -> bool:
-    """Delete some of those. Whether there may be more."""
-    found = [*_old(alias).order_by("at").values_list("pk", flat=True)[:_AT_ONCE]]
-    if found:
-        KeptAnswer.objects.using(alias).filter(pk__in=found).delete()
-    return len(found) == _AT_ONCE
-
-
-def _old(alias: str) -> QuerySet[KeptAnswer]:
-    return KeptAnswer.objects.using(alias).filter(at__lt=timezone.now() - KEPT)

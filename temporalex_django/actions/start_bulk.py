@@ -39,7 +39,7 @@ class StartBulk(Action[BulkJob]):
     leaves him that: of a queryset the others are left out, an id of another is refused. ``inputs`` are those of the
     action (of ``signal``: ``signal``, ``payload``). Its permission is asked now, and for each run when it is its turn;
     a queryset takes that to look at runs, too. With a ``token`` the same person gets the job that he started with it
-    before, if he asks for the same and while it is kept (see ``bulk_retention``); the times in a queryset do not
+    before, if he asks for the same and while it is kept (see ``forgetting``); the times in a queryset do not
     count there. Gives the job.
 
     One transaction, that of the caller if he has one. Raises ``ActionNotPermitted``, ``ActionNotPossible`` (no such

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -31,11 +32,18 @@ def often(n: int) -> int:
     return n
 
 
-@activity
-async def nap(seconds: float) -> None:
-    import asyncio
+_asleep: list[asyncio.Future[int]] = []
 
-    await asyncio.sleep(seconds)
+
+@activity
+async def nap(together: int) -> int:
+    """Until so many are asleep."""
+    mine: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    _asleep.append(mine)
+    if len(_asleep) == together:
+        for one in _asleep:
+            one.set_result(together)
+    return await mine
 
 
 @activity(lane="process")
@@ -110,11 +118,10 @@ class Mixture(Workflow):
 
 
 class Napping(Workflow):
-    """Many at once do nothing for a while."""
+    """Many at once do nothing until all do."""
 
     async def run(self, args: Any) -> Any:
-        await api.parallel([nap(args["seconds"]) for _ in range(args["n"])])
-        return Ok(args["n"])
+        return Ok(sum(await api.parallel([nap(args["n"]) for _ in range(args["n"])])))
 
 
 class StepByStep(Workflow):

@@ -17,7 +17,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api, errors
-from temporalex_django.actions import bulk_jobs, bulk_retention, narrowing
+from temporalex_django.actions import bulk_jobs, forgetting, narrowing
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.bulk_items import readable
 from temporalex_django.actions.reset import Reset
@@ -368,23 +368,23 @@ def test_jobs_that_are_done_are_kept_for_a_while(monkeypatch: pytest.MonkeyPatch
         (stopped, "stopped", None),
         (running, "running", None),
     ):
-        at = None if by is None else DjangoStorage().now() - bulk_retention.KEPT - by
+        at = None if by is None else DjangoStorage().now() - forgetting.JOBS_FOR - by
         BulkJob.objects.filter(pk=job.pk).update(
             state=state, finished_at=at, created_at=F("created_at") - timedelta(days=99)
         )
-    monkeypatch.setattr(bulk_retention, "_AT_ONCE", 2)
-    monkeypatch.setattr(bulk_retention, "_looked", {})
+    monkeypatch.setattr(forgetting, "_AT_ONCE", 2)
+    forgetting.JOBS._looked.clear()
 
-    assert bulk_retention.waiting("default")
-    assert not bulk_retention.waiting("default")  # it was asked a moment ago
-    assert bulk_retention.forget("default")
+    assert forgetting.JOBS.waiting("default")
+    assert not forgetting.JOBS.waiting("default")  # it was asked a moment ago
+    assert forgetting.JOBS.work("default")
     assert old.items.count() == 1
     finished()
 
     assert set(BulkJob.objects.values_list("pk", flat=True)) == {young.pk, stopped.pk, running.pk}
     assert set(BulkItem.objects.values_list("job_id", flat=True)) == {young.pk, stopped.pk, running.pk}
-    bulk_retention._looked.clear()
-    assert not bulk_retention.waiting("default")
+    forgetting.JOBS._looked.clear()
+    assert not forgetting.JOBS.waiting("default")
     assert StartBulk("terminate", runs=runs, token="0").execute().pk not in (old.pk, young.pk)
     assert OperatorAction.objects.filter(action="start_bulk").count() == 5
 

@@ -19,7 +19,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from temporalex_django import Ok, RetryPolicy, Workflow, api, errors
-from temporalex_django.actions import task_retention
+from temporalex_django.actions import forgetting
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.authoring import activity
@@ -235,10 +235,10 @@ def test_ends_go_when_they_were_kept_long_enough() -> None:
     run_until_idle()
     assert (status(short), status(long)) == ("SUCCESSFUL", "SUCCESSFUL")
 
-    task_retention._looked.clear()
-    assert task_retention.waiting("default")
-    assert not task_retention.forget("default")
-    assert not task_retention.waiting("default")
+    forgetting.TASK_ENDS._looked.clear()
+    assert forgetting.TASK_ENDS.waiting("default")
+    assert not forgetting.TASK_ENDS.work("default")
+    assert not forgetting.TASK_ENDS.waiting("default")
 
     assert [str(one.pk) for one in EndedTask.objects.all()] == [long.id]
     kept = EndedTask.objects.get()

@@ -15,7 +15,7 @@ from django.utils import timezone
 from rest_framework.permissions import AllowAny
 from rest_framework.test import APIClient
 
-from temporalex_django.actions import once
+from temporalex_django.actions import forgetting
 from temporalex_django.db import chores
 from temporalex_django.models import BulkJob, Chain, Instance, KeptAnswer, OperatorAction
 from temporalex_django.rest.views import InstanceViewSet
@@ -179,7 +179,7 @@ def test_answers_are_kept_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
         send(api, URL, {"workflow": "test.Basket"}, key)
     first = KeptAnswer.objects.earliest("at")
     KeptAnswer.objects.filter(pk=first.pk).update(at=timezone.now() - timedelta(hours=25))
-    monkeypatch.setattr(once, "_looked", {})
+    forgetting.ANSWERS._looked.clear()
 
     assert chores.waiting("default")
     assert not chores.waiting("default")  # looked for once a minute

@@ -395,7 +395,7 @@ def test_the_number_of_statements_does_not_depend_on_the_number_of_runs(storage:
 
 @pytest.mark.postgres
 def test_a_claim_reads_the_first_of_those_that_are_due_and_sorts_none(storage: DjangoStorage) -> None:
-    """Whatever the planner believes of tables that were empty when they were analyzed: 50,000 that wait cost what 100 do."""
+    """Whatever the planner believes of tables that were empty when they were analyzed: 50,000 due cost what 100 do."""
     due = "now() - g * interval '1 ms' from generate_series(1, 3000) g"
     with connection.cursor() as cursor:
         cursor.execute("analyze temporalex_chain, temporalex_activity_task")

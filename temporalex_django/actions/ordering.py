@@ -13,7 +13,6 @@ from uuid import UUID
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from temporalex_django.actions.narrowing import present
 from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.models import Instance
 
@@ -40,7 +39,8 @@ def ordered(runs: Runs, order: str) -> Runs:
         case "closed":
             runs = runs.filter(closed_at__isnull=False)
         case "due":
-            runs = present(runs).filter(chain__due_at__isnull=False).annotate(goes_on_at=F("chain__due_at"))
+            # by the run alone: with a second column that agrees PostgreSQL would expect next to none
+            runs = runs.filter(current_of__due_at__isnull=False).annotate(goes_on_at=F("current_of__due_at"))
     return runs.order_by(*columns(order))
 
 

@@ -116,7 +116,7 @@ class VersionFilter(ChoicesFilter):
         if value is None:
             return queryset
         digits = value.isascii() and value.isdigit() and len(value) < _MOST_DIGITS
-        return queryset.filter(version=int(value)) if digits else queryset.none()
+        return narrowing.of_version(queryset, int(value)) if digits else queryset.none()
 
 
 class StartedFilter(admin.SimpleListFilter):

@@ -657,7 +657,7 @@ class Migration(migrations.Migration):
                 db_index=False,
                 help_text="The current run.",
                 on_delete=django.db.models.deletion.DO_NOTHING,
-                related_name="+",
+                related_name="current_of",
                 to="temporalex_django.instance",
             ),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -44,6 +45,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _backends() -> Iterator[None]:
     t.RAN.clear()
+    forgetting.TASK_ENDS._looked["default"] = time.monotonic()  # ends that are not kept go when a test says so
     with override_settings(TASKS=TASKS):
         yield
 

@@ -56,7 +56,7 @@ from temporalex_django.present.sentences import Summary
 _UNREAD = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
 _SAID = "said"  # of a run in the list
 #: Of a big table it takes seconds to count all. The pages behind are not offered.
-_COUNTED = 500
+_COUNTED = 1000
 
 
 class InstanceChangeList(ChangeList):

@@ -19,7 +19,7 @@ from temporalex_django.models import Instance
 Runs = QuerySet[Instance]
 Place = tuple[Any, UUID]
 
-#: So many ids are found in one go. For a hundred PostgreSQL would walk by the order and hope; for all it would read them.
+#: So many ids are found in one go. For a hundred PostgreSQL would walk by the order and hope; for all read everything.
 FOUND_AT_ONCE: Final = 1000
 #: Attribute of a row by which it is told where in the order it stands, by the words of ``authoring.listing.ORDERS``.
 _COLUMNS: Mapping[str, str] = {"started": "pk", "closed": "closed_at", "due": "goes_on_at"}

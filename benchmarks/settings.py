@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -40,4 +41,5 @@ Q_CLUSTER = {
 }
 if "BENCH_Q2_BROKER" in os.environ:
     Q_CLUSTER["broker_class"] = os.environ["BENCH_Q2_BROKER"]
-TEMPORALEX: dict[str, object] = {}
+#: What a benchmark sets for the workers that it starts.
+TEMPORALEX: dict[str, object] = json.loads(os.environ.get("BENCH_TEMPORALEX", "{}"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from decimal import Decimal
 from typing import Any, ClassVar
 
 from temporalex_django import (
+    ContinueAsNew,
     Done,
     Event,
     GraphWorkflow,
@@ -99,6 +101,49 @@ class Branches(Workflow):
 
     async def run(self, args: int) -> Any:
         return Ok(len(await api.parallel([nothing] * args)))
+
+
+class Greedy(Workflow):
+    """Ten activities that do nothing, of a class that there are many of."""
+
+    async def run(self, args: Any) -> Any:
+        for _ in range(10):
+            await nothing()
+        return Ok(None)
+
+
+@activity
+async def nap() -> None:
+    await asyncio.sleep(1)
+
+
+class Naps(Workflow):
+    """As many naps at the same time as it is told."""
+
+    async def run(self, args: int) -> Any:
+        await api.parallel([nap] * args)
+        return Ok(None)
+
+
+class Again(Workflow):
+    """Continues as new so many times."""
+
+    async def run(self, args: int) -> Any:
+        return ContinueAsNew(args - 1) if args > 1 else Ok(None)
+
+
+@activity
+def drop() -> None:
+    """One of many, one behind the other."""
+
+
+class Drip(Workflow):
+    """So many activities, one behind the other, for as long as it is measured."""
+
+    async def run(self, args: int) -> Any:
+        for _ in range(args):
+            await drop()
+        return Ok(None)
 
 
 class Signals(Workflow):

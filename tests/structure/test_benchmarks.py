@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--count", "20", "--sizes", "2,4", "--rounds", "1")
 #: So small that what is measured is that it works.
 FEW = ("--queued", "20", "--starts", "10", "--calls", "5", "--updates", "5", "--effects", "20", "--timers", "10",
-       "--parked", "30", "--signals", "200", "--branches", "2,10", "--seconds", "1")  # fmt: skip
+       "--parked", "30", "--signals", "200", "--branches", "2,10", "--seconds", "1", "--crowd", "20", "--naps", "20",
+       "--chain", "20", "--switches", "1")  # fmt: skip
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +68,7 @@ def test_those_on_postgresql_print_their_figures(room: Path) -> None:
     """Each process that is started costs a second: the long form, ``TEST_SCALE=2``, has the rest of the rows."""
     only = "one,wake"
     if SCALE > 1:
-        only += ",recover,ten,atomic,two,starts,update,latency,fan,long,parked"
+        only += ",recover,crowded,naps,chain,switched,ten,atomic,two,starts,update,latency,fan,long,parked"
     done = run("--only", only, "--peers", "django-q2" if SCALE > 1 else "", *TINY, *FEW, TMPDIR=str(room))
 
     assert done.returncode == 0, done.stderr

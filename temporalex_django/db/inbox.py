@@ -111,8 +111,11 @@ class InboxStatements(ABC):
         decode = codec().decode
         for chain, rows in by_chain.items():
             for _, message, kind, name, request_id, run, after, key, who, body, size in rows:
-                with reading(f"message {message} ({kind} {name})", chain=chain):
+                try:
                     plain = decode(large[message] if body is None else body)
+                except Exception:
+                    with reading(f"message {message} ({kind} {name})", chain=chain):
+                        raise
                 found[chain].append(
                     InboxMessage(
                         id=message,
@@ -130,7 +133,7 @@ class InboxStatements(ABC):
 
 @contextmanager
 def reading(what: str, *, run: UUID | None = None, chain: UUID | None = None) -> Iterator[None]:
-    """Say of which run a payload cannot be read.
+    """Say of which run a payload cannot be read; to be entered with what was raised.
 
     The turn blocks that run alone, by ``run_id`` or ``chain_id`` of the error.
     """

@@ -17,7 +17,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.core.telling import told
 from temporalex_django.db.dialects.base import dialect_for
-from temporalex_django.db.starts import CHANNEL
+from temporalex_django.db.starts import CHANNEL, NOTIFY
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import HumanTaskWrite, RunFacts, RunWrite
 
@@ -137,6 +137,6 @@ def hint(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> N
     try:
         for channel, payload in notices(report, own_queues=own_queues):
             with connection.cursor() as cursor:
-                cursor.execute("select pg_notify(%s, %s)", [channel, payload])
+                cursor.execute(NOTIFY, [channel, payload])
     except DatabaseError:
         return

@@ -175,10 +175,10 @@ class Pick:
 
     def read(self, row: Sequence[Any]) -> dict[str, Any]:
         """What a row holds, by field, with its payloads decoded. Raises what the codec raises."""
-        values = list(row)
+        values, decode = list(row), codec().decode
         for i, _ in self._payloads:
             if values[i] is not None:
-                values[i] = codec().decode(values[i])
+                values[i] = decode(values[i])
         return dict(zip(self.fields, values, strict=True))
 
     def raw(self, row: Sequence[Any]) -> dict[str, Any]:

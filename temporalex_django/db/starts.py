@@ -31,6 +31,8 @@ from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 
 CHANNEL = "temporalex"
+#: A notification, for a transaction of its own: its commit waits for no disk, since nothing depends on a hint.
+NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
 
 _SENT = MESSAGES.pick(
     *("kind", "name", "body", "request_id", "sender_key", "sender_name", "chain_id", "queue", "created_at")
@@ -292,7 +294,7 @@ def ring(*, alias: str, queues: Iterable[str] = ()) -> None:
         return
     try:
         with connection.cursor() as cursor:
-            cursor.execute("select pg_notify(%s, %s)", [CHANNEL, ",".join(sorted(set(queues)))])
+            cursor.execute(NOTIFY, [CHANNEL, ",".join(sorted(set(queues)))])
     except DatabaseError:
         return
 

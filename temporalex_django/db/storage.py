@@ -346,9 +346,12 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         test, parameter = self.sql.among(runs, "uuid")
         found = {}
         for row in self.sql.select(_FACTS.select(f"where id {test}"), [parameter], _FACTS.types):
-            stored = _FACTS.raw(row)
-            with reading(f"the input of {stored['workflow']} {stored['workflow_id']}", run=stored["run_id"]):
+            try:
                 facts = _facts(_FACTS.read(row))
+            except Exception:
+                stored = _FACTS.raw(row)
+                with reading(f"the input of {stored['workflow']} {stored['workflow_id']}", run=stored["run_id"]):
+                    raise
             found[facts.run_id] = facts
         return found
 
@@ -477,5 +480,8 @@ def _facts(read: dict[str, Any]) -> RunFacts:
 
 def _event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
     seq, activation, kind, at, attributes = row
-    with reading(f"event {seq} ({kind}) of run {run}", run=run):
+    try:
         return HistoryEvent(seq, activation, kind, at, codec().decode(attributes), len(attributes))
+    except Exception:
+        with reading(f"event {seq} ({kind}) of run {run}", run=run):
+            raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID, uuid5
 
 from temporalex_django.core.executor import Executor
@@ -16,6 +16,7 @@ from temporalex_django.core.history.events import CLOSING, DELIVERED, Job
 from temporalex_django.core.human_tasks import HumanTasks
 from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.core.senders import Judge, recorded
+from temporalex_django.core.shapes import Accepts
 from temporalex_django.core.stored import stored_fields
 from temporalex_django.engine.blocked import mark_of, next_try
 from temporalex_django.engine.cache import Cached
@@ -39,6 +40,7 @@ from temporalex_django.engine.storage import (
 )
 from temporalex_django.errors import ActionNotPermitted, RunBlocked, RunPaused, WorkflowClosed
 
+_Shown = Literal["waiting_for", "waits", "accepts"]
 _RESULTS = ("activity", "child", "external", "timer")
 _MESSAGES = ("signal", "update", REQUEST)
 
@@ -417,14 +419,17 @@ class Advance:
         write.instance.update(
             {
                 "status": status,
-                "waiting_for": [],
-                "accepts": {"signals": [], "updates": []},
                 "closed_at": self.now,
                 "closing": event.attributes,
             }
         )
-        if self._had_waits(entry.shown):
+        before = entry.shown
+        if self._said(before, "waiting_for"):
+            write.instance["waiting_for"] = []
+        if self._said(before, "waits"):
             write.instance["waits"] = []
+        if self._said(before, "accepts"):
+            write.instance["accepts"] = {"signals": [], "updates": []}
         if run.activations == 1:
             write.instance["started_at"] = self.now
         if entry.shown is None or entry.shown.get("publications") != entry.executor.publications:
@@ -467,11 +472,11 @@ class Advance:
         changes = self.write.instance
         if before is None or before["status"] != shown["status"]:
             changes["status"] = shown["status"]
-        if before is None or before["waiting_for"] != shown["waiting_for"]:
+        if self._differs(before, shown, "waiting_for"):
             changes["waiting_for"] = shown["waiting_for"]
-        if (shown["waits"] or self._had_waits(before)) and (before is None or before["waits"] != shown["waits"]):
+        if self._differs(before, shown, "waits"):
             changes["waits"] = shown["waits"]
-        if before is None or before["accepts"] != shown["accepts"]:
+        if self._differs(before, shown, "accepts"):
             changes["accepts"] = shown["accepts"]
         if before is None or before["publications"] != shown["publications"]:
             _publish(changes, executor)
@@ -479,13 +484,22 @@ class Advance:
         if self.run.activations == 1 and self.write.events:
             changes["started_at"] = self.now
 
-    def _had_waits(self, shown: RowAtPresent | None) -> bool:
-        """Whether the row may say what it waits for. That of a new run says nothing, and is not written to say so."""
-        return bool(shown["waits"]) if shown is not None else self.run.activations != 1
+    def _said(self, shown: RowAtPresent | None, name: _Shown) -> bool:
+        """Whether the row may say something of that. That of a new run says nothing, and is not written to say so."""
+        return _says(shown[name]) if shown is not None else self.run.activations != 1
+
+    def _differs(self, before: RowAtPresent | None, shown: RowAtPresent, name: _Shown) -> bool:
+        if before is not None:
+            return before[name] != shown[name]
+        return self.run.activations != 1 or _says(shown[name])
 
 
 def _waited_first(message: InboxMessage) -> bool:
     return message.after is None
+
+
+def _says(value: Sequence[Any] | Accepts) -> bool:
+    return any(value.values()) if isinstance(value, dict) else bool(value)
 
 
 def _who_started(snapshot: dict[str, Any] | None) -> dict[str, Any] | None:

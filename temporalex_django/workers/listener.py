@@ -15,7 +15,7 @@ import psycopg
 from django.db import connections
 
 from temporalex_django.core.telling import told
-from temporalex_django.db.starts import CHANNEL
+from temporalex_django.db.starts import CHANNEL, NOTIFY
 
 log = logging.getLogger("temporalex_django.worker")
 
@@ -106,7 +106,7 @@ class Listener:
             with suppress(BlockingIOError):
                 self._bell.recv(4096)
             while self._notices:
-                connection.execute("select pg_notify(%s, %s)", self._notices.popleft())
+                connection.execute(NOTIFY, self._notices.popleft())
             for notice in connection.notifies(timeout=0):
                 if not notice.payload or not self.queues.isdisjoint(notice.payload.split(",")):
                     self._ring()

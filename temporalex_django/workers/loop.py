@@ -56,6 +56,8 @@ log = logging.getLogger("temporalex_django.worker")
 _WRITERS_PAUSE = 0.005
 #: Something is due and could not be had: another worker has it locked, or is the one that has its class.
 _CONTENDED = 0.05
+#: A turn of few runs has begun activities: so long it waits for the end of one, before it looks for anything else.
+_MOMENT = 0.002
 _FRUITLESS_POLLS = 10
 #: It claims as many runs as its turns get done of late, and these at least.
 _FEWEST_RUNS = 20
@@ -77,6 +79,8 @@ class Polled:
     tasks: int = 0
     results: int = 0
     rebuilding: int = 0  # runs that come into memory, slice by slice
+    looked: bool = False  # it was a plain read, which found nothing
+    due: float | None = None  # seconds until something is due, by that read; None: nothing is known of
 
     def __bool__(self) -> bool:
         return bool(self.runs or self.tasks or self.results or self.rebuilding)
@@ -152,6 +156,9 @@ class WorkerLoop:
         self.polls = 0  # looks at the tables that are over
         self.looked_at = time.monotonic()  # when the loop came by last
         self.leaves_by = 0.0  # when it is gone, once it was told to stop
+        # something was done or rung for; else a plain read says whether a turn is worth while. Always where there is a
+        # writer lock: that is for those who have something to write
+        self._expectant = not self.storage.sql.writer_lock
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # maintenance's, where there is one
 
@@ -202,10 +209,8 @@ class WorkerLoop:
             return self._cautiously()
         rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
         results, capacity = self._first_of(self.pool.results()), self._capacity()
-        if not results and self.storage.sql.writer_lock and self._next_due() != 0.0:
-            return Polled(
-                rebuilding=rebuilding
-            )  # by a plain read: the writer lock is for those who have something to write
+        if not results and not self._expectant and (due := self._next_due()) != 0.0:
+            return Polled(rebuilding=rebuilding, looked=True, due=due)
         report = TurnReport()
         try:
             with self.storage.transaction("turn"):
@@ -484,12 +489,16 @@ class WorkerLoop:
             self.wake.clear()
             self.looked_at = time.monotonic()
             try:
-                if self.poll():
+                if found := self.poll():
                     delay = fruitless = 0
                     if self.storage.sql.writer_lock:
                         stop.wait(_WRITERS_PAUSE)
+                        continue
+                    self._expectant = True
+                    if found.tasks and found.runs < _FEWEST_RUNS:
+                        self.wake.wait(_MOMENT)
                     continue
-                due = self._next_due()
+                due = found.due if found.looked else self._next_due()
             except DatabaseError as exc:
                 if until_idle and not self.storage.lost(exc):
                     raise
@@ -513,7 +522,8 @@ class WorkerLoop:
                 return
             poll = get_settings().POLL_INTERVAL
             waits_for = [seconds for seconds in (poll, due, self.gates.wait) if seconds is not None]
-            self.wake.wait(_CONTENDED if due == 0.0 else min(waits_for))
+            rung = self.wake.wait(_CONTENDED if due == 0.0 else min(waits_for))
+            self._expectant = rung and not self.storage.sql.writer_lock
 
     def run_inline(self, *, timeout: float | None) -> int:
         """Turn until nothing is due, with everything in this thread and on its connection; see ``run_until_idle``."""

@@ -350,7 +350,8 @@ class TaskStatements(ABC):
     def _deleted(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> tuple[list[int], list[TaskInHand]]:
         """Delete those that are still theirs."""
         types = (*_ATTEMPT.types, *_HEARS.types)
-        gone = self.sql.write_returning(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
+        with self.sql.together():  # with what begins the transaction
+            gone = self.sql.write_returning(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
         encode, decode = codec().encode, codec().decode
         ended = []
         for task, attempt, own, chain, run, queue in gone:

@@ -25,7 +25,7 @@ from temporalex_django.core import crash_points
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.activity_tasks import TaskStatements
 from temporalex_django.db.connections import limit_transaction, worker_statement_timeout
-from temporalex_django.db.dialects.base import Dialect, dialect_for
+from temporalex_django.db.dialects.base import Answer, Dialect, dialect_for
 from temporalex_django.db.inbox import InboxStatements, reading
 from temporalex_django.db.inbox_order import InboxOrder
 from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
@@ -55,11 +55,12 @@ _EVENT = EVENTS.pick("seq", "activation", "kind", "at", "attributes")
 class _Look:
     """What a claim remembers of a queue from one call to the next."""
 
-    __slots__ = ("backlog", "cursor", "full_at", "low")
+    __slots__ = ("backlog", "cursor", "fresh", "full_at", "low")
 
     def __init__(self) -> None:
         self.backlog = BothEnds()
         self.cursor: UUID | None = None  # messages of chains after this one are looked at first
+        self.fresh = 0  # so many chains had messages
         self.low: datetime | None = None
         self.full_at = 0.0
 
@@ -175,17 +176,26 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         A run whose code ended a process comes by its name only to workers.
         """
         if chains:
-            return [s for s in self._lock(chains) if self.worker or not s.crashes]
+            return [s for s in map(_state, self._ask_lock(chains)()) if self.worker or not s.crashes]
         claimed: dict[UUID, RunState] = {}
-        if wanted := [chain for chain in first if not self.is_deferred(chain)]:
-            claimed = {state.chain_id: state for state in self._lock(wanted) if state.queue in queues}
+        wanted: Sequence[UUID] = [chain for chain in first if not self.is_deferred(chain)]
         for i, queue in enumerate(self.in_turn(queues, "runs")):
             if i and len(claimed) >= limit:
                 break
-            # Messages first: they go to runs that are in memory. Each kind gets a share even where those before it
-            # would fill the turn.
-            self._claim_fresh(queue, max(limit - len(claimed), limit // 4, 1), claimed)
-            self._claim_due(queue, max(limit - len(claimed), limit // 4, 1), claimed)
+            look = self._looks.setdefault(queue, _Look())
+            with self.sql.together():
+                locked = self._ask_lock(wanted)
+                # Messages first: they go to runs that are in memory. Each kind gets a share even where those before it
+                # would fill the turn; how many have messages is not known yet: about as many as at the last look.
+                room = limit - len(claimed) - len(wanted)
+                messages = max(room, limit // 4, 1)
+                fresh = self._ask_fresh(queue, look.cursor, messages)
+                others = self._due(queue, look, max(room - look.fresh, limit // 4, 1))
+                claimed.update((s.chain_id, s) for s in map(_state, locked()) if s.queue in queues)
+                self._lock_fresh(queue, look, fresh(), messages, claimed)
+                for state in others():
+                    claimed.setdefault(state.chain_id, state)
+            wanted = ()
         return list(claimed.values())
 
     def in_turn(self, queues: Sequence[str], what: str) -> Sequence[str]:
@@ -195,8 +205,8 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         """
         return self._rotations[what].order(queues, weight_of) if self.clock is None else queues
 
-    def _claim_due(self, queue: str, limit: int, claimed: dict[UUID, RunState]) -> None:
-        look = self._looks.setdefault(queue, _Look())
+    def _due(self, queue: str, look: _Look, limit: int) -> Callable[[], list[RunState]]:
+        """Ask for the locks of runs that are due."""
         started = time.monotonic()
         low, newest = look.low, self.clock is None and look.backlog.newest_first()
         if not newest and (started - look.full_at >= _FULL_EVERY or self.clock is not None):
@@ -204,42 +214,51 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         now, parameters = self.sql.instant(self.clock)
         above = "" if low is None else " and due_at > %s"
         deferred, excluded = self._exclusion("id")
-        rows = self.sql.select(
+        answer = self.sql.ask(
             f"select {_STATE.names} from temporalex_chain where queue = %s{above} and due_at <= {now}{deferred}"
             f" order by due_at{' desc' if newest else ''} limit {self.sql.few}{self.sql.skip_locked()}",
             [queue, *([] if low is None else [low]), *parameters, *excluded, limit],
             _STATE.types,
         )
-        states = [_state(row) for row in rows]
-        look.backlog.saw(len(states), limit)
-        claimed.update((s.chain_id, s) for s in states)
-        if newest:
-            return
-        if len(states) == limit and states[0].due_at is not None:
-            look.low = states[0].due_at - _RECENT
-        elif low is None and states and states[-1].due_at is not None:
-            look.low = states[-1].due_at - _RECENT
 
-    def _claim_fresh(self, queue: str, limit: int, claimed: dict[UUID, RunState]) -> None:
-        look = self._looks.setdefault(queue, _Look())
-        found = self._fresh_chains(queue, look.cursor, limit)
+        def locked() -> list[RunState]:
+            states = [_state(row) for row in answer()]
+            look.backlog.saw(len(states), limit)
+            if newest or not states:
+                return states
+            oldest, latest = states[0].due_at, states[-1].due_at
+            if len(states) == limit and oldest is not None:
+                look.low = oldest - _RECENT
+            elif low is None and latest is not None:
+                look.low = latest - _RECENT
+            return states
+
+        return locked
+
+    def _lock_fresh(
+        self, queue: str, look: _Look, rows: Sequence[tuple[Any, ...]], limit: int, claimed: dict[UUID, RunState]
+    ) -> None:
+        """Lock the chains of ``rows``, which have fresh messages."""
+        found = [row[0] for row in rows]
         if look.cursor is not None and len(found) < limit:  # the end of the circle: go on at its beginning
-            found += [c for c in self._fresh_chains(queue, None, limit - len(found)) if c not in set(found)]
+            again = self._ask_fresh(queue, None, limit - len(found))()
+            found += [row[0] for row in again if row[0] not in set(found)]
             look.cursor = None
         if len(found) >= limit:
             look.cursor = found[-1]
+        look.fresh = len(found)
         wanted = [c for c in found if c not in claimed and not self.is_deferred(c)]
         if wanted:
-            locked = {state.chain_id: state for state in self._lock(wanted)}
+            locked = {state.chain_id: state for state in map(_state, self._ask_lock(wanted)())}
             claimed.update((c, locked[c]) for c in wanted if c in locked)
 
-    def _fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> list[UUID]:
+    def _ask_fresh(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
         """Distinct chains with fresh messages, by a loose scan of the index.
 
         One probe a chain, however many messages it has.
         """
         after = "" if cursor is None else " and chain_id > %s"
-        rows = self.sql.select(
+        return self.sql.ask(
             "with recursive r(chain_id) as ("
             f" select (select chain_id from temporalex_message where fresh and queue = %s{after} order by chain_id limit 1)"
             " union all"
@@ -249,19 +268,20 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
             [queue, *([] if cursor is None else [cursor]), queue, limit],
             ("uuid",),
         )
-        return [row[0] for row in rows]
 
-    def _lock(self, chains: Collection[UUID]) -> list[RunState]:
+    def _ask_lock(self, chains: Collection[UUID]) -> Answer:
+        """The rows of those that nobody else has locked."""
+        if not chains:
+            return list
         test, parameter = self.sql.among(chains, "uuid")
         now, parameters = self.sql.instant(self.clock)
-        rows = self.sql.select(
+        return self.sql.ask(
             # one that is blocked for its crashes has no due time: it may be locked, for its messages to be parked
             f"select {_STATE.names} from temporalex_chain where id {test} and (crashes = 0 or due_at is null or due_at <= {now})"
             f"{self.sql.skip_locked()}",
             [parameter, *parameters],
             _STATE.types,
         )
-        return [_state(row) for row in rows]
 
     def queue_for(self, chain: UUID, *, patience: float) -> None:
         """Stand in line for a chain, then for the rows that its atomic activities lock, each so long.

@@ -146,17 +146,20 @@ class TurnStatements(ABC):
     def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
         OtherRuns(self.sql, self.clock).write(writes)
-        taken = self._write_taken(writes, taker) if taker is not None and self.sql.claims_on_insert else {}
         self._warn_of_unfinished([w for w in writes if w.cut_off and w.next_run is None])
         self._note_what_is_left([w for w in writes if w.leaves_activities or w.gives_up_activities])
+        new = (
+            taker.chooses(t for w in writes for t in w.tasks) if taker is not None and self.sql.claims_on_insert else []
+        )
         with self.sql.together():
+            taken = self._write_taken(writes, new, taker)
             events = (
                 [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.body is None else e.body]
                 for w in writes
                 for e in w.events
             )
             self.sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.rows(events))
-            self._write_tasks(writes, taken)
+            self._write_tasks(writes, {(t.run_id, t.seq) for t in new})
             self._write_inbox(writes)
             if refused := [refused for w in writes for refused in w.refused]:
                 audit_refused(refused, alias=self.alias)
@@ -164,7 +167,7 @@ class TurnStatements(ABC):
             self._write_chains(writes)
         if any(w.human_tasks or w.cut_off for w in writes):
             write_human_tasks(writes, alias=self.alias)
-        return list(taken.values())
+        return taken()
 
     def _warn_of_unfinished(self, writes: Sequence[RunWrite]) -> None:
         for write in writes:
@@ -203,7 +206,7 @@ class TurnStatements(ABC):
         rows = [_CHAIN.values_of(_as_stored(w)) for w in writes]
         self.sql.write(_CHAIN.columns, _CHAIN_UPDATE, rows, key="id")
 
-    def _write_tasks(self, writes: Sequence[RunWrite], taken: Mapping[tuple[UUID, int], TaskState]) -> None:
+    def _write_tasks(self, writes: Sequence[RunWrite], taken: Collection[tuple[UUID, int]]) -> None:
         new = [
             task_row(t, w.run.queue, self.line_of(t)) for w in writes for t in w.tasks if (t.run_id, t.seq) not in taken
         ]
@@ -231,23 +234,23 @@ class TurnStatements(ABC):
             test, parameter = self.sql.among(dropped, "uuid")
             self.sql.execute(f"delete from temporalex_activity_task where run_id {test}", [parameter])
 
-    def _write_taken(self, writes: Sequence[RunWrite], taker: Taker) -> dict[tuple[UUID, int], TaskState]:
-        """Insert the activities that this worker takes at once, as claimed in their first attempt.
+    def _write_taken(
+        self, writes: Sequence[RunWrite], new: Sequence[NewTask], taker: Taker | None
+    ) -> Callable[[], list[TaskState]]:
+        """Insert the activities that this worker takes at once, as claimed in their first attempt; gives them later."""
+        if not new or taker is None:
+            return list
+        owner, queues = taker.owner, {w.run.run_id: w.run.queue for w in writes}
+        rows = _TAKEN.rows((*task_row(t, queues[t.run_id], self.line_of(t)), owner, 1) for t in new)
+        ids = self.sql.ask_writing(_TAKEN.columns, _TAKEN_INSERT, rows, ("int8", *_COMMAND.types))
 
-        They are given by run and command number.
-        """
-        queues = {w.run.run_id: w.run.queue for w in writes}
-        new = taker.chooses(t for w in writes for t in w.tasks)
-        if not new:
-            return {}
-        rows = _TAKEN.rows((*task_row(t, queues[t.run_id], self.line_of(t)), taker.owner, 1) for t in new)
-        ids = self.sql.write_returning(_TAKEN.columns, _TAKEN_INSERT, rows, ("int8", *_COMMAND.types))
-        numbers = {(run, seq): task for task, run, seq in ids}
-        decode, taken = codec().decode, {}
-        for t, stored in zip(new, rows, strict=True):
-            args, kwargs = decode(stored[_CALL])  # a copy: an activity may change what it is given
-            key = t.run_id, t.seq
-            taken[key] = t.as_state(numbers[key], args=args, kwargs=kwargs, attempt=1, owner=taker.owner)
+        def taken() -> list[TaskState]:
+            numbers, decode, found = {(run, seq): task for task, run, seq in ids()}, codec().decode, []
+            for t, stored in zip(new, rows, strict=True):
+                args, kwargs = decode(stored[_CALL])  # a copy: an activity may change what it is given
+                found.append(t.as_state(numbers[t.run_id, t.seq], args=args, kwargs=kwargs, attempt=1, owner=owner))
+            return found
+
         return taken
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:

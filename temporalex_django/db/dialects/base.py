@@ -22,6 +22,9 @@ Columns = tuple[tuple[str, str], ...]
 Types = Sequence[str]
 
 
+#: Waits for the rows of a statement that was sent, and gives them.
+Answer = Callable[[], list[tuple[Any, ...]]]
+
 #: Makes a placeholder for a value of a type.
 Mark = Callable[[str], str]
 
@@ -59,6 +62,9 @@ class Dialect(Protocol):
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]: ...
 
+    def ask(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
+        """``select`` in two halves: inside ``together()`` nobody waits until the answer is called."""
+
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run it; the number of rows that it changed."""
 
@@ -76,8 +82,13 @@ class Dialect(Protocol):
     ) -> list[tuple[Any, ...]]:
         """The same for a body that returns rows. ``columns`` hold bytes only where there are ``chained_writes``."""
 
+    def ask_writing(
+        self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
+    ) -> Answer:
+        """``write_returning`` in two halves, as ``ask``."""
+
     def together(self) -> AbstractContextManager[None]:
-        """Statements inside need not wait for each other's answers; they give no rows."""
+        """Statements inside need not wait for each other's answers: those that give no rows, and what is asked."""
 
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         """An expression for now, and its parameters: the storage's clock if it has one of its own, else the database's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -13,7 +13,7 @@ import psycopg
 from django.db import connections, transaction
 
 from temporalex_django.conf import get_settings
-from temporalex_django.db.dialects.base import Columns, Types
+from temporalex_django.db.dialects.base import Answer, Columns, Types
 from temporalex_django.db.dialects.pg_arrays import array, register
 
 #: Connections that can send our arrays.
@@ -54,8 +54,7 @@ class PostgresDialect:
         """Rows are locked one by one."""
         return transaction.atomic(using=self.alias)
 
-    @contextmanager
-    def cursor(self) -> Iterator[Any]:
+    def cursor(self) -> Any:
         connection = connections[self.alias]
         connection.ensure_connection()
         if connection.connection not in _known:
@@ -67,16 +66,19 @@ class PostgresDialect:
                 )
         raw: Any = psycopg.Cursor(connection.connection)
         raw.format = psycopg.pq.Format.BINARY
-        wrapped = connection.make_debug_cursor(raw) if connection.queries_logged else connection.make_cursor(raw)
-        with wrapped as cursor:
-            yield cursor
+        return connection.make_debug_cursor(raw) if connection.queries_logged else connection.make_cursor(raw)
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
+        return self.ask(sql, parameters, types)()
+
+    def ask(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
         del types  # psycopg knows them
-        with self.cursor() as cursor:
-            cursor.execute(sql.replace("%s", "%b"), parameters)
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
-            return rows
+        return self._sent(sql.replace("%s", "%b"), parameters)
+
+    def _sent(self, statement: str, parameters: Sequence[Any]) -> Answer:
+        cursor = self.cursor()
+        cursor.execute(statement, parameters)
+        return partial(_rows, cursor)
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         with self.cursor() as cursor:
@@ -95,13 +97,14 @@ class PostgresDialect:
     def write_returning(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> list[tuple[Any, ...]]:
+        return self.ask_writing(columns, body, rows, types, key=key)()
+
+    def ask_writing(
+        self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
+    ) -> Answer:
+        del types
         arrays = _arrays(columns, rows, key)
-        if not arrays:
-            return []
-        with self.cursor() as cursor:
-            cursor.execute(_statement(columns, body, key), arrays)
-            found: list[tuple[Any, ...]] = cursor.fetchall()
-            return found
+        return self._sent(_statement(columns, body, key), arrays) if arrays else list
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -181,6 +184,12 @@ class PostgresDialect:
     def over(self, exc: BaseException) -> bool:
         raw, state = connections[self.alias].connection, _state(exc)
         return raw is None or raw.closed or state is None or state in _OVER or state.startswith("08")
+
+
+def _rows(cursor: Any) -> list[tuple[Any, ...]]:
+    with cursor:
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        return found
 
 
 def _milliseconds(seconds: float) -> str:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import OperationalError, connections, transaction
 
-from temporalex_django.db.dialects.base import Columns, Types
+from temporalex_django.db.dialects.base import Answer, Columns, Types
 
 #: Milliseconds that SQLite waits for the writer lock at a time: shorter than the pause between a worker's turns.
 _SHORT = 4
@@ -86,6 +86,10 @@ class SqliteDialect:
             cursor.execute(sql, [_adapt(value) for value in parameters])
             return _converted(cursor.fetchall(), types)
 
+    def ask(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
+        found = self.select(sql, parameters, types)
+        return lambda: found
+
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         with connections[self.alias].cursor() as cursor:
             cursor.execute(sql, [_adapt(value) for value in parameters])
@@ -110,6 +114,12 @@ class SqliteDialect:
         with connections[self.alias].cursor() as cursor:
             cursor.execute(_one(columns, body, key), [json.dumps(adapted)])
             return _converted(cursor.fetchall(), types)
+
+    def ask_writing(
+        self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
+    ) -> Answer:
+        found = self.write_returning(columns, body, rows, types, key=key)
+        return lambda: found
 
     def together(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -32,7 +32,7 @@ from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
 from temporalex_django.db.turn_writes import TurnStatements
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.rotation import BothEnds, Rotation
-from temporalex_django.engine.storage import RunFacts, RunState
+from temporalex_django.engine.storage import Claimed, RunFacts, RunState
 from temporalex_django.engine.worker_storage import WorkerStorage
 
 #: Rows that became due longer ago than this are looked for once a second only: under an old snapshot the index holds
@@ -168,7 +168,7 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
 
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
-    ) -> list[RunState]:
+    ) -> Claimed:
         """Lock runs that are due or have fresh messages; ``first`` those that are named, as far as they are free.
 
         With ``chains`` exactly these, as far as nobody else has them locked.
@@ -176,8 +176,9 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         A run whose code ended a process comes by its name only to workers.
         """
         if chains:
-            return [s for s in map(_state, self._ask_lock(chains)()) if self.worker or not s.crashes]
+            return Claimed(s for s in map(_state, self._ask_lock(chains)()) if self.worker or not s.crashes)
         claimed: dict[UUID, RunState] = {}
+        moment: datetime | None = None
         wanted: Sequence[UUID] = [chain for chain in first if not self.is_deferred(chain)]
         for i, queue in enumerate(self.in_turn(queues, "runs")):
             if i and len(claimed) >= limit:
@@ -191,12 +192,14 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
                 messages = max(room, limit // 4, 1)
                 fresh = self._ask_fresh(queue, look.cursor, messages)
                 others = self._due(queue, look, max(room - look.fresh, limit // 4, 1))
+                now = self._ask_now()
                 claimed.update((s.chain_id, s) for s in map(_state, locked()) if s.queue in queues)
-                self._lock_fresh(queue, look, fresh(), messages, claimed)
+                late = self._lock_fresh(queue, look, fresh(), messages, claimed)
                 for state in others():
                     claimed.setdefault(state.chain_id, state)
+                moment = None if late else now()
             wanted = ()
-        return list(claimed.values())
+        return Claimed(claimed.values(), now=moment)
 
     def in_turn(self, queues: Sequence[str], what: str) -> Sequence[str]:
         """In which order to look: the first place goes round, so that none starves the others.
@@ -237,8 +240,8 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
 
     def _lock_fresh(
         self, queue: str, look: _Look, rows: Sequence[tuple[Any, ...]], limit: int, claimed: dict[UUID, RunState]
-    ) -> None:
-        """Lock the chains of ``rows``, which have fresh messages."""
+    ) -> bool:
+        """Lock the chains of ``rows``, which have fresh messages. Whether there were any."""
         found = [row[0] for row in rows]
         if look.cursor is not None and len(found) < limit:  # the end of the circle: go on at its beginning
             again = self._ask_fresh(queue, None, limit - len(found))()
@@ -251,6 +254,7 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         if wanted:
             locked = {state.chain_id: state for state in map(_state, self._ask_lock(wanted)())}
             claimed.update((c, locked[c]) for c in wanted if c in locked)
+        return bool(wanted)
 
     def _ask_fresh(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
         """Distinct chains with fresh messages, by a loose scan of the index.
@@ -410,10 +414,18 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
             return {decode(attributes)["id"] for (attributes,) in rows}
 
     def now(self) -> datetime:
+        return self._ask_now()()
+
+    def _ask_now(self) -> Callable[[], datetime]:
         if self.clock is not None:
-            return self.clock()
+            return self.clock
         now, parameters = self.sql.instant(None, live=True)
-        moment: datetime = self.sql.select(f"select {now}", parameters, ("timestamptz",))[0][0]
+        answer = self.sql.ask(f"select {now}", parameters, ("timestamptz",))
+
+        def moment() -> datetime:
+            found: datetime = answer()[0][0]
+            return found
+
         return moment
 
     def new_token(self) -> int:

@@ -68,6 +68,16 @@ _NAMES = tuple(one.name for one in fields(RunState))
 _values: Callable[[RunState], tuple[Any, ...]] = attrgetter(*_NAMES)
 
 
+class Claimed(list[RunState]):
+    """Runs that a claim has locked. ``now``: the storage's clock after that, where it came with them."""
+
+    __slots__ = ("now",)
+
+    def __init__(self, runs: Iterable[RunState] = (), *, now: datetime | None = None) -> None:
+        super().__init__(runs)
+        self.now = now
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What the row of the run says; read only for runs that are not in the cache."""
@@ -364,7 +374,7 @@ class RunStorage(Protocol):
 
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
-    ) -> list[RunState]:
+    ) -> Claimed:
         """Lock about ``limit`` runs of these queues that are due or have fresh messages; ``first`` ones due or not.
 
         Skips locked and deferred ones. With ``chains`` exactly these, whatever their queue, due or not. One with

@@ -150,7 +150,8 @@ class WorkflowEngine(Executors):
         report = TurnReport() if report is None else report
         claimed = list(locked)
         if not locked:
-            claimed = self.storage.claim(limit=limit, queues=queues, chains=chains, first=ended.keys())
+            found = self.storage.claim(limit=limit, queues=queues, chains=chains, first=ended.keys())
+            claimed, now = list(found), found.now
         if not chains and not locked:
             report.suspects = [run.chain_id for run in claimed if run.crashes]
             claimed = [run for run in claimed if not run.crashes]

@@ -15,7 +15,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites
-from temporalex_django.engine.storage import Inbox, InboxMessage, RunFacts, RunState
+from temporalex_django.engine.storage import Claimed, Inbox, InboxMessage, RunFacts, RunState
 
 #: What a turn reads of an inbox however long those of the others are.
 _SMALLEST_PAGE = 100
@@ -63,9 +63,9 @@ class MemoryRunStorage(MemoryWrites):
 
     def claim(
         self, *, limit: int, queues: Sequence[str], chains: Collection[UUID] = (), first: Collection[UUID] = ()
-    ) -> list[RunState]:
+    ) -> Claimed:
         if chains:
-            return [replace(self.chains[chain_id]) for chain_id in chains if chain_id in self.chains]
+            return Claimed(replace(self.chains[chain_id]) for chain_id in chains if chain_id in self.chains)
         now = self.clock
         due = [(run.due_at, run) for run in self.chains.values() if run.due_at is not None and run.due_at <= now]
         begun = {run.chain_id for _, run in due}
@@ -74,7 +74,7 @@ class MemoryRunStorage(MemoryWrites):
         others = [run for _, run in sorted(due, key=lambda one: one[0])] + rung
         found = named + [run for run in others if run.chain_id not in first]
         wanted = [run for run in found if run.queue in queues and not self.is_deferred(run.chain_id)]
-        return [replace(run) for run in wanted[:limit]]
+        return Claimed((replace(run) for run in wanted[:limit]), now=now)
 
     def hold(self, chain: UUID, *, wait: float) -> RunState | None:
         """Nobody else is there to wait for."""

@@ -158,7 +158,7 @@ class WorkerLoop:
         self.leaves_by = 0.0  # when it is gone, once it was told to stop
         # something was done or rung for; else a plain read says whether a turn is worth while. Always where there is a
         # writer lock: that is for those who have something to write
-        self._expectant = not self.storage.sql.writer_lock
+        self.expectant = not self.storage.sql.writer_lock
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # maintenance's, where there is one
 
@@ -209,7 +209,7 @@ class WorkerLoop:
             return self._cautiously()
         rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
         results, capacity = self._first_of(self.pool.results()), self._capacity()
-        if not results and not self._expectant and (due := self._next_due()) != 0.0:
+        if not results and not self.expectant and (due := self._next_due()) != 0.0:
             return Polled(rebuilding=rebuilding, looked=True, due=due)
         report = TurnReport()
         try:
@@ -494,7 +494,7 @@ class WorkerLoop:
                     if self.storage.sql.writer_lock:
                         stop.wait(_WRITERS_PAUSE)
                         continue
-                    self._expectant = True
+                    self.expectant = True
                     if found.tasks and found.runs < _FEWEST_RUNS:
                         self.wake.wait(_MOMENT)
                     continue
@@ -523,7 +523,7 @@ class WorkerLoop:
             poll = get_settings().POLL_INTERVAL
             waits_for = [seconds for seconds in (poll, due, self.gates.wait) if seconds is not None]
             rung = self.wake.wait(_CONTENDED if due == 0.0 else min(waits_for))
-            self._expectant = rung and not self.storage.sql.writer_lock
+            self.expectant = rung and not self.storage.sql.writer_lock
 
     def run_inline(self, *, timeout: float | None) -> int:
         """Turn until nothing is due, with everything in this thread and on its connection; see ``run_until_idle``."""

@@ -39,6 +39,13 @@ def test_a_start_is_due_at_once(place: Place) -> None:
     assert (run.deadline - NOW).total_seconds() == 60
 
 
+def test_a_claim_brings_the_clock_of_the_storage(place: Place) -> None:
+    place.start()
+
+    with place.storage.transaction():
+        assert place.storage.claim(limit=10, queues=["default"]).now == place.storage.now() == NOW
+
+
 def test_the_first_of_two_limits_is_the_deadline(place: Place) -> None:
     assert place.state(place.start(execution_timeout=60, run_timeout=20)).deadline == place.storage.now().replace(
         second=20

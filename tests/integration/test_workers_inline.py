@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.db import connection
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from temporalex_django.conf import get_settings
-from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, update_outcome
+from temporalex_django.db.starts import CHANNEL, NOTIFY, NewStart, Started, insert_message, insert_start, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.storage import Outcome
@@ -256,9 +262,6 @@ def test_the_local_runner_runs_in_threads_of_this_process() -> None:
 @pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("inline", [True, False])
 def test_statements_of_a_round_do_not_depend_on_the_number_of_runs(inline: bool) -> None:
-    from django.db import connection
-    from django.test.utils import CaptureQueriesContext
-
     def statements(size: int) -> int:
         for i in range(size):
             started = start("Tally", workflow_id=f"{size}-{i}")
@@ -275,6 +278,47 @@ def test_statements_of_a_round_do_not_depend_on_the_number_of_runs(inline: bool)
 
     with override_settings(TEMPORALEX={"TURN_SIZE": 200}):
         assert statements(10) == statements(100)
+
+
+@pytest.mark.postgres
+def test_a_worker_that_nobody_has_rung_for_looks_by_one_plain_read() -> None:
+    """A turn in vain takes locks and a transaction: most looks of an idle worker find nothing."""
+    loop = WorkerLoop(inline=True)
+    try:
+        loop.expectant = False
+        with CaptureQueriesContext(connection) as queries:
+            idle = loop.poll()
+        assert idle.looked and not idle and idle.due is None
+        assert [look["sql"] for look in queries if "skip locked" in look["sql"]] == [] and len(queries) == 1
+
+        started = start("Doubling", {"n": 21})
+        Chain.objects.filter(pk=started.chain_id).update(due_at=timezone.now() + timedelta(days=30))
+        assert (loop.poll().due or 0) > 86_400, "it knows how long it may sleep"
+        Chain.objects.filter(pk=started.chain_id).update(due_at=timezone.now())
+        assert loop.poll().runs == 1, "what is due is taken at once"
+    finally:
+        loop.marker.close()
+
+
+@pytest.mark.postgres
+def test_a_hint_leaves_the_commits_of_its_session_as_durable_as_they_were() -> None:
+    with listening() as heard, connection.cursor() as cursor:
+        cursor.execute("set synchronous_commit = local")
+        cursor.execute(NOTIFY, [CHANNEL, "default"])
+        cursor.execute("show synchronous_commit")
+        assert cursor.fetchone() == ("local",)
+        cursor.execute("reset synchronous_commit")
+        assert heard() == "default"
+
+
+@contextmanager
+def listening() -> Iterator[Callable[[], str]]:
+    """Gives the payload of the next hint that another session sends."""
+    from temporalex_django.workers.listener import connect  # psycopg is not there in every lane
+
+    with connect("default") as other:
+        other.execute(f"listen {CHANNEL}")
+        yield lambda: next(other.notifies(timeout=30, stop_after=1)).payload
 
 
 @pytest.mark.postgres

@@ -156,8 +156,8 @@ class WorkerLoop:
         self.polls = 0  # looks at the tables that are over
         self.looked_at = time.monotonic()  # when the loop came by last
         self.leaves_by = 0.0  # when it is gone, once it was told to stop
-        # something was done or rung for; else a plain read says whether a turn is worth while. Always where there is a
-        # writer lock: that is for those who have something to write
+        # much was done or somebody rang; else a plain read says whether a turn is worth while, as it always does where
+        # there is a writer lock: that is for those who have something to write
         self.expectant = not self.storage.sql.writer_lock
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # maintenance's, where there is one
@@ -494,7 +494,7 @@ class WorkerLoop:
                     if self.storage.sql.writer_lock:
                         stop.wait(_WRITERS_PAUSE)
                         continue
-                    self.expectant = True
+                    self.expectant = found.runs >= _FEWEST_RUNS
                     if found.tasks and found.runs < _FEWEST_RUNS:
                         self.wake.wait(_MOMENT)
                     continue

@@ -24,7 +24,7 @@ from temporalex_django.core.renamed import names_of
 from temporalex_django.db.rows import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.lookup import Found, as_run_id, the_one
-from temporalex_django.errors import UnknownVersion, UnknownWorkflow, WorkflowClosed, WorkflowNotFound
+from temporalex_django.errors import UnknownVersion, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
 
 T = TypeVar("T")
@@ -89,11 +89,7 @@ class RunTarget:
     @property
     def code(self) -> type[Workflow] | None:
         """Its class, when this process has it in the version of the run; without it nothing may be activated here."""
-        try:
-            cls = workflows.code_of(self.workflow, self.version)
-        except UnknownWorkflow:
-            return None
-        return cls if cls.version == self.version else None
+        return workflows.present(self.workflow, self.version)
 
     def require_open(self, what: str) -> None:
         """Raises ``WorkflowClosed``."""
@@ -196,7 +192,8 @@ def _of_any_workflow(ref: str, there: Ids, *, storage: DjangoStorage) -> RunTarg
             f"{_SELECT} {_LAST.format(f' and i.workflow < %s{own}')}", [ref, rows[0][_WORKFLOW], *values], _TYPES
         )
     targets = {target.chain_id: target for target in map(_target, found)}
-    one = the_one(ref, [Found(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in targets.values()])
+    newest = sorted(targets.values(), key=lambda target: target.run_id, reverse=True)
+    one = the_one(ref, [Found(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in newest])
     return None if one is None else targets[one.chain_id]
 
 

@@ -94,7 +94,8 @@ class Workflow(Startable):
     ``signals`` names those that its runs take, ``("paid", "cancelled")``: others are refused where they are sent, and a
     phase or wait for another one where it is opened. Without it a run takes any, and keeps those that nobody asks for.
 
-    ``aliases`` are names that the class had once: open runs that hold one go on with it, and are found by it.
+    ``aliases`` are names that the class had once, the first one first: open runs that hold one go on with it, are found
+    by it, and keep their ids from being started anew.
 
     ``title`` is what people call it, and ``summary`` names the fields of its result that they are told when it is done.
     """
@@ -356,7 +357,7 @@ def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
 def find(name: str) -> type[Workflow | VersionedWorkflow]:
     """What is registered under the name, or had it once. Raises ``UnknownWorkflow``, with the nearest names."""
     try:
-        return registry[renamed.WORKFLOWS.get(name, name)]
+        return registry[renamed.present_name(name)]
     except (KeyError, TypeError):
         near = difflib.get_close_matches(str(name), registry, n=1)
         hint = f": did you mean {near[0]!r}?" if near else ": is its module a `workflows.py` of an installed app?"
@@ -365,7 +366,7 @@ def find(name: str) -> type[Workflow | VersionedWorkflow]:
 
 def known(name: str) -> type[Workflow | VersionedWorkflow] | None:
     """The same; None for a name that this process does not have."""
-    return registry.get(renamed.WORKFLOWS.get(name, name))
+    return registry.get(renamed.present_name(name))
 
 
 def named() -> list[tuple[str, type[Workflow | VersionedWorkflow]]]:
@@ -388,6 +389,17 @@ def code_of(name: str, version: int) -> type[Workflow]:
             f"a run of version {version} of {name!r} finds no class here ({exc}): put the class back, or give the one that follows it "
             f"`name = {name!r}`; the run goes on when a worker that has it starts"
         ) from None
+
+
+def present(name: str, version: int) -> type[Workflow] | None:
+    """The class of a run, when this process has it in the version of the run."""
+    if known(name) is None:
+        return None
+    try:
+        cls = code_of(name, version)
+    except UnknownWorkflow:
+        return None
+    return cls if cls.version == version else None
 
 
 def sender_of(name: str, version: int | None = None) -> Any:

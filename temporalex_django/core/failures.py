@@ -13,6 +13,7 @@ from temporalex_django.errors import (
     AmbiguousId,
     ChildWorkflowFailure,
     TemporalexError,
+    UnknownSignal,
     UpdateRejected,
     WorkflowClosed,
     WorkflowNotFound,
@@ -165,6 +166,8 @@ def external_failure(attributes: dict[str, Any]) -> TemporalexError:
     kind, message = attributes.get("type"), attributes.get("message")
     if kind == AmbiguousId.__name__:
         return AmbiguousId(message, candidates=attributes.get("candidates", ()))
+    if kind == UnknownSignal.__name__:
+        return UnknownSignal(message, known=attributes.get("known", ()))
     return WorkflowClosed(message) if kind == WorkflowClosed.__name__ else WorkflowNotFound(message)
 
 

@@ -16,6 +16,16 @@ def same(attribute: str, recorded: object, produced: object) -> bool:
     return known is not None and isinstance(recorded, str) and known.get(recorded) == produced
 
 
+def present_name(workflow: str) -> str:
+    """The name that a class has now."""
+    return WORKFLOWS.get(workflow, workflow)
+
+
+def first_of(workflow: str) -> str:
+    """The name that a class had first, of those it says: ids are unique under that one, whichever code starts a run."""
+    return next((old for old, new in WORKFLOWS.items() if new == workflow), workflow)
+
+
 def names_of(workflow: str) -> list[str]:
     """The name of a class, and those that it had once."""
     return [workflow, *(old for old, new in WORKFLOWS.items() if new == workflow)]

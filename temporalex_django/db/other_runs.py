@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.conf import codec
+from temporalex_django.core.renamed import names_of
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run
 from temporalex_django.db.searched import insert_searched
@@ -64,10 +65,12 @@ class OtherRuns:
         In order of the keys: two turns that start the same ids wait for each other in one direction only.
         """
         refused = self._runs(child.workflow_id for child in children)
+        free = [child for child in children if child.workflow_id not in refused]
+        held = {id(child): child for child in free if self._under_another_name(child)}
         new = [
             (uuid7(), uuid7(), child)
-            for child in sorted(children, key=lambda child: child.open_key or "")
-            if child.workflow_id not in refused
+            for child in sorted(free, key=lambda child: child.open_key or "")
+            if id(child) not in held
         ]
         chains = [
             (chain, run, c.queue, c.at, c.deadline(c.at), c.open_key, c.scope, c.workflow_id, c.workflow)
@@ -87,8 +90,27 @@ class OtherRuns:
         insert_searched(self._sql, found_by)
         return [
             *(c.refusal(run_id_taken(c.workflow_id)) for c in children if c.workflow_id in refused),
+            *(child.refusal() for child in held.values()),
             *(child.refusal() for chain, _, child in new if chain not in made),
         ]
+
+    def _under_another_name(self, child: NewChild) -> bool:
+        """Whether an open run keeps it out that its class started when it was called otherwise.
+
+        One statement, and none for a class that was never renamed.
+        """
+        others = names_of(child.workflow)[1:]
+        if not others or child.scope not in ("workflow", "version"):
+            return False
+        test, parameter = self._sql.among(others, "text")
+        version = " and i.version = %s" if child.scope == "version" else ""
+        found = self._sql.select(
+            f"select 1 from {RUNS.name} i join {CHAINS.name} c on c.id = i.chain_id and c.run_id = i.id"
+            f" where i.workflow_id = %s and i.workflow {test}{version} and c.open_key is not null limit 1",
+            [child.workflow_id, parameter, *([child.version] if version else [])],
+            ("int4",),
+        )
+        return bool(found)
 
     def _send(self, messages: Sequence[NewMessage]) -> None:
         by_id = self._by_id(
@@ -102,6 +124,7 @@ class OtherRuns:
                 reached = Reached(children.get(m.child))
             elif m.chain_id is None:
                 reached = by_id[m.workflow_id or ""]
+            reached = m.judged(reached)
             chain = reached.chain_id
             if chain is not None:
                 told.append((chain, m.run_id, m.kind, m.name, m.body, m.request_id, now))
@@ -129,7 +152,7 @@ class OtherRuns:
         # into an index
         rows = self._sql.write_returning(
             RUNS.pick("workflow_id").columns,
-            "select v.workflow_id, x.chain_id,"
+            "select v.workflow_id, x.chain_id, x.workflow, x.version,"
             " exists (select 1 from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
             " where i.workflow_id = v.workflow_id and i.workflow < x.workflow and not c.closed),"
             " exists (select 1 from temporalex_instance i where i.workflow_id = v.workflow_id)"
@@ -137,10 +160,11 @@ class OtherRuns:
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
             " where i.workflow_id = v.workflow_id and not c.closed order by i.workflow desc, i.id desc limit 1)",
             [(workflow_id,) for workflow_id in sorted(ids) if workflow_id not in reached],
-            ("text", "uuid", "bool", "bool"),
+            ("text", "uuid", "text", "int4", "bool", "bool"),
         )
-        for workflow_id, chain, several, known in rows:
-            reached[workflow_id] = self._several(workflow_id) if several else Reached(chain, known)
+        for workflow_id, chain, workflow, version, several, known in rows:
+            one = Reached(chain, known, workflow=workflow, version=version or 0)
+            reached[workflow_id] = self._several(workflow_id) if several else one
         return reached
 
     def _several(self, workflow_id: str) -> Reached:
@@ -155,7 +179,7 @@ class OtherRuns:
         try:
             found = the_one(workflow_id, [Found(*row) for row in rows])
         except AmbiguousId as exc:
-            return Reached(None, ambiguous=exc)
+            return Reached(None, error=exc)
         return Reached(None if found is None else found.chain_id)
 
     def _runs(self, ids: Iterable[str]) -> dict[str, Reached]:
@@ -165,12 +189,15 @@ class OtherRuns:
             return {}
         test, parameter = self._sql.among(list(wanted), "uuid")
         rows = self._sql.select(
-            "select i.id, c.id, c.closed from temporalex_instance i join temporalex_chain c on c.id = i.chain_id"
-            f" where i.id {test}",
+            "select i.id, c.id, i.workflow, i.version, c.closed"
+            f" from temporalex_instance i join temporalex_chain c on c.id = i.chain_id where i.id {test}",
             [parameter],
-            ("uuid", "uuid", "bool"),
+            ("uuid", "uuid", "text", "int4", "bool"),
         )
-        return {wanted[run]: Reached(None if closed else chain) for run, chain, closed in rows}
+        return {
+            wanted[run]: Reached(None if closed else chain, workflow=workflow, version=version)
+            for run, chain, workflow, version, closed in rows
+        }
 
     def _children(self, runs: Iterable[UUID]) -> dict[tuple[UUID, int], UUID]:
         """Open chains of the children of these runs, by run and number."""

@@ -18,6 +18,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, IntegrityError, connections, models, transaction
 
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.renamed import names_of
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.dialects.base import Mark, dialect_for
 from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, new_run
@@ -106,18 +107,23 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
 
 
 def _wider_scope(start: RunStart) -> tuple[str, list[Any]]:
-    """A start of wider scope sees open runs that hold a narrower key: a plain read, and its parameters."""
-    if start.scope not in {"global", "workflow"}:
+    """A start of wider scope sees open runs that hold a narrower key: a plain read, and its parameters.
+
+    That of a class which was renamed sees those that were started under the names it had.
+    """
+    own, more = "", []
+    names = [] if start.scope == "global" else names_of(start.workflow)
+    if start.scope == "none" or (start.scope == "version" and len(names) == 1):
         return "", []
-    own = "" if start.scope == "global" else " and i.workflow = %s"
+    if names:
+        own, more = f" and i.workflow in ({', '.join(['%s'] * len(names))})", [*names]
+    if start.scope == "version":
+        own, more = f"{own} and i.version = %s", [*more, start.version]
     test = (
         "not exists (select 1 from temporalex_instance i join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
         f" where i.workflow_id = %s{own} and c.open_key is not null)"
     )
-    return (
-        test,
-        [start.workflow_id, *([] if start.scope == "global" else [start.workflow])],
-    )
+    return test, [start.workflow_id, *more]
 
 
 def reopen(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from temporalex_django.core.names import shown
+from temporalex_django.core.renamed import present_name
 from temporalex_django.errors import AmbiguousId, InvalidId
 
 
@@ -34,14 +35,15 @@ def as_run_id(text: str) -> UUID | None:
 def the_one(ref: str, found: Iterable[Found]) -> Found | None:
     """Of the chains of a business id, newest first: the newest; where several workflows used it, the open one.
 
-    Raises ``AmbiguousId`` when none is open, or those of several workflows are.
+    A class that was renamed is one. Raises ``AmbiguousId`` when none is open, or those of several workflows are.
     """
     newest: dict[str, Found] = {}
     open_ones: dict[str, Found] = {}
     for run in found:
-        newest.setdefault(run.workflow, run)
+        name = present_name(run.workflow)
+        newest.setdefault(name, run)
         if not run.closed:
-            open_ones.setdefault(run.workflow, run)
+            open_ones.setdefault(name, run)
     if len(newest) <= 1:
         return next(iter(newest.values()), None)
     if len(open_ones) == 1:

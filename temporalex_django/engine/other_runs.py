@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from temporalex_django.authoring.workflow import present, require_signal
 from temporalex_django.core.history.events import DELIVERED
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError
+from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError, UnknownSignal
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,14 +33,30 @@ class NewMessage:
     child: tuple[UUID, int] | None = None
     ask: tuple[UUID, UUID, int] | None = None
 
+    def judged(self, reached: Reached) -> Reached:
+        """Where it goes, if the run there can take it.
+
+        Not a signal that is none of those which its class declares, as far as this process has it.
+        """
+        asked = self.kind == "signal" and self.ask is not None and reached.chain_id is not None
+        code = present(reached.workflow, reached.version) if asked and reached.workflow is not None else None
+        if code is not None:
+            try:
+                require_signal(code, self.name)
+            except UnknownSignal as exc:
+                return reached._replace(chain_id=None, error=exc)
+        return reached
+
     def answer(self, reached: Reached) -> tuple[str, dict[str, Any]]:
         """Name and body of what the sender that asked hears."""
         assert self.ask is not None
         body: dict[str, Any] = {"seq": self.ask[2]}
         if reached.chain_id is not None:
             return DELIVERED, body
-        if (several := reached.ambiguous) is not None:
-            body |= {"type": "AmbiguousId", "message": str(several), "candidates": several.candidates}
+        if isinstance(error := reached.error, AmbiguousId):
+            body |= {"type": "AmbiguousId", "message": str(error), "candidates": error.candidates}
+        elif isinstance(error, UnknownSignal):
+            body |= {"type": "UnknownSignal", "message": str(error), "known": error.known}
         elif reached.known:
             body |= {"type": "WorkflowClosed", "message": f"the run {self.workflow_id!r} is closed"}
         else:
@@ -53,12 +70,14 @@ class NewMessage:
 class Reached(NamedTuple):
     """Where a message to an id goes: an open chain, or none; ``known``: there was a run of it.
 
-    Or several could be meant.
+    ``error``: several could be meant, or the one does not take it. ``workflow`` and ``version`` are its class.
     """
 
     chain_id: UUID | None
     known: bool = True
-    ambiguous: AmbiguousId | None = None
+    error: AmbiguousId | UnknownSignal | None = None
+    workflow: str | None = None
+    version: int = 0
 
 
 #: Body of the message to a child whose parent closed.

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.core.renamed import first_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
@@ -38,14 +40,14 @@ class RunStart:
 
     @property
     def open_key(self) -> str | None:
-        """What is unique among open runs."""
+        """What is unique among open runs; of a class that was renamed, also among those that old code starts."""
         match self.scope:
             case "global":
                 return f"g:{self.workflow_id}"
             case "workflow":
-                return f"w:{self.workflow}:{self.workflow_id}"
+                return f"w:{first_of(self.workflow)}:{self.workflow_id}"
             case "version":
-                return f"v:{self.workflow}:{self.version}:{self.workflow_id}"
+                return f"v:{first_of(self.workflow)}:{self.version}:{self.workflow_id}"
             case _:
                 return None
 

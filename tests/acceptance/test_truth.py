@@ -30,6 +30,7 @@ from temporalex_django import (
 )  # fmt: skip
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.core import renamed
 from tests.support.people import person
 from tests.support.runs import flow
 
@@ -215,6 +216,38 @@ def test_signals_that_a_class_does_not_declare_are_refused_at_the_sender_and_at_
             flow(run, signals=wrong)
 
 
+def test_a_signal_to_another_run_is_refused_where_its_class_declares_others(env):
+    async def waits(self, args):
+        return Ok(await api.wait_for_signal("paid"))
+
+    async def sends(self, args):
+        try:
+            await api.signal_external(args, "payed", 1)
+        except errors.UnknownSignal as exc:
+            found = [str(exc), exc.known]
+        await api.signal_external(args, "paid", 2)
+        return Ok(found)
+
+    Paid = flow(waits, signals=("paid",), name="TruthPaid")
+    declared, second = env.start(Paid, id="declared"), env.start(Paid, id="declared too")
+    free = env.start(flow(waits), id="free")
+    by_id, by_run_id = env.start(flow(sends), "declared"), env.start(flow(sends), second.run_id)
+    for sender in (by_id, by_run_id):
+        text, known = sender.result()
+        assert "takes no signal 'payed': did you mean 'paid'" in text and known == ["paid"]
+    for target in (declared, second):
+        assert target.result() == 2
+        assert "payed" not in [event.attributes.get("name") for event in target.history()]
+
+    async def misspells(self, args):
+        await api.signal_external(args, "payed", 1)
+        return Ok("sent")
+
+    assert env.start(flow(misspells), "free").result() == "sent"  # it takes any
+    free.signal("paid")
+    assert free.history()[-1].attributes["never_consumed"] == ["payed"]
+
+
 def test_async_methods_of_the_orm_say_what_the_plain_ones_say(env):
     from django.contrib.auth.models import Group
 
@@ -355,6 +388,50 @@ def test_histories_go_on_with_activities_and_classes_that_were_renamed(env):
     assert workflows.find("TruthOrder") is New and workflows.code_of("TruthOrder", 1) is New
     env.replay_history(New, h.history())
     assert activities.find("truth.charge").name == "truth.billing.charge"
+    with pytest.raises(errors.WorkflowDefinitionError, match="aliases"):
+        flow(run, aliases="TruthOrder")
+
+
+@pytest.mark.parametrize("scope", ["workflow", "version", "global"])
+def test_an_id_is_held_by_open_runs_of_the_names_that_a_class_had(env, scope, monkeypatch):
+    async def run(self, args):
+        return Ok(await api.wait_for_signal("go"))
+
+    async def parent(self, args):
+        try:
+            return Ok(await api.child(Newest, id="held::1"))
+        except errors.ChildWorkflowFailure as exc:
+            return Ok(str(exc))
+
+    unique = Unique(key="held", scope=scope)
+    names = [f"TruthHeld{scope}{number}" for number in range(3)]
+    first = env.start(flow(run, name=names[0], unique=unique), value="1")
+    workflows.registry.pop(names[0])
+    flow(run, name=names[1], unique=unique, aliases=names[:1])
+    workflows.registry.pop(names[1])
+    Newest = flow(run, name=names[2], unique=unique, aliases=names[:2])
+    with pytest.raises(errors.AlreadyRunning):
+        env.start(Newest, value="1")
+    assert "AlreadyRunning" in env.start(flow(parent)).result()
+    assert env.handle("held::1", workflow=Newest).run_id == first.run_id
+
+    first.signal("go", "old")
+    assert first.result() == "old"
+    second = env.start(Newest, value="1")  # free again
+    assert env.handle("held::1").run_id == second.run_id  # one workflow under several names
+    with monkeypatch.context() as before_the_deploy:
+        before_the_deploy.setattr(renamed, "WORKFLOWS", {})
+        Old = flow(run, name=names[0], unique=unique)
+        with pytest.raises(errors.AlreadyRunning):
+            env.start(Old, value="1")
+        workflows.registry.pop(names[0])
+    second.signal("go", "new")
+
+
+def test_aliases_are_names(env):
+    async def run(self, args):
+        return Ok()
+
     with pytest.raises(errors.WorkflowDefinitionError, match="aliases"):
         flow(run, aliases="TruthOrder")
     with pytest.raises(errors.WorkflowDefinitionError, match="alias"):

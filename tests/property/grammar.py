@@ -87,7 +87,9 @@ handler = st.fixed_dictionaries(
 )
 phase = step("phase", st.dictionaries(name, handler, min_size=3), st.one_of(st.none(), st.integers(1, 8), seconds))
 first = st.one_of(*blocks(body), *[child] * 8)
-outer = one(st.one_of(*blocks(body), *[child] * 2, *[simple] * 2))
+#: A child that takes some signals only, and one for it.
+strict = step("strict", st.lists(st.one_of(step("wait", name), simple), min_size=1, max_size=3), name)
+outer = one(st.one_of(*blocks(body), *[child] * 2, *[simple] * 2, strict))
 program = st.fixed_dictionaries(
     {
         "steps": st.builds(
@@ -134,6 +136,7 @@ event = one(
         step("fail", which),
         step("advance", seconds),
         step("kid", name),
+        step("strict", name),
     )
 )
 #: What somebody does to the run of the program, or to the child that has ended.
@@ -159,6 +162,7 @@ FINISH = [
     *[("signal", n) for n in NAMES],
     *[("update", f"u{n}") for n in NAMES],
     *[("kid", n) for n in NAMES],
+    ("strict", "a"),
     *[("decide", 0, "approved")] * 2,
     *[("complete", 0)] * 4,
     *[("update", f"u{n}") for n in NAMES],

@@ -12,7 +12,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.testing import WorkflowEnvironment
 from temporalex_django.testing.environment import Environment
 from tests.property.operating import Operator
-from tests.property.program import HELD, Kid, Program
+from tests.property.program import HELD, REACHED, Kid, Program, Strict
 from tests.support.people import Somebody
 
 #: Whoever is asked.
@@ -58,6 +58,8 @@ class Played:
                     self.decide(*args)
                 case "kid":
                     self.env.handle("kid").signal(args[0], "for the kid")
+                case "strict":
+                    self.env.handle("strict").signal(args[0], "for the strict one")
                 case "cancel":
                     self.handle.cancel()
                 case "terminate":
@@ -66,6 +68,9 @@ class Played:
                     self.operator.do(self.env, self.handle, kind, *args)
         except KeyError:
             raise  # no schedule's, but the host's
+        except errors.UnknownSignal:
+            assert (kind, *args) != ("strict", "a")
+            REACHED.add("undeclared: sent")
         except (LookupError, errors.RunPaused, errors.HumanTaskClosed):
             pass  # nobody is asked, or somebody else was quicker
         except (errors.WorkflowClosed, errors.WorkflowNotFound, errors.ActionNotPossible):
@@ -167,7 +172,7 @@ def replay_everything(played: Played) -> int:
     before = len(played.env.commands)
     count = 0
     for name, history in played.histories():
-        cls = Kid if name == Kid.name else Program
+        cls = {Kid.name: Kid, Strict.name: Strict}.get(name, Program)
         for activation in range(1, history[-1].activation + 1 if history else 0):
             played.env.replay_history(cls, [event for event in history if event.activation <= activation])
             count += 1

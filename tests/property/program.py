@@ -136,7 +136,7 @@ class Program(Workflow):
             case "sleep":
                 return await api.sleep(args[0])
             case "wait":
-                return await api.wait_for_signal(args[0])
+                return await self.wait(*args)
             case "draw":
                 return self.draw()
             case "patch":
@@ -166,6 +166,13 @@ class Program(Workflow):
             case "raise":
                 raise Boom(who)
         return await self.block(who, kind, *args)
+
+    async def wait(self, name: str) -> Any:
+        try:
+            return await api.wait_for_signal(name)
+        except errors.WorkflowDefinitionError:
+            REACHED.add("undeclared: waited for")
+            raise
 
     async def approval(self, who: str, due: int | None, remind: int | None) -> Any:
         """Asks whoever there is, in a hurry or not."""
@@ -227,9 +234,16 @@ class Program(Workflow):
                 body, policy, child_id, end = args
                 REACHED.add(f"child to {policy}")
                 return await api.child(Kid, {"steps": body, "end": end}, id=child_id, parent_close=policy)
+            case "strict":
+                return [str(result) for result in await api.parallel(self.strict(*args))]
             case "phase":
                 return await self.phase(who, *args)
         raise AssertionError(kind)
+
+    def strict(self, body: list[Any], told: str) -> list[Any]:
+        """A child that declares its signals, and one of them or another for it."""
+        child = partial(api.child, Strict, {"steps": body, "end": "ok"}, id="strict", parent_close="abandon")
+        return [child, partial(self.tell, "strict", told)]
 
     def branches(self, who: str, bodies: list[Any]) -> list[Any]:
         return [partial(self.steps, f"{who}[{n}]", body) for n, body in enumerate(bodies)]
@@ -240,7 +254,11 @@ class Program(Workflow):
             await api.cancel_external(target)
         else:
             REACHED.add("signal_external")
-            await api.signal_external(target, what, "told")
+            try:
+                await api.signal_external(target, what, "told")
+            except errors.UnknownSignal:
+                REACHED.add("undeclared: told")
+                raise
 
     async def saga(self, who: str, body: list[Any], raises: bool) -> Any:
         try:
@@ -311,6 +329,13 @@ class Kid(Program):
 
     def draw(self) -> Any:
         return super().draw()[2:]
+
+
+class Strict(Kid):
+    """A child that takes some of the signals only."""
+
+    name = "PropertyStrict"
+    signals = ("a", "stop")
 
 
 class Fan(Workflow):

@@ -75,7 +75,8 @@ class Job(NamedTuple):
     ``process.REQUESTED`` id, request · each of these three also sender (``senders.recorded``), where a person sent it
     · ``ActivityCompleted`` seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts,
     timeout · ``ChildCompleted`` seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq,
-    type, message · ``ExternalDelivered`` seq · ``TimerFired`` seq · ``CancelRequested`` reason.
+    type, message (and candidates or known, as the type has them) · ``ExternalDelivered`` seq · ``TimerFired`` seq ·
+    ``CancelRequested`` reason.
     """
 
     kind: str

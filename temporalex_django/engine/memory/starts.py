@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 from temporalex_django.core.copying import copied
 from temporalex_django.core.history.prefix import FROM_OUTSIDE, Behind
 from temporalex_django.core.process import REQUEST
+from temporalex_django.core.renamed import names_of
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.lookup import run_id_taken
@@ -67,8 +68,10 @@ class MemoryStarts(MemoryTables):
         for chain_id in self._chains_of.get(start.workflow_id, ()):
             if (held := self._open_keys.get(chain_id)) is None:
                 continue
-            same = self.current(chain_id).facts.workflow == start.workflow
-            if held == key or start.scope == "global" or (start.scope == "workflow" and same):
+            facts = self.current(chain_id).facts
+            same = facts.workflow in names_of(start.workflow)
+            within = start.scope == "workflow" or (start.scope == "version" and facts.version == start.version)
+            if held == key or start.scope == "global" or (within and same):
                 return True
         return False
 

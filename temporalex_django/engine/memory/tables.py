@@ -13,6 +13,7 @@ from uuid import UUID
 
 from temporalex_django.core.copying import copied
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.renamed import names_of
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.lookup import Found, as_run_id, the_one
 from temporalex_django.engine.memory.undo import Table, UndoLog
@@ -116,9 +117,10 @@ class MemoryTables:
     def chain_of(self, ref: str, *, workflow: str | None = None) -> UUID | None:
         """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
         chain_id = self._by_run_id(ref)
-        if chain_id is not None and workflow in (None, self.current(chain_id).facts.workflow):
+        names = None if workflow is None else names_of(workflow)
+        if chain_id is not None and (names is None or self.current(chain_id).facts.workflow in names):
             return chain_id
-        one = the_one(ref, [found for found in self._found(ref) if workflow in (None, found.workflow)])
+        one = the_one(ref, [found for found in self._found(ref) if names is None or found.workflow in names])
         return None if one is None else one.chain_id
 
     def _by_run_id(self, ref: str) -> UUID | None:

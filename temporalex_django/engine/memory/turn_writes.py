@@ -54,7 +54,7 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
             self._children[child.parent_run][child.parent_seq] = chain_id
 
     def _tell(self, message: NewMessage) -> None:
-        reached = self._reached(message)
+        reached = message.judged(self._reached(message))
         if reached.chain_id is not None:
             self._deliver(
                 reached.chain_id,
@@ -81,11 +81,14 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         try:
             one = the_one(message.workflow_id, [run for run in found if not run.closed])
         except AmbiguousId as exc:
-            return Reached(None, ambiguous=exc)
-        return Reached(None if one is None else one.chain_id, known=bool(found))
+            return Reached(None, error=exc)
+        return self._if_open(one.chain_id) if one is not None else Reached(None, known=bool(found))
 
     def _if_open(self, chain_id: UUID | None) -> Reached:
-        return Reached(None if chain_id is None or self.chains[chain_id].closed else chain_id)
+        if chain_id is None or self.chains[chain_id].closed:
+            return Reached(None)
+        facts = self.current(chain_id).facts
+        return Reached(chain_id, workflow=facts.workflow, version=facts.version)
 
     def _close_children(self, parent: RunState) -> None:
         """What ``parent_close`` says, to the open children of a run that closes."""

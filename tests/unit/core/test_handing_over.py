@@ -13,7 +13,9 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from django.db.models import IntegerChoices, TextChoices
 from django.utils.functional import lazystr
+from django.utils.safestring import SafeString, mark_safe
 
 from temporalex_django.core.handing_over import handed, warn_of_change
 from temporalex_django.core.payloads import fit, plain
@@ -48,6 +50,34 @@ class Address(TypedDict):
     since: date
 
 
+class Currency(str):
+    __slots__ = ()
+
+
+class Cents(int):
+    pass
+
+
+class Rate(Decimal):
+    pass
+
+
+class FakeDate(date):
+    """As those are that tests put in the place of today."""
+
+
+class FakeNow(datetime):
+    """The same."""
+
+
+class State(TextChoices):
+    PAID = "paid", "Paid"
+
+
+class Rank(IntegerChoices):
+    FIRST = 1, "First"
+
+
 class Shared:
     """``__eq__`` that raises is no reason to fail."""
 
@@ -77,6 +107,17 @@ TABLE = [
     (Size.BIG, Size, None),
     (Level.HIGH, Level, None),
     (lazystr("later"), str, None),
+    (mark_safe("<b>"), str, None),
+    (State.PAID, State, None),
+    (Rank.FIRST, Rank, None),
+    ({"state": State.PAID, "rank": Rank.FIRST}, dict[str, State | Rank], None),
+    (Currency("CHF"), Currency, None),
+    (Cents(3), Cents, None),
+    (Rate("0.10"), Rate, "$"),
+    (Rate("0.10"), Decimal, "$"),
+    (FakeDate(2026, 1, 2), date, "$"),
+    (FakeNow(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), datetime, "$"),
+    ({"street": mark_safe("x"), "since": FakeDate(2026, 1, 2)}, Address, "$.since"),
     ({"a": [{"b": Decimal(1)}]}, dict[str, list[dict[str, Decimal]]], "$.a[0].b"),
     ((1, "a"), tuple[int, str], None),
     (Line(Decimal(1), date(2026, 1, 2)), Line, "$.price"),
@@ -93,7 +134,7 @@ def test_a_type_comes_back_by_its_annotation_and_is_refused_without_one(
 ) -> None:
     made = handed(value, what="it", read=lambda given: fit(given, annotation), annotate="annotate it")
     back = fit(made, annotation)
-    assert back == value and (isinstance(value, str) or type(back) is type(value) or place is None)
+    assert back == value and (type(back) is type(value) or place is None or isinstance(value, annotation))
 
     if place is None:
         assert handed(value, what="it") == made
@@ -109,6 +150,26 @@ def test_a_type_comes_back_by_its_annotation_and_is_refused_without_one(
     if isinstance(value, dict):
         with pytest.raises(PayloadError):
             handed(value, what="it", read=lambda given: fit(given, dict))
+
+
+@pytest.mark.parametrize(
+    ("value", "base"),
+    [(mark_safe("<b>"), str), (State.PAID, str), (Rank.FIRST, int), (Cents(3), int), (Currency("x"), str)],
+)
+def test_a_text_or_number_of_a_subclass_is_taken_as_its_plain_value(value: Any, base: type) -> None:
+    """It is equal to it, and nothing that a reader could see is lost: a text that was safe is escaped again."""
+    made = handed(value, what="it")
+    assert type(made) is base and made == value
+
+
+def test_no_annotation_makes_a_text_safe_and_what_does_not_fit_a_subclass_says_so() -> None:
+    with pytest.raises(
+        PayloadError, match="no text is safe HTML because it was stored: annotate str instead of SafeString"
+    ):
+        fit("<script>", SafeString, what="the payload of signal 'note'")
+    for value, annotation in ((True, Cents), ("3", Cents), (1.5, Cents), (3, Currency), (1, Rate), ("x", Rate)):
+        with pytest.raises(PayloadError, match="does not fit"):
+            fit(value, annotation)
 
 
 class Loose(TypedDict):

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import Count, Min
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from temporalex_django.access import Operation, policy
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.drain_worker import DrainWorker
+from temporalex_django.actions.run_due import RunDue
 from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.shown import badge, duration
 from temporalex_django.authoring.people import APP
+from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
 from temporalex_django.models import ActivityTask, Chain, Worker
+from temporalex_django.workers.loop import run_until_idle
 
 #: Due runs that are counted.
 _MOST = 10_000
 _SHOWN = 50
+#: For so many seconds a request does what is due.
+_PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +91,9 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def get_urls(self) -> list[Any]:
         """Ours before Django's, whose last one takes everything."""
         site = self.admin_site
+        due = transaction.non_atomic_requests(using=get_settings().DATABASE)(site.admin_view(self.run_due_view))
         return [
+            path("run-due/", due, name="temporalex_django_worker_run_due"),
             path("<path:object_id>/drain/", site.admin_view(self.drain_view), name="temporalex_django_worker_drain"),
             path("<path:object_id>/undrain/", site.admin_view(self.undrain_view), name="temporalex_django_worker_undrain"),
             *super().get_urls(),
@@ -121,6 +132,31 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         )
         return HttpResponseRedirect(address)
 
+    def run_due_view(self, request: HttpRequest) -> HttpResponse:
+        """What is due now is done in this process, under DEBUG. Only of a POST; how it went is said on the list."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        form = ReasonForm(request.POST)
+        if not form.is_valid():
+            messages.error(request, " ".join(map(str, form.errors["reason"])))
+        else:
+            work = partial(run_until_idle, timeout=_PATIENCE)
+            try:
+                turns = RunDue(work, reason=form.cleaned_data["reason"], by=actor_of(request)).execute()
+            except ActionNotPermitted as exc:
+                raise PermissionDenied(str(exc)) from exc
+            except TimeoutError as exc:
+                messages.warning(request, _("%(why)s: run it again.") % {"why": exc})
+            except TemporalexError as exc:
+                messages.error(request, exc.message)
+            else:
+                messages.success(
+                    request,
+                    ngettext("%(n)d turn: nothing is due now.", "%(n)d turns: nothing is due now.", turns)
+                    % {"n": turns},
+                )
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_worker_changelist"))
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -143,8 +179,12 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return badge("alive", str(_("Alive"))) if alive else badge("gone", str(_("Late")))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """With what is due and, under DEBUG, a button that does it, for who may."""
         backlog = _backlog() if self.has_view_permission(request) else []
-        return super().changelist_view(request, {"backlog": backlog, "most": _MOST, **(extra_context or {})})
+        wanted = Operation(action=RunDue.name, permission=f"{APP}.{RunDue.permission}")
+        form = ReasonForm() if settings.DEBUG and policy().allows(user_of(request), wanted) else None
+        context = {"backlog": backlog, "most": _MOST, "due_form": form}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     @admin.display(description=_("in hand"))
     def in_hand(self, worker: Worker) -> str:

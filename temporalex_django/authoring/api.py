@@ -309,8 +309,8 @@ def child(
 def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
     """Send a signal to the open run of that id; returns when it is in its inbox.
 
-    Raises ``WorkflowNotFound``, ``WorkflowClosed``, ``AmbiguousId``, or ``UnknownSignal`` for a run whose class declares
-    other signals, at the await.
+    Raises at the await ``WorkflowNotFound``, ``WorkflowClosed``, ``AmbiguousId``, and ``UnknownSignal`` for a run whose
+    class declares other signals.
     """
     port = current.port_for("signal_external")
     names.check_code_name(name, what="signal_external")

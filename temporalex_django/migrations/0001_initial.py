@@ -216,7 +216,10 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "workers",
                 "db_table": "temporalex_worker",
                 "ordering": ["-beat_at"],
-                "permissions": [("drain_worker", "Can drain workers, and have them take work again")],
+                "permissions": [
+                    ("drain_worker", "Can drain workers, and have them take work again"),
+                    ("run_due", "Can have the web process do what is due, under DEBUG"),
+                ],
                 "default_permissions": ("view",),
             },
         ),

@@ -48,7 +48,10 @@ class Worker(models.Model):
         verbose_name_plural = _("workers")
         ordering = ["-beat_at"]
         default_permissions = ("view",)
-        permissions = [("drain_worker", _("Can drain workers, and have them take work again"))]
+        permissions = [
+            ("drain_worker", _("Can drain workers, and have them take work again")),
+            ("run_due", _("Can have the web process do what is due, under DEBUG")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}"

@@ -81,6 +81,7 @@ def test_every_operation_is_listed():
         "decide",
         "drain_worker",  # see test_health
         "undrain_worker",
+        "run_due",  # see test_steering
         "switch_off",  # see test_switches
         "switch_on",
     }  # see test_graphs_on_the_database, test_versions, test_resets

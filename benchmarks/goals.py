@@ -13,6 +13,7 @@ FIGURES: Final = {
     "atomic": "steps_per_s",
     "fan": "steps_per_s",
     "starts": "starts_per_s",
+    "tasks": "tasks_per_s",
     "latency": "p50_ms",
     "update": "in_request.p50_ms",
 }
@@ -35,6 +36,7 @@ GOALS: Final = (
     Goal(path="ratios.ten_vs_dbos", at_least=20, where="postgres"),
     Goal(path="ratios.ten_vs_absurd", at_least=6),
     Goal(path="ratios.starts_vs_absurd", at_least=1.5),
+    Goal(path="ratios.tasks_vs_django_tasks_db", at_least=1),
     Goal(path="two.ours.ratio", at_least=1.6, where="postgres"),
     Goal(path="fan.ours.growth", at_most=1.2, where="postgres"),
     Goal(path="long.ours.growth", at_most=1.2, where="postgres"),

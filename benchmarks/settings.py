@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from typing import Any
 
 from scripts.embedded_postgres import database_settings
@@ -28,6 +29,10 @@ INSTALLED_APPS = [
     "temporalex_django",
     "benchmarks.app",
 ]
+TASKS = {"default": {"BACKEND": "temporalex_django.tasks.DurableBackend"}}
+if find_spec("django_tasks_db"):  # a peer, which need not be there
+    INSTALLED_APPS.append("django_tasks_db")
+    TASKS["peer"] = {"BACKEND": "django_tasks_db.DatabaseBackend"}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 Q_CLUSTER = {
     "orm": "default",

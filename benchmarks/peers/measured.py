@@ -16,13 +16,14 @@ from benchmarks.processes import process
 #: Modules that are run with the row, the count and the address of the database.
 _CHILDREN: Final = {"dbos": "in_dbos", "absurd": "in_absurd", "temporal": "in_temporal"}
 _BEGAN: Final = time.monotonic()
-PEERS: Final = (*_CHILDREN, "django-q2")
+PEERS: Final = (*_CHILDREN, "django-q2", "django-tasks-db")
 #: Peers are slower, and a rate needs no more: all ways of all of them are to be done within the time of a row.
 _AT_MOST: Final = {
     "one": 600,
     "ten": 200,
     "atomic": 100,
     "starts": 1_000,
+    "tasks": 2_000,
     "latency": 100,
     "update": 200,
     "fan": 1_000,
@@ -37,6 +38,10 @@ def measured(peer: str, row: str, options: Namespace, seconds: float) -> dict[st
             from benchmarks.peers import django_q2
 
             return django_q2.run(row, count)
+        if peer == "django-tasks-db":
+            from benchmarks.peers import django_tasks_db
+
+            return django_tasks_db.run(count)
         return _said(_CHILDREN[peer], row, str(count), os.environ["BENCH_PEER_URL"], str(seconds))
     except TooLong:
         raise

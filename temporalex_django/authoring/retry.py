@@ -12,19 +12,23 @@ from temporalex_django.core.durations import seconds
 from temporalex_django.errors import WorkflowDefinitionError
 
 
+#: Seconds between two attempts at most, unless a policy says more.
+_LONGEST = 100.0
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and when an activity is tried again.
 
     ``max_attempts`` 0 or None means without limit. The wait before attempt n + 1 is ``initial_interval * backoff ** (n
-    - 1)``, at most ``max_interval``. ``non_retryable`` holds exception classes or class names that end the retries at
-    once. Durations are timedeltas or seconds. Raises ``WorkflowDefinitionError`` for values that make no sense.
+    - 1)``, at most ``max_interval`` (None: 100 seconds, or ``initial_interval`` where that is longer).
+    ``non_retryable`` holds exception classes or class names that end the retries at once. Durations are timedeltas or seconds. Raises ``WorkflowDefinitionError`` for values that make no sense.
     """
 
     max_attempts: int | None = None
     initial_interval: timedelta | float = 1.0
     backoff: float = 2.0
-    max_interval: timedelta | float = 100.0
+    max_interval: timedelta | float | None = None
     non_retryable: Sequence[str | type[BaseException]] = ()
 
     def __post_init__(self) -> None:
@@ -32,6 +36,8 @@ class RetryPolicy:
         if self.max_attempts is not None and (type(self.max_attempts) is not int or self.max_attempts < 0):
             wrong.append(f"max_attempts={self.max_attempts!r} is not a whole number of 0 or more")
         for name in ("initial_interval", "max_interval"):
+            if name == "max_interval" and self.max_interval is None:
+                continue
             try:
                 if seconds(getattr(self, name), what=name) < 0:
                     wrong.append(f"{name}={getattr(self, name)!r} is negative")
@@ -50,11 +56,12 @@ class RetryPolicy:
 
     def as_dict(self) -> dict[str, Any]:
         """As it is stored with an activity: durations in seconds, 0 for no limit of attempts."""
+        first = seconds(self.initial_interval)
         return {
             "max_attempts": self.max_attempts or 0,
-            "initial_interval": seconds(self.initial_interval),
+            "initial_interval": first,
             "backoff": float(self.backoff),
-            "max_interval": seconds(self.max_interval),
+            "max_interval": max(_LONGEST, first) if self.max_interval is None else seconds(self.max_interval),
             "non_retryable": [n if isinstance(n, str) else n.__name__ for n in self.non_retryable],
         }
 

@@ -60,7 +60,10 @@ def read(kind: Any, value: Any) -> Any:
                 f"no text is safe HTML because it was stored: annotate str instead of {kind.__name__}, and mark it safe where "
                 "that is known"
             )
-        return kind(value)
+        try:
+            return kind(value)
+        except ArithmeticError as exc:  # of a Decimal
+            raise ValueError(f"{value!r} is no {kind.__name__}") from exc
     raise TypeError(f"objects of type {getattr(kind, '__name__', kind)} are not supported")
 
 

@@ -13,7 +13,9 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.approvals import Escalation, asking
+from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.authoring.people import word_of
 from temporalex_django.core import names
 from temporalex_django.core.durations import seconds, wait_seconds
@@ -273,6 +275,20 @@ def events_of(step: StepRef) -> tuple[str, ...]:
 def is_step(value: object) -> bool:
     """Whether it can stand in a graph: a subclass of ``Step``, or an instance of one."""
     return isinstance(value, Step) or (isinstance(value, type) and issubclass(value, Step) and value is not Step)
+
+
+def not_a_step(value: object, wanted: str = "") -> str:
+    """The sentence for what stands where a step should; of activities and Django tasks with the way to use them."""
+    called, how = None, ""
+    if isinstance(value, Activity):
+        called, how = f"the activity {value.name}", "calls its function"
+    elif is_task(value):
+        called, how = f"the Django task {value.module_path}", "calls task.call(...)"  # type: ignore[attr-defined] # by is_task
+    if called is None:
+        return f"{value!r} is not a step{wanted}"
+    return (
+        f"{called} is not a step: write a Step whose execute {how} and gives an Event; it is run as an activity itself"
+    )
 
 
 def class_of(step: StepRef) -> type[Step]:

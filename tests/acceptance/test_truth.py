@@ -230,8 +230,9 @@ def test_a_signal_to_another_run_is_refused_where_its_class_declares_others(env)
 
     Paid = flow(waits, signals=("paid",), name="TruthPaid")
     declared, second = env.start(Paid, id="declared"), env.start(Paid, id="declared too")
-    free = env.start(flow(waits), id="free")
-    by_id, by_run_id = env.start(flow(sends), "declared"), env.start(flow(sends), second.run_id)
+    Sends = flow(sends, name="TruthSends")
+    free = env.start(flow(waits, name="TruthTakesAny"), id="free")
+    by_id, by_run_id = env.start(Sends, "declared"), env.start(Sends, second.run_id)
     for sender in (by_id, by_run_id):
         text, known = sender.result()
         assert "takes no signal 'payed': did you mean 'paid'" in text and known == ["paid"]
@@ -243,7 +244,7 @@ def test_a_signal_to_another_run_is_refused_where_its_class_declares_others(env)
         await api.signal_external(args, "payed", 1)
         return Ok("sent")
 
-    assert env.start(flow(misspells), "free").result() == "sent"  # it takes any
+    assert env.start(flow(misspells, name="TruthMisspells"), "free").result() == "sent"  # it takes any
     free.signal("paid")
     assert free.history()[-1].attributes["never_consumed"] == ["payed"]
 

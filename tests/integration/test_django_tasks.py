@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +20,8 @@ from django.db import transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from temporalex_django import Ok, RetryPolicy, Workflow, api, errors
+from temporalex_django import Done, Event, GraphWorkflow, Ok, RetryPolicy, Step, Unique, Workflow, api, errors, transit
+from temporalex_django import activity as activity_of
 from temporalex_django.actions import forgetting
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
@@ -402,6 +404,64 @@ def test_an_environment_under_the_application_runs_them_in_their_time_and_order(
         assert (t.RAN, status(later)) == (["100", "0", "-3"], "READY")
         env.advance(days=3)
         assert (status(later), later.finished_at) == ("SUCCESSFUL", later.task.run_after)
+
+
+def test_the_pause_before_another_attempt_passes_by_its_clock_too() -> None:
+    pausing = replace(t.flaky, retry=RetryPolicy(max_attempts=3, initial_interval=3600.0, max_interval=36_000))
+    with DjangoEnvironment() as env:
+        enqueued = timezone.now()
+        result = pausing.enqueue(2)
+        env.advance(minutes=59)
+        assert (status(result), result.attempts, t.RAN) == ("READY", 1, ["flaky"])
+        env.advance(hours=2)
+        assert (status(result), result.attempts) == ("READY", 2)
+        env.advance(minutes=1)  # twice as long
+        assert (status(result), result.finished_at - enqueued) == ("SUCCESSFUL", timedelta(hours=3))
+        env.hold(t.mail)
+        held = t.mail.enqueue("later")
+        env.advance(days=1)
+        assert status(held) == "RUNNING"
+        env.complete(t.mail)
+        assert status(held) == "SUCCESSFUL"
+
+
+class Sums(Step):
+    events = ("summed",)
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Event:
+        return Event("summed", t.add.call(1, b=2))
+
+
+class SumsInAGraph(GraphWorkflow):
+    unique = Unique(key="sums")
+    initial = Sums
+    transitions = {(Sums, "summed"): Done}
+
+
+@activity_of
+def lone_wolf() -> None:
+    """No step either."""
+
+
+def test_a_task_is_no_step_of_a_graph_and_says_what_to_write() -> None:
+    advice = r"is not a step: write a Step whose execute calls task\.call\(\.\.\.\) and gives an Event"
+    wrong: list[dict[str, Any]] = [
+        {"initial": t.add},
+        {"initial": Sums, "transitions": {(Sums, "summed"): t.add}},
+        {"initial": Sums, "transitions": {(Sums, "summed"): [(t.add, {"a": 1}), Done]}},
+        {"initial": Sums, "transitions": {(Sums, "summed"): Done, (t.add, "done"): Done}},
+    ]
+    for attributes in wrong:
+        with pytest.raises(errors.WorkflowDefinitionError, match=f"the Django task tests.app.tasks.add {advice}"):
+            type("Wrong", (GraphWorkflow,), {"unique": Unique(key="wrong"), "transitions": {}, **attributes})
+    with pytest.raises(errors.WorkflowDefinitionError, match=advice):
+        transit(t.add, "done", targets=[Done])
+    with pytest.raises(errors.WorkflowDefinitionError, match="the activity .*lone_wolf is not a step: write a Step"):
+        transit(Sums, "summed", targets=[lone_wolf])
+
+    env = WorkflowEnvironment()
+    run = env.start(SumsInAGraph, value="1")
+    assert run.instance().context.steps.sums == 3
 
 
 class NoTask(Workflow):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import django
 import pytest
 
 from tests.support.pages import passed
@@ -13,3 +14,9 @@ PAGES = {"testing-application": 5, "testing-permissions": 3, "testing-webhooks":
 @pytest.mark.django_db(transaction=True)  # they have transactions of their own
 def test_what_the_pages_test() -> None:
     assert {page: passed(page) for page in PAGES} == PAGES
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="the page imports django.tasks")
+@pytest.mark.django_db(transaction=True)
+def test_what_the_page_about_tasks_tests() -> None:
+    assert passed("django-tasks") == 2

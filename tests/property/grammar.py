@@ -86,10 +86,14 @@ handler = st.fixed_dictionaries(
     }
 )
 phase = step("phase", st.dictionaries(name, handler, min_size=3), st.one_of(st.none(), st.integers(1, 8), seconds))
-first = st.one_of(*blocks(body), *[child] * 8)
 #: A child that takes some signals only, and one for it.
-strict = step("strict", st.lists(st.one_of(step("wait", name), simple), min_size=1, max_size=3), name)
-outer = one(st.one_of(*blocks(body), *[child] * 2, *[simple] * 2, strict))
+strict = step(
+    "strict",
+    st.builds(lambda *steps: list(steps), step("wait", st.sampled_from("bca")), simple, step("wait", name)),
+    st.sampled_from("bca"),
+)
+first = st.one_of(*blocks(body), *[child] * 10, *[strict] * 2)
+outer = one(st.one_of(*blocks(body), *[child] * 3, *[simple] * 2, *[strict] * 3))
 program = st.fixed_dictionaries(
     {
         "steps": st.builds(
@@ -136,7 +140,7 @@ event = one(
         step("fail", which),
         step("advance", seconds),
         step("kid", name),
-        step("strict", name),
+        step("strict", st.sampled_from("bca")),
     )
 )
 #: What somebody does to the run of the program, or to the child that has ended.
@@ -157,6 +161,7 @@ batch = step("batch", st.lists(st.one_of(*[event] * 4, operation), min_size=2, m
 #: Brings most programs to their end: whatever they wait for comes.
 FINISH = [
     ("unpause",),
+    ("strict", "b"),
     ("edit", 0),
     *[("complete", 0)] * 4,
     *[("signal", n) for n in NAMES],

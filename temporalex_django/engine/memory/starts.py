@@ -68,10 +68,10 @@ class MemoryStarts(MemoryTables):
         for chain_id in self._chains_of.get(start.workflow_id, ()):
             if (held := self._open_keys.get(chain_id)) is None:
                 continue
-            facts = self.current(chain_id).facts
-            same = facts.workflow in names_of(start.workflow)
-            within = start.scope == "workflow" or (start.scope == "version" and facts.version == start.version)
-            if held == key or start.scope == "global" or (within and same):
+            facts, names = self.current(chain_id).facts, names_of(start.workflow)
+            renamed = len(names) > 1 and start.scope == "version" and facts.version == start.version
+            same = facts.workflow in names and (start.scope == "workflow" or renamed)
+            if held == key or start.scope == "global" or same:
                 return True
         return False
 

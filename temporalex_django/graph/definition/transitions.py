@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.errors import WorkflowDefinitionError
-from temporalex_django.graph.steps import StepRef, is_event, is_step, name_of
+from temporalex_django.graph.steps import StepRef, is_event, is_step, name_of, not_a_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,13 @@ def transit(
     It gives one of ``targets``, ``(target, config)``, or a list of them; an empty list activates nothing. It must be
     deterministic, as all workflow code. Raises ``WorkflowDefinitionError`` for arguments that cannot work.
     """
-    wrong = [] if is_step(step) else [f"{step!r} is not a step"]
+    wrong = [] if is_step(step) else [not_a_step(step)]
     if not is_event(event):
         wrong.append(f"{event!r} is not a name of an event")
     if isinstance(targets, (str, bytes, Mapping)) or not hasattr(targets, "__iter__") or not (given := tuple(targets)):
         given = ()
         wrong.append("targets must be a list of the steps that it can choose")
-    wrong += [f"the target {target!r} is not a step" for target in given if not is_step(target)]
+    wrong += [f"the target {not_a_step(target)}" for target in given if not is_step(target)]
     for ref in (step, *given):
         try:
             hashable(ref)
@@ -104,7 +106,9 @@ def _target(value: Any) -> Target:
         if is_step(value[1]):
             raise ValueError(f"({name_of(value[0])}, {name_of(value[1])}) is a tuple: write a list to fan out")
         return Target(hashable(value[0]), value[1])
-    raise ValueError(f"{value!r} is not a step (a step, (step, config), or a list of these)")
+    if isinstance(value, tuple) and len(value) == 2 and (isinstance(value[0], Activity) or is_task(value[0])):
+        value = value[0]
+    raise ValueError(not_a_step(value, " (a step, (step, config), or a list of these)"))
 
 
 def hashable(step: StepRef) -> StepRef:

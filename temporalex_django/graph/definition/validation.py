@@ -23,6 +23,7 @@ from temporalex_django.graph.steps import (
     is_step,
     key_of,
     name_of,
+    not_a_step,
 )
 
 
@@ -76,7 +77,8 @@ def _static(cls: type, problems: list[str]) -> Iterator[Clause]:
         return
     for key, value in given.items():
         if not (isinstance(key, tuple) and len(key) == 2 and is_step(key[0])):
-            problems.append(f"transitions: the key {key!r} must be (step, event)")
+            why = f": {not_a_step(key[0])}" if isinstance(key, tuple) and len(key) == 2 else ""
+            problems.append(f"transitions: the key {key!r} must be (step, event){why}")
             continue
         step, event = key
         try:

@@ -14,7 +14,7 @@ def run(count: int) -> dict[str, Any]:
     """Tasks/s of a worker of ours, and how many a client enqueues a second."""
     from temporalex_django.models import EndedTask
 
-    return measured(count, "default", worker(), lambda: EndedTask.objects.count())
+    return measured(count, "default", worker(), EndedTask.objects.count)
 
 
 def measured(

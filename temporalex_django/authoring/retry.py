@@ -11,7 +11,6 @@ from typing import Any
 from temporalex_django.core.durations import seconds
 from temporalex_django.errors import WorkflowDefinitionError
 
-
 #: Seconds between two attempts at most, unless a policy says more.
 _LONGEST = 100.0
 
@@ -22,7 +21,8 @@ class RetryPolicy:
 
     ``max_attempts`` 0 or None means without limit. The wait before attempt n + 1 is ``initial_interval * backoff ** (n
     - 1)``, at most ``max_interval`` (None: 100 seconds, or ``initial_interval`` where that is longer).
-    ``non_retryable`` holds exception classes or class names that end the retries at once. Durations are timedeltas or seconds. Raises ``WorkflowDefinitionError`` for values that make no sense.
+    ``non_retryable`` holds exception classes or class names that end the retries at once. Durations are timedeltas or
+    seconds. Raises ``WorkflowDefinitionError`` for values that make no sense.
     """
 
     max_attempts: int | None = None

@@ -41,6 +41,19 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
+#: Of Python, beside those that the lanes run on: tried where the machine has one.
+LATER = "3.14"
+
+
+def later_python() -> str | None:
+    """The interpreter of that version, unless it is the one that runs this."""
+    found = subprocess.run(
+        [str(ROOT / "scripts" / "find_python.sh"), LATER], capture_output=True, text=True, timeout=120, check=False
+    ).stdout.strip()
+    here = ".".join(map(str, sys.version_info[:2]))
+    return found if found and here != LATER else None
+
+
 def clean_environment() -> dict[str, str]:
     """No Django settings, no path to this checkout, no virtual environment of the tests."""
     dropped = ("DJANGO_", "PYTHON", "VIRTUAL_ENV", "TX_", "TEST_DB", "DATABASE_URL", "COVERAGE")
@@ -95,8 +108,22 @@ def free_port() -> int:
 
 
 def test_the_readme_leads_to_a_completed_run(wheel: Path, tmp_path: Path) -> None:
+    follow_the_readme(wheel, tmp_path, "python")
+
+
+@pytest.mark.once
+def test_so_it_does_on_the_next_python_where_there_is_one(wheel: Path, tmp_path: Path) -> None:
+    if (python := later_python()) is None:
+        pytest.skip(f"there is no Python {LATER} here beside the one that runs this")
+    follow_the_readme(wheel, tmp_path, python)
+    assert run([str(tmp_path / ".venv" / "bin" / "python"), "--version"], tmp_path).startswith(f"Python {LATER}.")
+
+
+def follow_the_readme(wheel: Path, tmp_path: Path, python: str) -> None:
+    """To the letter, but for where the wheel comes from, which Python makes the environment, and the port."""
     commands = block("commands").replace("pip install temporalex-django", f"pip install --quiet '{wheel}'")
-    shell(commands, tmp_path)
+    assert "python -m venv" in commands
+    shell(commands.replace("python -m venv", f"'{python}' -m venv"), tmp_path)
     settings = tmp_path / "mysite" / "settings.py"
     settings.write_text(settings.read_text() + "\n" + block("settings"))
     (tmp_path / "hello" / "workflows.py").write_text(block("workflows"))

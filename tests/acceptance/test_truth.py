@@ -429,6 +429,25 @@ def test_an_id_is_held_by_open_runs_of_the_names_that_a_class_had(env, scope, mo
     second.signal("go", "new")
 
 
+def test_a_run_that_handed_over_what_is_refused_by_now_is_blocked_with_the_way_out(env):
+    """It was a text when it was recorded; the code gives a Decimal, which nothing annotates."""
+    total = ["1.5"]
+
+    async def run(self, args):
+        await untyped({"total": total[0]})
+        await api.sleep(10)
+        return Ok()
+
+    h = env.start(flow(run, name="TruthHandsOver"))
+    total[0] = Decimal("1.5")
+    with pytest.raises(errors.NondeterminismError) as caught:
+        env.replay(h)
+    assert caught.value.produced == "WorkflowFailed, PayloadError"
+    assert "argument 1 of tests.acceptance.test_truth.untyped has a Decimal at `$.total`" in str(caught.value)
+    assert "annotate that parameter of untyped, or convert it before: str(value))" in str(caught.value)
+    total[0] = "1.5"
+
+
 def test_aliases_are_names(env):
     async def run(self, args):
         return Ok()

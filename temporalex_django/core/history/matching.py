@@ -12,7 +12,7 @@ from typing import Any
 from temporalex_django.core import renamed
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.errors import NondeterminismError
+from temporalex_django.errors import NondeterminismError, PayloadError
 
 #: Which attribute names the thing, by event kind.
 _NAME = {
@@ -65,7 +65,7 @@ def _parted(run: str, event: HistoryEvent | None, command: Command | None, place
     at = f" at history event {event.number}" if event is not None else ""
     at += f" ({place})" if place is not None else ""
     return NondeterminismError(
-        f"{run}: the code does not fit the history{at}: recorded {recorded or 'nothing'}, produced {produced or 'nothing'}. "
+        f"{run}: the code does not fit the history{at}: recorded {recorded or 'nothing'}, produced {produced or 'nothing'}{_why(command)}. "
         "Put the code back, or keep the old path for old runs with api.patched()",
         seq=seq,
         recorded=recorded or "nothing",
@@ -75,10 +75,22 @@ def _parted(run: str, event: HistoryEvent | None, command: Command | None, place
     )
 
 
+def _why(command: Command | None) -> str:
+    """Of code that fails now what it was refused: a payload that older code handed over, with the way out.
+
+    What other exceptions say may be data, which stays out of logs.
+    """
+    attributes = {} if command is None else command.event_attributes()
+    refused = command is not None and command.event_kind == "WorkflowFailed"
+    return f" ({attributes.get('message')})" if refused and attributes.get("type") == PayloadError.__name__ else ""
+
+
 def _words(kind: str, attributes: dict[str, Any]) -> str:
     parts = [kind]
     if attributes.get("seq") is not None:
         parts.append(f"seq {attributes['seq']}")
+    if kind == "WorkflowFailed" and attributes.get("type"):
+        parts.append(str(attributes["type"]))
     name = _NAME.get(kind)
     if name is not None:
         parts.append(f"{name} {attributes.get(name)}")

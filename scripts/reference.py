@@ -19,6 +19,7 @@ from temporalex_django.core import current
 from temporalex_django.core.history import events
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+PACKAGE = REFERENCE.parent.parent / "temporalex_django"
 _NOTE = "<!-- made by scripts/reference.py: do not edit -->\n"
 
 
@@ -182,7 +183,7 @@ _EVENTS = {
     "TimerFired": "a timer came due, or somebody skipped it",
     "ChildCompleted": "a child ended with a result",
     "ChildFailed": "a child ended otherwise, or could not be started",
-    "ExternalFailed": "a message to another run reached no open run",
+    "ExternalFailed": "a message to another run reached no open run, or one that declares no such signal",
     "CancelRequested": "somebody asked the run to cancel",
     "SignalReceived": "a signal was delivered: name, payload, who sent it",
     "ActivityScheduled": "code called an activity: its name, arguments, options",
@@ -272,12 +273,119 @@ def messages_page() -> str:
         cause = " ".join((inspect.getdoc(cls) or "").split("\n\n", 1)[0].split()).replace("``", "`")
         lines += ["", f"## {name}", "", f"`{cls.code}`. {cause}", "", f"*Next step*: {cls.next_step}", ""]
         lines += [f"- {_literal(text)}" for text in sorted(said[name])]
+    told = {section: set[str]() for section in (*_SECTIONS, _OTHERS, _LOG)}
+    for path, tree in _sources():
+        place = path.relative_to(PACKAGE).as_posix()
+        for section, text in _told(place, tree):
+            told[section].add(text)
+    listed = set().union(*said.values())
+    for section, (title, about, *_) in {**_SECTIONS, _OTHERS: _ABOUT_OTHERS, _LOG: _ABOUT_LOG}.items():
+        lines += ["", f"## {title}", "", about, ""]
+        lines += [f"- {_literal(text)}" for text in sorted(told[section] - listed)]
     return "\n".join(lines) + "\n"
 
 
+#: What is told otherwise than as the message of an error: title, cause and mend, and where it is said.
+_SECTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "definitions": (
+        "Wrong definitions",
+        (
+            "What a `WorkflowDefinitionError` says of a class, all of it together, and `manage.py check` as `E008`. The class is not registered. "
+            "*Next step*: correct what the sentence names; a worker of the old code goes on meanwhile."
+        ),
+        (
+            "authoring/definition.py",
+            "authoring/versions.py",
+            "graph/definition/",
+            "graph/workflow.py",
+            "graph/progress.py",
+        ),
+    ),
+    "runs": (
+        "Where a run stands",
+        (
+            "Said of a run by its page, `describe()`, REST (`summary`), `temporalex describe` and `temporalex doctor`; [the page of sentences](sentences.md) "
+            "has what each state means. *Next step*: that of the sentence, or the second line of `doctor`."
+        ),
+        ("present/",),
+    ),
+    "operators": (
+        "Refused operations",
+        (
+            "Why a button is grey, or an operation on a run is not done: the text of `ActionNotPossible`, or of a form. Nothing was done. "
+            "*Next step*: look at the run again; somebody else, or the run itself, was quicker."
+        ),
+        ("actions/",),
+    ),
+    "faces": (
+        "Pages and REST",
+        (
+            "Of the admin, of pages for people who decide, and of answers with status 400 (`invalid`, with the name of the field). "
+            "*Next step*: correct the field, or ask for the permission that is named."
+        ),
+        ("admin/", "forms/", "pages/", "rest/"),
+    ),
+    "commands": (
+        "Commands",
+        "On the standard error of `manage.py temporalex`, with an [exit status](commands.md). *Next step*: that of the sentence.",
+        ("management/",),
+    ),
+}
+_OTHERS, _LOG = "others", "log"
+_ABOUT_OTHERS = (
+    "Exceptions of Python and Django",
+    (
+        "`TypeError`, `ValueError` and the like, where an argument cannot be what it is: nothing was done. *Next step*: correct the call "
+        "that the traceback names."
+    ),
+)
+_ABOUT_LOG = (
+    "In the log",
+    (
+        "Lines of the loggers `temporalex_django.*`. *Next step*: the line names the run, worker or file that it is about; "
+        "`manage.py temporalex doctor` says what is wrong now."
+    ),
+)
+_LEVELS = frozenset({"info", "warning", "error", "exception", "critical"})
+_TRANSLATED = frozenset({"_", "gettext", "gettext_lazy", "ngettext"})
+_FEWEST_WORDS = 5
+
+
+def _told(place: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Sentences of a module that are no messages of errors, each with its section."""
+    section = next((name for name, (*_, places) in _SECTIONS.items() if place.startswith(places)), None)
+    for node in ast.walk(tree):
+        found: list[ast.expr] = []
+        where = section
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="log" | "logger"), attr=level), args=[first, *_]) if (
+                level in _LEVELS
+            ):
+                found, where = [first], _LOG
+            case ast.Call(func=ast.Name(id=name), args=texts) if name in _TRANSLATED:
+                found = texts[: 2 if name == "ngettext" else 1]
+            case ast.Raise(exc=ast.Call(args=texts)):
+                found, where = texts, section if section in ("definitions", "commands") else _OTHERS
+            case ast.Return(value=ast.expr() as value) if section in ("runs", "operators"):
+                found = [value]
+            case ast.Yield(value=ast.expr() as value) if section == "definitions":
+                found = [value]
+            case ast.Call(func=ast.Attribute(attr="append") | ast.Name(id="ValueError"), args=[first]) if (
+                section == "definitions"
+            ):
+                found = [first]
+            case ast.AugAssign(value=ast.List(elts=texts) | ast.ListComp(elt=ast.expr() as texts)) if (
+                section == "definitions"
+            ):
+                found = texts if isinstance(texts, list) else [texts]
+        for one in found:
+            text = re.sub(r"%\(\w+\)[sd]|%[sdr.\dg]*[sdrg]", "…", _text(one) or "")
+            if where is not None and len(text.replace("…", "").split()) >= _FEWEST_WORDS:
+                yield where, text
+
+
 def _sources() -> Iterator[tuple[Path, ast.Module]]:
-    package = REFERENCE.parent.parent / "temporalex_django"
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 

@@ -32,3 +32,19 @@ def test_every_error_has_a_code_of_its_own_and_a_next_step() -> None:
         assert "next_step" in vars(cls), f"{cls.__name__} has no next step"
         assert "a message" in cls("a message").message
         assert str(cls())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "leaf: nothing follows on …: the end of every path must be Done",  # of definitions
+        "No worker is alive: nothing goes on.",  # of a run, or all of them
+        "no activity of that number is under way: it has ended, or was cancelled",  # to an operator
+        "Write app.model:key, such as shop.order:42.",  # of a form or a filter
+        "the tables of workflows are not up to date: run manage.py migrate (… is not applied)",  # of a command
+        "no text is safe HTML because it was stored: annotate str instead of …, and mark it safe where that is known",
+        "could not give back what is in hand, the lease will run out: …",  # in the log
+    ],
+)
+def test_what_is_no_message_of_an_error_is_found_too(said: str) -> None:
+    assert f"- `{said}`\n" in (ROOT / "docs" / "reference" / "messages.md").read_text(encoding="utf-8")

@@ -41,7 +41,7 @@ def test_every_error_has_a_code_of_its_own_and_a_next_step() -> None:
         "No worker is alive: nothing goes on.",  # of a run, or all of them
         "no activity of that number is under way: it has ended, or was cancelled",  # to an operator
         "Write app.model:key, such as shop.order:42.",  # of a form or a filter
-        "the tables of workflows are not up to date: run manage.py migrate (… is not applied)",  # of a command
+        "Give filters, run ids, or --all: one of the three.",  # of a command
         "no text is safe HTML because it was stored: annotate str instead of …, and mark it safe where that is known",
         "could not give back what is in hand, the lease will run out: …",  # in the log
     ],

@@ -92,6 +92,24 @@ def message_of(exc: BaseException) -> str:
     return storable(text)
 
 
+def reason_of_refusal(exc: Exception) -> str:
+    """What the sender is told whose update a validator refused by raising.
+
+    What the exception says, of Django's ``ValidationError`` its messages; with the name of those that are mistakes of
+    the code more often than reasons: a ``KeyError`` says the key alone.
+    """
+    name, text = name_of(type(exc)), message_of(exc)
+    try:
+        messages = [str(one) for one in exc.messages] if name == "ValidationError" else []  # type: ignore[attr-defined] # of Django's
+    except Exception:  # noqa: BLE001 - another class of that name
+        messages = []
+    if messages:
+        return storable(" ".join(messages))
+    if isinstance(exc, (LookupError, TypeError, AttributeError, AssertionError)):
+        return f"{name}: {text}" if text else name
+    return text or name
+
+
 def storable(text: str) -> str:
     """``text`` as every database can keep it: no lone surrogates, no NUL, of bounded length."""
     if len(text) > _LONGEST:

@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalex_django.core import payloads, senders
 from temporalex_django.core.copying import copied
-from temporalex_django.core.failures import describe, message_of
+from temporalex_django.core.failures import describe, reason_of_refusal
 from temporalex_django.core.history.activation import Refusal
 from temporalex_django.core.invoking import given, invoke
 from temporalex_django.core.journal import Journal
@@ -93,7 +93,8 @@ class Handling:
         except Exception as exc:
             if not isinstance(exc, UpdateRejected):
                 self._standing.tell_rejected(f"the validator of update {update.name}", exc)
-            raise UpdateRejected(message_of(exc) or type(exc).__name__, reason=message_of(exc)) from exc
+            reason = reason_of_refusal(exc)
+            raise UpdateRejected(reason, reason=reason) from exc
         if verdict is None or isinstance(verdict, Ok):
             return
         if isinstance(verdict, Err):

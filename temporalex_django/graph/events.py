@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from temporalex_django.core import names, payloads
 from temporalex_django.core.copying import copied
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.failures import message_of, name_of
+from temporalex_django.core.failures import reason_of_refusal
 from temporalex_django.core.phase import takes
 from temporalex_django.core.results import Err, Ok
 from temporalex_django.errors import PayloadError, UpdateRejected, WorkflowDefinitionError
@@ -73,7 +73,8 @@ def judged(declared: DeclaredEvent, data: Any, context: Context) -> None:
     except (MemoryError, RecursionError):
         raise
     except Exception as exc:
-        raise UpdateRejected(message_of(exc) or name_of(type(exc)), reason=message_of(exc)) from exc
+        reason = reason_of_refusal(exc)
+        raise UpdateRejected(reason, reason=reason) from exc
     if verdict is None or isinstance(verdict, Ok):
         return
     if isinstance(verdict, Err):

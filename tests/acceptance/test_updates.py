@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from django.core.exceptions import ValidationError
 
 from temporalex_django import Async, Err, NoReply, Ok, Reply, Stop, api, errors, update
 from tests.support.runs import events, flow, kinds, other, produced, produced_kinds, work
@@ -127,6 +128,10 @@ def test_validator_accepts(env, verdict):
     assert h.update("a") == "yes"
 
 
+def invalid(args, state):
+    raise ValidationError(["Too little.", ValidationError("Ask for %(what)s.", params={"what": "more"})])
+
+
 def raising(args, state):
     raise ValueError("bad sku")
 
@@ -141,6 +146,8 @@ async def asynchronous(args, state):
         (lambda a, s: Err("bad sku"), "^bad sku$"),
         (lambda a, s: Err({"code": 1}), "code"),
         (raising, "bad sku"),
+        (lambda a, s: {}["amount"], "KeyError: 'amount'"),
+        (invalid, "Too little. Ask for more."),
         (lambda a, s: False, "False"),
         (asynchronous, "async"),
         (lambda a, s: work(1), "not allowed in a validator"),

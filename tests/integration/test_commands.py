@@ -436,3 +436,18 @@ def test_a_pipe_that_closes(subprocess_env: dict[str, str]) -> None:
     ran = subprocess.run(["bash", "-c", line], env=subprocess_env, capture_output=True, text=True, check=False)
 
     assert (ran.stdout.strip(), ran.stderr) == ("141", "")
+
+
+def test_what_a_subcommand_does_not_take_is_told_with_its_own_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    command = Command()
+    command._called_from_command_line = True  # type: ignore[attr-defined] # Django sets it so
+    parser = command.create_parser("manage.py", "temporalex")
+    for given, usage in (
+        (["update", "b-1", "add", '{"n": 1}'], "usage: manage.py temporalex update "),
+        (["switches", "on", "queue", "default", "more"], "usage: manage.py temporalex switches on "),
+        (["--nonsense", "list"], "usage: manage.py temporalex [-h]"),
+    ):
+        with pytest.raises(SystemExit):
+            parser.parse_args(given)
+        said = capsys.readouterr().err
+        assert usage in said and "unrecognized arguments: " in said

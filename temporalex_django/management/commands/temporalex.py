@@ -61,7 +61,10 @@ class _Subparser(CommandParser):
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         self.fill()
-        return super().parse_known_args(*args, **kwargs)
+        found, unknown = super().parse_known_args(*args, **kwargs)
+        if unknown:  # told with the usage of the subcommand, which says what it takes
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
 
 class Command(BaseCommand):

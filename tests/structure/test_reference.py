@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from temporalex_django.authoring.activity import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 _spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
@@ -32,6 +35,12 @@ def test_every_error_has_a_code_of_its_own_and_a_next_step() -> None:
         assert "next_step" in vars(cls), f"{cls.__name__} has no next step"
         assert "a message" in cls("a message").message
         assert str(cls())
+
+
+def test_each_option_of_an_activity_has_a_row_with_its_unit_and_default() -> None:
+    page = (ROOT / "docs" / "reference" / "activities.md").read_text(encoding="utf-8")
+    rows = {row.split("`")[1] for row in page.splitlines() if row.startswith("| `")}
+    assert rows == {"name", "aliases", "label", *(field.name for field in fields(Options))}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from django.utils.module_loading import module_has_submodule
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings, problems
+from temporalex_django.db import chores
 from temporalex_django.db.chores import CHORES, Chore
 from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
@@ -52,6 +53,7 @@ class TemporalexConfig(AppConfig):
             Chore(waiting=_bulk_jobs_wait, work=_bulk_jobs),
             *(_forgetting(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS")),
         ]
+        chores.bind_burst(_burst)
         checks.faulty[:] = _discover()
         _run_locally()
 
@@ -84,6 +86,12 @@ def _task_host() -> TaskHost:
     from temporalex_django.tasks.results import Hosting  # noqa: PLC0415 - it needs the models, and Django's tasks
 
     return Hosting()
+
+
+def _burst(seconds: float) -> int:
+    from temporalex_django.workers.loop import run_until_idle  # noqa: PLC0415 - a process that serves pages has no worker
+
+    return run_until_idle(timeout=seconds)
 
 
 def _bulk_jobs_wait(alias: str) -> bool:

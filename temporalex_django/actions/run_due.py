@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from django.conf import settings
 
 from temporalex_django.actions.base import CODE, Action, Actor, Subject
 from temporalex_django.core.payloads import text
+from temporalex_django.db.chores import burst
 from temporalex_django.errors import ActionNotPossible
 
 
 class RunDue(Action[int]):
     """What ``temporalex worker --burst`` does, in this process and thread, under ``DEBUG``: the number of its turns.
 
-    ``work`` is who does it. Raises ``ActionNotPossible`` without ``DEBUG``, and what ``work`` raises. Audited, in a
-    transaction that commits before the work begins: call it outside of one.
+    Raises ``ActionNotPossible`` without ``DEBUG``, and ``TimeoutError`` when there is still work after ``timeout``
+    seconds. Audited, in a transaction that commits before the work begins: call it outside of one.
     """
 
     name: ClassVar[str] = "run_due"
     permission: ClassVar[str] = "run_due"
     forced: ClassVar[bool] = True
 
-    def __init__(self, work: Callable[[], int], *, reason: str = "", by: Actor = CODE) -> None:
+    def __init__(self, *, timeout: float = 20.0, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
-        self.work = work
+        self.timeout = timeout
         self.reason = text(reason, what="the reason")
 
     def perform(self) -> int:
@@ -35,4 +35,4 @@ class RunDue(Action[int]):
             )
         with self.storage.transaction():
             self.tell(Subject(run_id=None, workflow="", workflow_id=""), reason=self.reason)
-        return self.work()
+        return burst(self.timeout)

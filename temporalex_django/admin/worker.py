@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -31,13 +30,10 @@ from temporalex_django.authoring.people import APP
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
 from temporalex_django.models import ActivityTask, Chain, Worker
-from temporalex_django.workers.loop import run_until_idle
 
 #: Due runs that are counted.
 _MOST = 10_000
 _SHOWN = 50
-#: For so many seconds a request does what is due.
-_PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +136,8 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         if not form.is_valid():
             messages.error(request, " ".join(map(str, form.errors["reason"])))
         else:
-            work = partial(run_until_idle, timeout=_PATIENCE)
             try:
-                turns = RunDue(work, reason=form.cleaned_data["reason"], by=actor_of(request)).execute()
+                turns = RunDue(reason=form.cleaned_data["reason"], by=actor_of(request)).execute()
             except ActionNotPermitted as exc:
                 raise PermissionDenied(str(exc)) from exc
             except TimeoutError as exc:

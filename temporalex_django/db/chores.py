@@ -1,9 +1,14 @@
-"""What workers do beside turns for rooms that they do not know: the app says what, when it is ready."""
+"""What workers do beside turns for rooms that they do not know, and theirs for such rooms.
+
+The app says what, when it is ready.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
+
+from temporalex_django.errors import NotConfigured
 
 
 class Chore(NamedTuple):
@@ -18,6 +23,22 @@ class Chore(NamedTuple):
 
 
 CHORES: list[Chore] = []
+
+
+_burst: Callable[[float], int] | None = None
+
+
+def bind_burst(work: Callable[[float], int]) -> None:
+    """From now on this does what is due in the calling thread; it takes the seconds that it has, and gives its turns."""
+    global _burst  # noqa: PLW0603 - bound once, when Django is ready
+    _burst = work
+
+
+def burst(seconds: float) -> int:
+    """Do what is due, here and now: the number of turns of runs. Raises ``NotConfigured``, and ``TimeoutError``."""
+    if _burst is None:
+        raise NotConfigured("there is nobody to do what is due: is 'temporalex_django' in INSTALLED_APPS?")
+    return _burst(seconds)
 
 
 def waiting(alias: str) -> bool:

@@ -219,8 +219,9 @@ def claimed(by: Actor) -> Any:
 
 def run_due(by: Actor) -> Any:
     """Under DEBUG, with nothing that is due."""
-    action = RunDue(lambda: 0, by=by)
-    action.execute = override_settings(DEBUG=True)(action.execute)  # type: ignore[method-assign]
+    action = RunDue(by=by)
+    idle = patch("temporalex_django.actions.run_due.burst", new=lambda seconds: 0)
+    action.execute = idle(override_settings(DEBUG=True)(action.execute))  # type: ignore[method-assign]
     return action
 
 
@@ -578,7 +579,7 @@ ADMIN |= steered_pages()
 
 def under_debug(page: Any) -> Any:
     """With nothing that is due."""
-    with override_settings(DEBUG=True), patch("temporalex_django.admin.worker.run_until_idle", return_value=0):
+    with override_settings(DEBUG=True), patch("temporalex_django.actions.run_due.burst", return_value=0):
         return page(None, {"reason": "why"})
 
 

@@ -29,7 +29,7 @@ _burst: Callable[[float], int] | None = None
 
 
 def bind_burst(work: Callable[[float], int]) -> None:
-    """From now on this does what is due in the calling thread; it takes the seconds that it has, and gives its turns."""
+    """From now on this does what is due in the calling thread: it takes the seconds that it has, gives its turns."""
     global _burst  # noqa: PLW0603 - bound once, when Django is ready
     _burst = work
 

@@ -23,7 +23,7 @@ CONSTRUCTS = (
     *("operator: pause", "operator: unpause", "operator: skip", "operator: by hand", "operator: fail by hand"),
     *("operator: stumble", "operator: retry", "operator: edit", "operator: delete"),
     *("condition of state", "until cancelled", "update_state", "raise", "signal_external", "cancel_external"),
-    *("strict", "undeclared: told", "undeclared: waited for", "undeclared: sent"),
+    *("strict", "undeclared: told", "undeclared: waited for"),
     *("parallel", "parallel with a limit", "race", "shield", "saga", "compensation", "child"),
     *("child to terminate", "child to abandon", "child to request_cancel", "phase", "phase stop", "phase timeout"),
     *(

@@ -279,7 +279,8 @@ def messages_page() -> str:
         for section, text in _told(place, tree):
             told[section].add(text)
     listed = set().union(*said.values())
-    for section, (title, about, *_) in {**_SECTIONS, _OTHERS: _ABOUT_OTHERS, _LOG: _ABOUT_LOG}.items():
+    abouts = {name: (title, about) for name, (title, about, _) in _SECTIONS.items()}
+    for section, (title, about) in {**abouts, _OTHERS: _ABOUT_OTHERS, _LOG: _ABOUT_LOG}.items():
         lines += ["", f"## {title}", "", about, ""]
         lines += [f"- {_literal(text)}" for text in sorted(told[section] - listed)]
     return "\n".join(lines) + "\n"

@@ -111,7 +111,7 @@ def _wider_scope(start: RunStart) -> tuple[str, list[Any]]:
 
     That of a class which was renamed sees those that were started under the names it had.
     """
-    own, more = "", []
+    own, more = "", list[Any]()
     names = [] if start.scope == "global" else names_of(start.workflow)
     if start.scope == "none" or (start.scope == "version" and len(names) == 1):
         return "", []

@@ -17,6 +17,8 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from temporalex_django.actions.start_bulk import StartBulk
+from temporalex_django.actions.switch_off import SwitchOff
+from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness import crash_markers
@@ -131,13 +133,18 @@ def late_elsewhere(walk: Walk) -> None:
     row(trying=[str(run.chain_id)], workflows={"Tally": [1]})
 
 
-def marker(walk: Walk) -> None:
-    run = start("Doubling", {"n": 1}, workflow_id=f"marked{walk.n}")
+def marked(walk: Walk) -> None:
+    marker(f"marked{walk.n}")
+
+
+def marker(name: str) -> None:
+    """What a process without a row left behind that ended while it ran this."""
+    run = start("Doubling", {"n": 1}, workflow_id=name)
     data = bytearray(crash_markers._SIZE)
     crash_markers._HEADER.pack_into(data, 0, crash_markers._MAGIC, 0, 0.0)
     crash_markers._MARK.pack_into(data, crash_markers._HEADER.size, 1, run.chain_id.bytes)
-    name = f"{DjangoStorage().domain}.{gone().replace(':', '.')}{crash_markers._SUFFIX}"
-    (crash_markers.folder() / name).write_bytes(data)
+    file = f"{DjangoStorage().domain}.{gone().replace(':', '.')}{crash_markers._SUFFIX}"
+    (crash_markers.folder() / file).write_bytes(data)
 
 
 def orphan(walk: Walk) -> None:
@@ -186,20 +193,36 @@ def stuck(walk: Walk) -> None:
     call_command("temporalex", "worker", "--burst", verbosity=0)
 
 
+def limited(walk: Walk) -> None:
+    """Activities that wait in a line of their own."""
+    start("Mixture", {"calls": [["seldom", None], ["seldom", "a"]]}, workflow_id=f"limited{walk.n}")
+
+
+def switched_on(walk: Walk) -> None:
+    """A run of a class that was off when it began, and is on again."""
+    SwitchOff("workflow", "Sleeping").execute()
+    run = start("Sleeping", {"seconds": 0}, workflow_id=f"off{walk.n}")
+    call_command("temporalex", "worker", "--burst", verbosity=0)
+    assert Instance.objects.filter(pk=run.run_id, blocked__isnull=False).exists()
+    SwitchOn("workflow", "Sleeping").execute()
+
+
 #: By the beginning of the name of a point: what comes before, and what fails on the way.
 BEFORE: dict[str, tuple[Callable[[Walk], None] | None, dict[str, int]]] = {
+    "limited": (limited, {}),
     "apart": (None, {"turn: before commit": 1}),
     "alone": (None, {"turn: before commit": 1}),
     "block": (None, {"turn: before commit": 1, "alone: before commit": 99}),
     "careful": (unknown_death, {}),
     "late": (late_elsewhere, {}),
-    "marker": (marker, {}),
+    "marker": (marked, {}),
     "orphans": (orphan, {}),
     "bury": (dead_neighbour, {}),
     "retention": (kept_too_long, {}),
     "earlier": (goes_on, {}),
     "heartbeat": (held, {}),
     "code": (stuck, {}),
+    "switched on": (switched_on, {}),
     "bulk let go": (job("reset"), {"bulk end: before commit": 1}),
     "bulk end": (job("reset"), {}),
     "bulk": (job("terminate"), {}),
@@ -210,8 +233,10 @@ BEFORE: dict[str, tuple[Callable[[Walk], None] | None, dict[str, int]]] = {
 def prepared(walk: Walk, point: str) -> Iterator[dict[str, int]]:
     before, fails = next((found for name, found in BEFORE.items() if point.startswith(name)), (None, {}))
     walk.hold.touch()
-    if before is not None:
-        before(walk)
-    yield fails
-    walk.hold.unlink()
-    Worker.objects.filter(host="elsewhere").delete()
+    try:
+        if before is not None:
+            before(walk)
+        yield fails
+    finally:
+        walk.hold.unlink()
+        Worker.objects.filter(host="elsewhere").delete()

@@ -1,8 +1,9 @@
 """A process without a connection that forks workers which end at a crash point: ``python -m tests.support.walker``.
 
 A line of JSON is a request: ``{"die": point, "fail": {point: how often}, "do": what, "ref": run}``. A worker runs until
-it is told to stop; with ``do`` an update is sent instead. The answer is the pid. ``{"stop": pid}`` tells it to stop and
-``{"wait": pid}`` waits for it; the answer is how it ended. A test starts it, and ends it by closing its input.
+it is told to stop; with ``do`` an update is sent instead, of which ``id`` and ``args`` may be given. The answer is the
+pid. ``{"stop": pid}`` tells it to stop and ``{"wait": pid}`` waits for it; the answer is how it ended. A test starts
+it, and ends it by closing its input.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ def _work() -> None:
     WorkerLoop(kind="worker").run(stop)
 
 
-def _update(ref: str, mode: str) -> None:
+def _update(asked: dict[str, Any]) -> None:
     from temporalex_django.client import backend
 
-    backend().handle(ref).update("add", 1, mode=mode, timeout=5)
+    run = backend().handle(asked["ref"])
+    run.update("add", asked.get("args", 1), id=asked.get("id"), mode=asked["do"], timeout=5)
 
 
 def _child(asked: dict[str, Any]) -> None:
@@ -61,7 +63,7 @@ def _child(asked: dict[str, Any]) -> None:
     try:
         install(asked.get("die"), asked.get("fail") or {})
         if asked.get("do"):
-            _update(asked["ref"], asked["do"])
+            _update(asked)
         else:
             _work()
         code = 0

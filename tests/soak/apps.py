@@ -1,0 +1,21 @@
+"""Has the workers of a soak look whether they are to die."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from django.apps import AppConfig
+
+from tests.soak.arms import FOLDER, Arms
+
+
+class SoakConfig(AppConfig):
+    name = "tests.soak"
+    label = "tests_soak"
+
+    def ready(self) -> None:
+        if folder := os.environ.get(FOLDER):
+            from temporalex_django.core import crash_points
+
+            crash_points.reached = Arms(Path(folder)).reached

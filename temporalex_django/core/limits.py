@@ -37,9 +37,12 @@ class Rate:
         return f"{self.count}/{next(name for name, seconds in _PERIODS.items() if seconds == self.seconds)}"
 
     def recent(self, starts: Starts, now: float) -> list[tuple[float, int]]:
-        """Those slices of which some may lie in the period that ends now."""
-        slice_ = self.seconds / _SLICES
-        return [(at, int(count)) for at, count in starts if count and at + slice_ > now - self.seconds]
+        """Those slices of which some may lie in the period that ends now.
+
+        What is more than a period ahead was noted by a clock that has been put back since: it holds up nobody.
+        """
+        first, last = now - self.seconds - self.seconds / _SLICES, now + self.seconds
+        return [(at, int(count)) for at, count in starts if count and first < at <= last]
 
     def left(self, starts: Starts, now: float) -> int:
         """How many may begin now."""
@@ -56,6 +59,16 @@ class Rate:
         current = now // slice_ * slice_
         before = sum(count for at, count in recent if at == current)
         return [*((at, count) for at, count in recent if at != current), (current, before + begun)]
+
+    @staticmethod
+    def without(starts: Starts, number: int) -> list[tuple[float, int]]:
+        """The same without so many of the last ones: they have not begun after all."""
+        kept = []
+        for at, count in sorted(((at, int(count)) for at, count in starts), reverse=True):
+            gone = min(count, number)
+            number -= gone
+            kept.append((at, count - gone))
+        return [(at, count) for at, count in reversed(kept) if count]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,8 @@ _KEYLESS_UPDATE = _KEYLESS.update("id", owner="null", attempt="attempt - 1", sta
 _BEGUN = TASKS.pick(*FENCE, "started_at", "expires_at")
 _BEGUN_UPDATE = _BEGUN.update(*FENCE)
 _BACK_UPDATE = _ATTEMPT.update(*FENCE, owner="null", attempt=f"{TASKS.name}.attempt - 1")
+_NAMED = TASKS.pick("queue", "activity")
+_BACK_NAMED = TASKS.update({"owner": "null", "attempt": "attempt - 1"}, f"where {_FENCED} returning {_NAMED.names}")
 _AGAIN = TASKS.pick("due_at", "expires_at", "waits_for")
 _AGAIN_COLUMNS = (*_ATTEMPT.columns, ("tries", "int4"), *_AGAIN.columns)
 _AGAIN_UPDATE = TASKS.update(
@@ -322,6 +324,11 @@ class TaskStatements(ABC):
     def give_back(self, keys: Collection[tuple[int, int, int]]) -> None:
         """Attempts that were taken and never begun: others may take them, the attempt is not counted. One statement."""
         self.sql.write(_ATTEMPT.columns, _BACK_UPDATE, keys, key="id")
+
+    def given_back(self, keys: Collection[tuple[int, int, int]]) -> list[tuple[str, str]]:
+        """The same; queue and activity of those that were still theirs."""
+        rows = self.sql.write_returning(_ATTEMPT.columns, _BACK_NAMED, keys, _NAMED.types, key="id")
+        return [(queue, name) for queue, name in rows]
 
     def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
         """``(id, attempt, owner)`` of everything that is this owner's: a plain read."""

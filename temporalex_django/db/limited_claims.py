@@ -7,6 +7,7 @@ of the activities themselves: whatever became of those who had them, no room is 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from temporalex_django.engine.room import Room, activity_name, queue_name
 from temporalex_django.engine.storage import TaskState
 
 if TYPE_CHECKING:
+    from temporalex_django.db.dialects.base import Dialect
     from temporalex_django.db.storage import DjangoStorage
 
 #: Lines of a queue that one claim looks at, the next claim at the next ones.
@@ -35,7 +37,8 @@ class LimitedClaim:
     """What a claim took; ``moved`` others to their line.
 
     ``looked``: something is due. ``lines``: some wait in lines of their own. ``again``: there is no room for what is
-    due, and may be after so many seconds. ``short``: the worker has no room for some that may begin.
+    due, and may be after so many seconds; ``rated``: for some of it by a rate. ``short``: the worker has no room for
+    some that may begin.
     """
 
     tasks: list[TaskState] = field(default_factory=list)
@@ -43,6 +46,7 @@ class LimitedClaim:
     looked: bool = False
     lines: bool = False
     again: float | None = None
+    rated: bool = False
     short: bool = False
 
 
@@ -81,7 +85,9 @@ class LimitedClaims:
             own = {line.activity: activity.limited[line.activity] for line in lines if line.activity}
             if not lines and not any(groups):
                 return found
-            starts = self._locked([*([queue_name(queue)] if limits.limited else []), *map(activity_name, own)])
+            starts = locked_starts(
+                self._sql, [*([queue_name(queue)] if limits.limited else []), *map(activity_name, own)]
+            )
             groups += self._of_lines(queue, lines, capacity.most)
             self._choose(queue, limits, own, starts, groups, capacity, owner, found)
         return found
@@ -200,37 +206,58 @@ class LimitedClaims:
         for task, name, key in fair_turns(groups):
             if (wait := room.wait(name, key)) is not None:
                 found.again = wait if found.again is None else min(found.again, wait)
+                found.rated = found.rated or room.is_rated(name)
             elif capacity.takes(name):
                 room.takes(name, key)
                 chosen.append(task)
             else:
                 found.short = True
         found.tasks = self._storage.mine(self._storage.readable(self._storage.take_these(chosen, owner)))
+        begun = Counter(name for task in found.tasks for name in (queue_name(queue), activity_name(task.activity)))
         for name, rate in rates.items():
-            if rate is not None and (begun := room.begun[name]):
-                mark = self._sql.mark("jsonb")
-                kept = json.dumps(rate.noted(starts[name], now, begun))
-                self._sql.execute(f"update temporalex_limit set starts = {mark} where name = %s", [kept, name])
+            if rate is not None and begun[name]:
+                _keep(self._sql, name, rate.noted(starts[name], now, begun[name]))
 
     @staticmethod
     def _rated(queue: str, limits: Limits, own: Mapping[str, Limits]) -> list[tuple[str, Limits]]:
         named = [(queue_name(queue), limits), *((activity_name(name), one) for name, one in own.items())]
         return [(name, one) for name, one in named if one.rate is not None]
 
-    def _locked(self, names: Sequence[str]) -> dict[str, Starts]:
-        """The limits of these names under their locks, with what began of late. There is a row of each from now on."""
-        found: dict[str, Starts] = {}
-        while len(found) < len(names):
-            among, parameter = self._sql.among(names, "text")
-            lock = "" if self._sql.writer_lock else " for no key update"
-            rows = self._sql.select(
-                _STARTS.select(f"where name {among} order by name{lock}"), [parameter], _STARTS.types
-            )
-            found = {name: json.loads(text) for name, text in rows}
-            for name in [name for name in names if name not in found]:
-                statement = _STARTS.insert_marked(self._sql.mark, "where 1 = 1")
-                self._sql.execute(f"{statement} on conflict do nothing", _STARTS.stored((name, [])))
-        return found
+
+def locked_starts(sql: Dialect, names: Sequence[str]) -> dict[str, Starts]:
+    """The limits of these names under their locks, with what began of late. There is a row of each from now on."""
+    found: dict[str, Starts] = {}
+    while len(found) < len(names):
+        among, parameter = sql.among(names, "text")
+        lock = "" if sql.writer_lock else " for no key update"
+        rows = sql.select(_STARTS.select(f"where name {among} order by name{lock}"), [parameter], _STARTS.types)
+        found = {name: json.loads(text) for name, text in rows}
+        for name in [name for name in names if name not in found]:
+            statement = _STARTS.insert_marked(sql.mark, "where 1 = 1")
+            sql.execute(f"{statement} on conflict do nothing", _STARTS.stored((name, [])))
+    return found
+
+
+def give_back(storage: DjangoStorage, keys: Collection[tuple[int, int, int]]) -> None:
+    """``TaskStorage.give_back`` of what was taken to begin, and did not: it does not count for a rate, either.
+
+    A statement where nothing has a rate. Else the locks of these rates, in the order of their names, too.
+    """
+    rated = {queue_name(name): one.rate for name, one in queue_limits().items() if one.rate is not None}
+    rated |= {activity_name(name): one.rate for name, one in activity.limited.items() if one.rate is not None}
+    if not keys or not rated:
+        storage.give_back(keys)
+        return
+    with storage.joined():
+        begun: Counter[str] = Counter()
+        for queue, name in storage.given_back(keys):
+            begun.update(one for one in (queue_name(queue), activity_name(name)) if one in rated)
+        for name, starts in locked_starts(storage.sql, sorted(begun)).items():
+            _keep(storage.sql, name, rated[name].without(starts, begun[name]))
+
+
+def _keep(sql: Dialect, name: str, starts: Starts) -> None:
+    sql.execute(f"update temporalex_limit set starts = {sql.mark('jsonb')} where name = %s", [json.dumps(starts), name])
 
 
 #: Id, activity and key of one that waits.

@@ -41,7 +41,6 @@ class Room:
         now: float,
     ) -> None:
         self._limits, self._own, self._queue = limits, own, queue_name(queue)
-        self.begun: Counter[str] = Counter()  # of those that have a rate
         self._rates = {name: one.rate for name, one in self._named() if one.rate is not None}
         self._left = {name: rate.left(starts.get(name, ()), now) for name, rate in self._rates.items()}
         self._waits = {name: rate.wait(starts.get(name, ()), now) for name, rate in self._rates.items()}
@@ -63,6 +62,10 @@ class Room:
         waits = [wait for name, one in self._of(activity) if (wait := self._wait(name, one, key)) is not None]
         return max(waits, default=None)
 
+    def is_rated(self, activity: str) -> bool:
+        """Whether a rate lets none of these begin now."""
+        return any(self._left.get(name, 1) <= 0 for name, _ in self._of(activity))
+
     def takes(self, activity: str, key: str | None) -> None:
         """One of these begins."""
         for name, _ in self._of(activity):
@@ -71,7 +74,6 @@ class Room:
                 self._busy[name, key] += 1
             if name in self._rates:
                 self._left[name] -= 1
-                self.begun[name] += 1
 
     def _of(self, activity: str) -> list[tuple[str, Limits]]:
         own = self._own.get(activity)

@@ -32,6 +32,7 @@ class Gates:
         self._claims = LimitedClaims(storage)
         self._next: dict[str, float] = {}  # when it is worth looking again at a queue of which nothing was to be had
         self._full: set[str] = set()  # those that have no room for what is due
+        self._rated: set[str] = set()  # those of them in which a rate holds something back
         self.short = False  # something might begin, but for the room that others had
         self.switches = Switches()
 
@@ -56,6 +57,11 @@ class Gates:
     def waiting(self) -> bool:
         """Whether something is due that a limit holds back."""
         return bool(self._full)
+
+    @property
+    def rated(self) -> bool:
+        """Whether some of it waits for a rate: that ends by itself, whatever others do."""
+        return bool(self._rated)
 
     @property
     def wait(self) -> float | None:
@@ -125,8 +131,11 @@ class Gates:
         """When to look again: at once where something was to be had, or nothing waits."""
         self._next.pop(queue, None)
         self._full.discard(queue)
+        self._rated.discard(queue)
         if found.again is not None:
             self._full.add(queue)
+        if found.rated:
+            self._rated.add(queue)
         if found.again is not None or (found.looked and not found.tasks and not found.moved):
             self._next[queue] = now + (found.again or AGAIN)
 

@@ -24,6 +24,7 @@ from temporalex_django.core.payloads import reason_of
 from temporalex_django.core.telling import told
 from temporalex_django.db import lone_tasks
 from temporalex_django.db.connections import worker_session
+from temporalex_django.db.limited_claims import give_back
 from temporalex_django.db.notify import announce, hint, notices
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
@@ -300,8 +301,7 @@ class WorkerLoop:
         """What was taken begins, but for suspects that have to wait. ``all_seen``: nothing else is to be looked at."""
         tasks, back = self.quarantine.sift(tasks, all_seen=all_seen)
         self.pool.submit(tasks)
-        if back:
-            self.storage.give_back(back)
+        give_back(self.storage, back)
 
     def _announce(self, results: list[TaskResult], valid: list[int]) -> None:
         ended = set(valid)
@@ -414,7 +414,7 @@ class WorkerLoop:
         return advanced
 
     def _results_only(self) -> Polled:
-        """While an activity runs that is to be alone, and while somebody drains this worker."""
+        """While an activity runs that is to be alone, while somebody drains this worker, and when it leaves."""
         results = self.pool.results()
         if results:
             try:
@@ -433,9 +433,14 @@ class WorkerLoop:
         Few runs at a time, which are on the row of this worker before their code runs.
         """
         results, few = self.pool.results(), self._few()
-        with self.storage.transaction("careful ends"):
-            valid = self.storage.finish_tasks(results)
-            tasks = self._claim_tasks(few)
+        try:
+            with self.storage.transaction("careful ends"):
+                valid = self.storage.finish_tasks(results)
+                tasks = self._claim_tasks(few)
+        except Exception as exc:
+            if self.storage.lost(exc):
+                raise
+            (results, valid), tasks = self._each_stored(results), []  # one that cannot be must not keep the others
         self._exchanged(results, valid, tasks)
         if waiting := self.engine.put_off:
             self.row.announce(self.storage, waiting[:1])
@@ -518,7 +523,12 @@ class WorkerLoop:
                 due = None  # for others
             waits = due == 0.0 or bool(self._pauses) or self.gates.waiting
             fruitless = fruitless + 1 if waits else 0
-            if until_idle and not self.pool.busy and (not waits or fruitless > _FRUITLESS_POLLS):
+            if (
+                until_idle
+                and not self.pool.busy
+                and not self.gates.rated
+                and (not waits or fruitless > _FRUITLESS_POLLS)
+            ):
                 return
             poll = get_settings().POLL_INTERVAL
             waits_for = [seconds for seconds in (poll, due, self.gates.wait) if seconds is not None]
@@ -534,13 +544,15 @@ class WorkerLoop:
         try:
             while True:
                 maintenance.tend()
-                if self.poll() or self.pool.busy:
+                if advanced := self.poll() or self.pool.busy:
                     fruitless = 0
-                    if deadline is not None and time.monotonic() > deadline:
-                        raise TimeoutError(f"after {timeout:g} s there is still work that is due")
+                if (advanced or self.gates.rated) and deadline is not None and time.monotonic() > deadline:
+                    raise TimeoutError(f"after {timeout:g} s there is still work that is due")
+                if advanced:
                     continue
                 waits = self._next_due() == 0.0 or bool(self._pauses) or self.gates.waiting
-                if not waits or (fruitless := fruitless + 1) > _FRUITLESS_POLLS:
+                fruitless += 1
+                if not self.gates.rated and (not waits or fruitless > _FRUITLESS_POLLS):
                     return self.turns
                 time.sleep(_CONTENDED)
         finally:
@@ -553,13 +565,11 @@ class WorkerLoop:
         if maintenance is not None:
             maintenance.stop()
         try:
-            results: list[TaskResult] = self.pool.results()
+            self._results_only()
             with self.storage.transaction("leave"):
-                self.storage.finish_tasks(results)
-                self.storage.give_back(waiting)
+                give_back(self.storage, waiting)
                 release(self.storage, self.row.epoch)
                 self.row.remove(self.storage)
-            self.pool.forget(results)
         except DatabaseError as exc:
             log.warning("could not give back what is in hand, the lease will run out: %s", told(exc))
         finally:
@@ -575,7 +585,7 @@ def run_until_idle(
 ) -> int:
     """Run turns, activities and due timers on committed data in this thread until nothing is due.
 
-    The number of turns of runs.
+    The number of turns of runs. What only a rate holds back is waited for.
 
     Raises ``TimeoutError`` when that takes longer than ``timeout`` seconds.
     """

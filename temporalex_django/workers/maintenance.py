@@ -16,6 +16,7 @@ from django.db import connections
 from temporalex_django.conf import get_settings
 from temporalex_django.core.telling import told
 from temporalex_django.db.connections import worker_session
+from temporalex_django.db.limited_claims import give_back
 from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import read_switches
@@ -210,7 +211,7 @@ class Maintenance:
         pool.noted_as_begun(begun)
         self.storage.heartbeat(beats)
         if late := pool.overdue():
-            self.storage.give_back(late)
+            give_back(self.storage, late)
             self.loop.wake.set()  # they wait for a thread that has time
         held = pool.keys()
         if held or self._stray[0] or self._is_time():
@@ -230,7 +231,7 @@ class Maintenance:
         stray, seen = self._stray
         if unknown & stray and loop.polls > seen:
             log.warning("%d activities were taken without this worker's knowing: given back", len(unknown & stray))
-            self.storage.give_back(unknown & stray)
+            give_back(self.storage, unknown & stray)
             loop.wake.set()
             unknown -= stray
         elif unknown & stray:

@@ -260,18 +260,24 @@ def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeyp
     assert [handle.result() for handle in good] == [True] * 3
     why = f"the end of {poisoned.name} cannot be stored: a value that no column takes"
     assert bad.result()["why"] == why
-    # a worker that somebody drains does so, too
-    drained = WorkerLoop(inline=True)
-    good, bad = (
-        [Returning.start({"what": "result", "name": "truth"}) for _ in range(3)],
-        Returning.start({"what": "poison", "name": "x"}),
-    )
-    drained.engine.turn(limit=10, queues=drained.queues)
-    drained.pool.submit(drained._claim_tasks(Capacity(threads=10)))
-    assert drained.pool.busy == 4
-    drained.row.drained_at = drained.row.now()
-    drained.poll()
-    assert not drained.pool.busy
-    drained.marker.close()
-    drain()
-    assert ([handle.result() for handle in good], bad.result()["why"]) == ([True] * 3, why)
+    # a worker that somebody drains does so, too, one that is cautious, and one that leaves
+    for way in ("drained", "cautious", "leaves"):
+        worker = WorkerLoop(inline=True)
+        good, bad = (
+            [Returning.start({"what": "result", "name": "truth"}) for _ in range(3)],
+            Returning.start({"what": "poison", "name": "x"}),
+        )
+        worker.engine.turn(limit=10, queues=worker.queues)
+        worker.pool.submit(worker._claim_tasks(Capacity(threads=10)))
+        assert worker.pool.busy == 4
+        if way == "leaves":
+            worker._leave(None, hurried=True)
+        else:
+            worker.row.drained_at = worker.row.now() if way == "drained" else None
+            worker.caution = way == "cautious"
+            worker.poll()
+            worker.marker.close()
+        assert not worker.pool.busy
+        assert ActivityTask.objects.filter(owner=worker.row.epoch).count() == 0
+        drain()
+        assert ([handle.result() for handle in good], bad.result()["why"]) == ([True] * 3, why), way

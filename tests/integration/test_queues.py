@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django.actions.queue_figures import queue_figures
 from temporalex_django.authoring import activity
 from temporalex_django.core.limits import Limits, Rate
+from temporalex_django.db.limited_claims import give_back
 from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
@@ -109,6 +110,39 @@ def test_a_rate_is_kept_by_the_clock_of_the_database(loop: WorkerLoop) -> None:
         row.starts = [[at - 4000, count] for at, count in row.starts]
         row.save()
         assert len(taken_by(one, 1)) == 4
+
+
+def test_what_is_given_back_has_not_begun_for_a_rate(loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    gates = Gates(DjangoStorage(worker=True), ["default"])
+    monkeypatch.setitem(activity.limited, seldom.name, Limits(rate=Rate(2, 3600.0)))
+    with limited(default={"rate": "4/h"}):
+        schedule(loop, [*[("often", None)] * 4, *[("seldom", None)] * 4])
+        assert len(taken_by(gates, 1)) == 4
+        assert taken_by(gates, 1) == []
+        assert gates.rated
+        seldoms = ActivityTask.objects.filter(owner=1, activity=seldom.name)
+        (one, two) = seldoms.values_list("id", "attempt", "owner")
+        give_back(loop.storage, [one, two, (two[0], 7, 1)])  # the last is not theirs
+        assert ActivityTask.objects.filter(owner=1).count() == 2
+        seldoms.model.objects.filter(owner=None, activity=often.name).delete()
+        assert len(taken_by(gates, 1)) == 2
+        assert taken_by(gates, 1) == []
+        # one that its worker lost has begun
+        free(1)
+        assert taken_by(gates, 1) == []
+
+
+def test_until_nothing_is_due_waits_for_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate says when: nobody has to do anything for that."""
+    monkeypatch.setattr("temporalex_django.workers.loop._FRUITLESS_POLLS", 0)
+    with limited(default={"rate": "2/s"}):
+        started = start("Mixture", {"calls": [("often", None)] * 5})
+        run_until_idle(timeout=60)
+        assert Instance.objects.get(pk=started.run_id).status == "completed"
+    with limited(default={"rate": "1/h"}):
+        start("Mixture", {"calls": [("often", None)] * 2}, "m-2")
+        with pytest.raises(TimeoutError, match="still work that is due"):
+            run_until_idle(timeout=0.2)
 
 
 def test_an_activity_has_limits_of_its_own_and_holds_up_no_others(

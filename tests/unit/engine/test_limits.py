@@ -88,7 +88,26 @@ def test_slots_are_what_is_not_under_way() -> None:
             taken.append((name, key))
     # red has two then, seven of b are under way then, and four in the queue
     assert taken == [("b", "red"), ("a", "blue")]
-    assert room.begun == {"queue:q": 2}
+    assert not room.is_rated("a")
+    assert Room("q", limits, {}, [], {"queue:q": [(0.0, 9)]}, 0.5).is_rated("a")
+
+
+def test_a_clock_that_is_put_back_holds_up_nobody_for_more_than_two_periods() -> None:
+    rate = Rate(3, 60.0)
+    starts = rate.noted([], 10_000.0, 3)
+    assert rate.left(starts, 10_000.0 - 3600) == 3
+    assert rate.left(starts, 10_000.0 - 30) == 0
+    assert rate.left(starts, 10_000.0 - 30 + rate.wait(starts, 10_000.0 - 30)) == 3
+    assert rate.wait(starts, 10_000.0 - 30) < 2 * 60
+
+
+def test_what_has_not_begun_after_all_leaves_the_count_last_in_first_out() -> None:
+    rate = Rate(9, 60.0)
+    starts = rate.noted(rate.noted([], 1000.0, 4), 1010.0, 3)
+    assert [count for _, count in starts] == [4, 3]
+    assert [count for _, count in rate.without(starts, 2)] == [4, 1]
+    assert [count for _, count in rate.without(starts, 5)] == [2]
+    assert rate.without(starts, 99) == []
 
 
 def test_lines_are_known_by_their_names() -> None:

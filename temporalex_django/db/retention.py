@@ -141,7 +141,7 @@ class Retention:
             _delete_run(run, None, storage=self.storage)
             self.storage.sql.execute(
                 # an update that was accepted is answered when its handler is done, however long that takes
-                "delete from temporalex_message where chain_id = %s and settled and created_at <= %s"
+                "delete from temporalex_message where chain_id = %s and settled and coalesce(answered_at, created_at) <= %s"
                 " and coalesce(outcome_status, '') <> 'accepted'",
                 [chain, answered_before],
             )

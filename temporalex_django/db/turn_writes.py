@@ -57,9 +57,9 @@ _DUE_UPDATE = _DUE.update("run_id", "seq", failing_since=f"coalesce({TASKS.name}
 #: All that a turn says of a chain; its queue is that of its run for good.
 _CHAIN = CHAINS.pick_for(RunState, chain_id="id", queue=None)
 _CHAIN_UPDATE = _CHAIN.update("id", open_key="case when v.closed then null else open_key end")
-_SETTLED = MESSAGES.pick("id", "outcome_status", "outcome")
+_SETTLED = MESSAGES.pick("id", "outcome_status", "outcome", "answered_at")
 _SETTLED_UPDATE = _SETTLED.update("id", fresh="false", settled="true")
-_OUTCOME = MESSAGES.pick("chain_id", "request_id", "outcome_status", "outcome")
+_OUTCOME = MESSAGES.pick("chain_id", "request_id", "outcome_status", "outcome", "answered_at")
 _OUTCOME_UPDATE = _OUTCOME.update("chain_id", "request_id")
 _CLOSED = MESSAGES.pick("chain_id", "outcome_status", "outcome")
 _CLOSED_UPDATE = _CLOSED.update(
@@ -262,9 +262,11 @@ class TurnStatements(ABC):
         if parked:
             test, parameter = self.sql.among(parked, "int8")
             self.sql.execute(f"update temporalex_message set fresh = false where id {test}", [parameter])
-        settled = ((i, o.status, o.value) for w in writes for i, o in w.settled.items())
+        settled = ((i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.settled.items())
         self.sql.write(_SETTLED.columns, _SETTLED_UPDATE, _SETTLED.rows(settled), key="id")
-        outcomes = ((w.run.chain_id, i, o.status, o.value) for w in writes for i, o in w.outcomes.items())
+        outcomes = (
+            (w.run.chain_id, i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.outcomes.items()
+        )
         self.sql.write(_OUTCOME.columns, _OUTCOME_UPDATE, _OUTCOME.rows(outcomes), key="chain_id")
         closed = ((w.run.chain_id, o.status, o.value) for w in writes if (o := w.closing) is not None)
         self.sql.write(_CLOSED.columns, _CLOSED_UPDATE, _CLOSED.rows(closed), key="chain_id")

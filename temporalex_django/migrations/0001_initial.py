@@ -740,6 +740,10 @@ class Migration(migrations.Migration):
                 ("sender_name", models.CharField(help_text="Who, as it read then.", max_length=200, null=True)),
                 ("outcome_status", models.CharField(max_length=20, null=True)),
                 ("outcome", models.BinaryField(null=True)),
+                (
+                    "answered_at",
+                    models.DateTimeField(help_text="When a turn wrote its outcome; none yet, or not told.", null=True),
+                ),
                 ("created_at", models.DateTimeField()),
                 (
                     "chain",

@@ -34,6 +34,7 @@ class Message(models.Model):
     sender_name = models.CharField(max_length=200, null=True, help_text=_("Who, as it read then."))  # noqa: DJ001
     outcome_status = models.CharField(max_length=20, null=True)  # noqa: DJ001 - none yet
     outcome = models.BinaryField(null=True)
+    answered_at = models.DateTimeField(null=True, help_text=_("When a turn wrote its outcome; none yet, or not told."))
     created_at = models.DateTimeField()
 
     class Meta:

@@ -15,9 +15,10 @@ from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
-from temporalex_django import Async, ContinueAsNew, Ok, VersionedWorkflow, Workflow, api, errors, update
+from temporalex_django import Async, ContinueAsNew, Ok, Reply, Stop, VersionedWorkflow, Workflow, api, errors, update
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db import retention
+from temporalex_django.db.starts import insert_message
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction
@@ -52,6 +53,12 @@ def kept_a_week() -> type[Workflow]:
 def aged(handle: Any, by: timedelta) -> None:
     """As if its runs had closed so long before."""
     Instance.objects.filter(chain_id=handle.chain_id, closed_at__isnull=False).update(closed_at=F("closed_at") - by)
+
+
+def answered_before(by: timedelta) -> None:
+    """As if all messages had come, and had been answered, longer ago."""
+    by += timedelta(seconds=1)
+    Message.objects.update(created_at=F("created_at") - by, answered_at=F("answered_at") - by)
 
 
 @pytest.mark.django_db
@@ -248,7 +255,7 @@ def test_a_chain_that_goes_on_for_ever_costs_what_a_young_one_does() -> None:
             with CaptureQueriesContext(connection) as asked:
                 drain()
             aged(handle, WEEK + timedelta(seconds=1))
-            Message.objects.update(created_at=F("created_at") - WEEK - timedelta(seconds=1))
+            answered_before(WEEK)
         return sorted(query["sql"].split(" where ")[0][:60] for query in asked)
 
     numbers = itertools.count()
@@ -294,7 +301,57 @@ def test_what_was_accepted_long_ago_is_still_answered() -> None:
     Message.objects.filter(request_id="u2").update(outcome_status="completed")
     assert Message.objects.get(request_id="u1").outcome_status == "accepted"
     aged(handle, WEEK + timedelta(seconds=1))
-    Message.objects.update(created_at=F("created_at") - WEEK - timedelta(seconds=1))
+    answered_before(WEEK)
     drain()
     assert Instance.objects.count() == 1
     assert [one.request_id for one in Message.objects.all()] == ["u1"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_was_answered_late_is_kept_from_its_answer_on() -> None:
+    """The same id asks for the same answer, however long it waited for that: in a handler, or unread."""
+
+    async def approved(n: int) -> int:
+        await api.wait_for_signal("go")
+        return n
+
+    class Late(Workflow):
+        name = "test.Late"
+        chain_retention = WEEK
+
+        async def run(self, args: Any) -> Any:
+            if await api.phase(
+                0,
+                update={
+                    "approve": update(lambda n, state: Async(lambda: approved(n), state)),
+                    "read": update(lambda n, state: Reply(state, state + 1)),
+                },
+                signal={"next": lambda _, state: Stop(True), "stop": lambda _, state: Stop(False)},
+            ):
+                return ContinueAsNew(None)
+            return Ok(args)
+
+    handle = Late.start(0, id="late")
+    drain()
+    for name in ("approve", "read"):
+        insert_message(
+            handle.chain_id, kind="update", name=name, body=5, request_id=name, storage=DjangoStorage()
+        )  # nobody reads them for a week
+    answered_before(WEEK)
+    drain()
+    assert handle.update("read", 5, id="read") == 0
+    handle.signal("go")
+    drain()
+    assert handle.update("approve", 5, id="approve") == 5
+    handle.signal("next")
+    drain()
+    aged(handle, WEEK + timedelta(seconds=1))
+    drain()
+    assert Instance.objects.count() == 1
+    assert (handle.update("approve", 6, id="approve"), handle.update("read", 6, id="read")) == (5, 0)
+    handle.signal("next")
+    answered_before(WEEK)
+    drain()
+    aged(handle, WEEK + timedelta(seconds=1))
+    drain()
+    assert not Message.objects.exists()

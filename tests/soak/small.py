@@ -66,7 +66,7 @@ class Transferred(_Effect):
 
 
 class AtMostOnce(Small):
-    of = "AtMostOnce"
+    of, judges_lost = "AtMostOnce", True
 
     def args(self) -> Any:
         return {"path": str(self.desk.folder / f"once{self.number}"), "hold": "/nowhere"}

@@ -48,6 +48,8 @@ class Tale(ABC):
 
     #: The workflow.
     of: ClassVar[str]
+    #: Whether something is to be said of a run, too, that lost an activity with its workers.
+    judges_lost: ClassVar[bool] = False
 
     def __init__(self, desk: Desk, number: int) -> None:
         self.desk = desk

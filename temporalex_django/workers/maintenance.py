@@ -101,6 +101,7 @@ class Maintenance:
     def register(self) -> None:
         """Write the row; blocked runs that this worker may be able to take are due from now on."""
         row = self.loop.row
+        self.loop.gates.switches = read_switches(self.storage.sql)  # before the first poll
         self._recover()  # first: a run that killed the worker before this one must not be among the first to be taken
         row.session_lock = self.listener is not None and self.listener.locked
         began = time.monotonic()

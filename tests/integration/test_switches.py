@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from temporalex_django.authoring.viewing import EVERYTHING
 from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
-from temporalex_django.workers.loop import run_until_idle
+from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from tests.app.crowds import often, seldom
 from tests.support.client_flows import Basket, touch_own_run
 
@@ -67,6 +68,19 @@ def test_an_activity_waits_while_it_is_off_and_holds_up_no_others(name: str, act
     assert [*done] == [
         (what, "ann", {"kind": "activity", "name": activity.name}) for what in ("switch_off", "switch_on")
     ]
+
+
+def test_a_worker_knows_what_is_off_before_it_takes_anything() -> None:
+    """Not only from its first round of maintenance on, which a thread of its own makes half a second later."""
+    begun = start("StepByStep", {"n": 1}, "begun")
+    SwitchOff("workflow", "StepByStep").execute()
+    call_command("temporalex", "worker", "--burst", verbosity=0)
+    assert Instance.objects.get(pk=begun.run_id).blocked["code"] == errors.WorkflowSwitchedOff.code
+    SwitchOn("workflow", "StepByStep").execute()
+    SwitchOff("activity", often.name).execute()
+    SwitchOff("queue", "default").execute()
+    WorkerLoop().run(threading.Event(), until_idle=True)
+    assert (status(begun), ActivityTask.objects.count()) == ("pending", 0)
 
 
 def test_of_a_queue_that_is_off_nothing_is_taken() -> None:

@@ -93,7 +93,8 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
             if done and start.search_attributes:
                 insert_searched(storage.sql, [(started.run_id, start.search_attributes)])
     except DatabaseError as exc:
-        if not storage.transient(exc) or storage.interrupted(exc):
+        # where one lock keeps all writers out, it says nothing of this id
+        if storage.sql.writer_lock or not storage.transient(exc) or storage.interrupted(exc):
             raise
         wait = get_settings().START_LOCK_WAIT
         raise AlreadyRunning(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
@@ -155,6 +155,21 @@ def test_a_start_waits_for_another_that_is_not_committed_and_says_so(elsewhere: 
         start("same")
     assert not caught.value.pending
     assert set(Instance.objects.values_list("workflow_id", flat=True)) == {"same", "other"}
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite's own")
+def test_a_start_that_does_not_get_the_one_lock_says_nothing_of_its_id(elsewhere: Elsewhere) -> None:
+    """Who takes ``AlreadyRunning`` for a start that was made before must not lose one."""
+    with held_open(elsewhere, lambda: start("another")), connection.cursor() as cursor:
+        cursor.execute("pragma busy_timeout")
+        (patience,) = cursor.fetchone()
+        cursor.execute("pragma busy_timeout = 50")
+        try:
+            with pytest.raises(OperationalError, match="locked"):
+                start("same")
+        finally:
+            cursor.execute(f"pragma busy_timeout = {patience}")
+    assert not Instance.objects.filter(workflow_id="same").exists()
 
 
 @pytest.mark.postgres

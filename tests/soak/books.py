@@ -99,7 +99,7 @@ class Books:
         stuck = Instance.objects.exclude(status__in=CLOSED_STATUSES)
         yield from _said("stuck runs", *stuck.values_list("workflow", "workflow_id", "status", "blocked"))
         odd = Instance.objects.filter(status__in=CLOSED_STATUSES).exclude(status__in=_DONE).exclude(pk__in=self.lost)
-        yield from _said("runs that did not complete", *odd.values_list("workflow", "workflow_id", "status"))
+        yield from _said("runs that did not complete", *((r.workflow_id, r.status, r.closing_value) for r in odd))
         for tale in self.tales:
             run = Instance.objects.filter(workflow_id=tale.run).order_by("pk").last()
             if run is None:

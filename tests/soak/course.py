@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -231,8 +232,9 @@ class Course:
         if (pid := self.a_worker()) is None:
             return
         _kill(pid, signal.SIGSTOP)
+        # not from here: it may have the lock that the work waits for
+        threading.Timer(_FROZEN, _kill, [pid, signal.SIGCONT]).start()
         self.go_on(_FROZEN)
-        _kill(pid, signal.SIGCONT)
 
     def _cut_connections(self) -> None:
         def cut() -> None:

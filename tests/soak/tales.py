@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from decimal import Decimal
 from functools import cache
 from typing import Any, ClassVar
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from example_project.invoices.graphs import InvoicingGraph, money
 from example_project.invoices.models import Invoice as IssuedInvoice
@@ -64,8 +63,11 @@ class Tale(ABC):
         def once() -> None:
             # one whose answer was lost may even be over by now
             if not Instance.objects.filter(workflow_id=self.run).exists():
-                with suppress(AlreadyRunning):
+                try:
                     self.start()
+                except AlreadyRunning as exc:
+                    if exc.pending:  # of a connection that was lost, perhaps
+                        raise OperationalError from exc
 
         self.desk.patiently(once)
 

@@ -79,7 +79,8 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
 
     Inside the caller's transaction if one is open, and it stays usable whatever happens here. Locks nothing that
     exists. Waits for another open transaction that starts the same id, at most ``START_LOCK_WAIT``. Raises
-    ``AlreadyRunning``, with ``pending=True`` when that wait was in vain, and ``InvalidId`` for the id of a run.
+    ``AlreadyRunning``, with ``pending=True`` when that wait was in vain (on SQLite, whose one lock says nothing of ids,
+    Django's ``OperationalError``), and ``InvalidId`` for the id of a run.
     """
     started = Started(uuid7(), uuid7())
     taken = None if start.generated else as_run_id(start.workflow_id)

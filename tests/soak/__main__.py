@@ -139,7 +139,7 @@ def _report(options: argparse.Namespace, course: Course, books: Books, env: dict
         "signals": sum(desk.signals.values()),
         "effects": {"at all": books.ledgers.effects.total(), "by their keys": len(books.ledgers.effects)},
         "switches": course.switches,
-        "lost with their workers, by policy": len(books.lost),
+        "lost with their workers, by policy": dict(books.lost_by_workflow()),
         "kills": dict(sorted(course.kills.items())),
         "points": {point: course.hits[point] for point in course.points},
         "tries": {point: tries for point, tries in course.tries.items() if tries > course.hits[point]},

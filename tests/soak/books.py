@@ -80,6 +80,9 @@ class Books:
                 self.lost.add(run)
                 self.early |= {run} if said["attempts"] < _DEATHS else set()
 
+    def lost_by_workflow(self) -> Counter[str]:
+        return Counter(Instance.objects.filter(pk__in=self.lost).values_list("workflow", flat=True))
+
     def wrong(self, env: dict[str, str]) -> Iterator[str]:
         yield from self.desk.wrong
         yield from self._messages()

@@ -173,6 +173,38 @@ def test_a_resume_lives_and_dies_with_the_callers_transaction():
     assert Delivery.get("1").instance().waiting_steps == {hook}
 
 
+class Noted(Step):
+    events = ("noted",)
+    atomic = True
+
+    def execute(self, instance, config, context):
+        Group.objects.create(name=f"{instance.id} {context.steps.money.amount}")
+        return Event("noted")
+
+
+class Early(GraphWorkflow):
+    name = "test.Early"
+    unique = Unique(key="early")
+    money = WaitForEvent("paid", timeout=timedelta(days=30), key="money")
+    initial = money
+    transitions = {(money, "paid"): Noted, (money, "timeout"): Done, (Noted, "noted"): hook, (hook, "delivered"): Done}
+
+
+def test_a_resume_may_come_before_any_worker_has_seen_the_run():
+    """The step begins to wait, with its timer, and ends in one activation."""
+    handle = Early.start("1", {})
+    Early.resume("1", "paid", data={"amount": 5})
+
+    kinds = [event.kind for event in handle.history() if event.activation == 1]
+    assert kinds[2:] == ["SignalReceived", "TimerStarted", "TimerCancelled", "ActivityScheduled"]
+    assert handle.instance().context.steps.money == {"amount": 5}
+    drain()
+    assert Group.objects.get().name == "early::1 5"
+    assert handle.instance().waiting_steps == {hook}
+    Early.resume("1", "delivered")
+    assert handle.status == "completed"
+
+
 def test_a_refused_resume_leaves_nothing():
     """HE-104."""
     Delivery.start("1", {})

@@ -79,12 +79,15 @@ class Projection:
         progress = self.progress
         if progress is None:
             raise TemporalexError(f"a history begins with WorkflowStarted, not with {events[0].kind}")
+        waited = progress.instance.waiting  # at some time of the activation: a resume may come as soon as a step waits
         if ended:
             progress.fold(ended, now)
+            waited |= progress.instance.waiting
         for payload in resumes:
             progress.fold([resumption(progress.instance, payload)], now)
+            waited |= progress.instance.waiting
         for event in events:
-            self._command(event, progress)
+            self._command(event, progress, waited)
         if progress.failed is not None and events[-1].kind not in CLOSING:
             facts = progress.failed
             raise self._parted(f"step {facts['step']!r} fails in it: {facts['message'] or facts['reason']}")
@@ -111,7 +114,7 @@ class Projection:
             return number, Fired(timer[1])
         return number, result_of(job)
 
-    def _command(self, event: HistoryEvent, progress: Progress) -> None:
+    def _command(self, event: HistoryEvent, progress: Progress, waited: int) -> None:
         attributes = event.attributes
         match event.kind:
             case "ActivityScheduled":
@@ -121,7 +124,7 @@ class Projection:
                 self.begun[attributes["seq"]] = progress.instance
             case "TimerStarted" if "step" in attributes:  # others are of human tasks
                 number = self._step_of[attributes["seq"]] = self._number(attributes["step"])
-                if not progress.instance.waiting >> number & 1 and not progress.instance.closed:
+                if not waited >> number & 1 and not progress.instance.closed:
                     raise self._parted(f"step {attributes['step']!r} had a timer, and does not wait in it")
                 self._due[number] = attributes["due"]
             case "TimerCancelled":

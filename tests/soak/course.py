@@ -202,7 +202,9 @@ class Course:
     def _dies_asking(self, point: str) -> bool:
         """A process that sends an update, as one that serves requests does. It is asked again later."""
         tally = self.tell(Tallied)
-        self.until(Instance.objects.filter(workflow_id=tally.run, status="waiting").exists)
+        waits = self.until(Instance.objects.filter(workflow_id=tally.run, status="waiting").exists)
+        if not waits or tally.stopped:
+            return False
         key = f"u{self.desk.number()}"
         self.desk.told[tally.run, key] = ("add", 3)
         mode = "worker" if "left" in point else "auto"

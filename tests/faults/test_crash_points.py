@@ -54,8 +54,10 @@ def test_killed_at_every_point_nothing_is_lost_or_doubled(walk: Walk) -> None:
             assert walk.dies_at(point, fail=fails), f"nobody came to {point!r}"
 
     Instance.objects.filter(workflow="Stuck").update(blocked=None)
-    for stuck_run in Instance.objects.filter(workflow="Stuck").open():
-        insert_message(stuck_run.chain_id, kind="signal", name="go", body=None, storage=DjangoStorage())
+    last_words = {"Stuck": ("go", None), "Entity": ("next", "stop")}
+    for run in Instance.objects.filter(workflow__in=last_words).open():
+        name, body = last_words[run.workflow]
+        insert_message(run.chain_id, kind="signal", name=name, body=body, storage=DjangoStorage())
     last = walk.ask()
     wait_for(lambda: not Instance.objects.open().exists(), what="all runs to end")
     wait_for(lambda: not BulkJob.objects.filter(state="running").exists())

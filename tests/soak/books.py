@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: The death in which an activity is lost that was alone in the workers that died.
 _DEATHS = 3
+#: What the last attempt fails with: its worker, or its connection, was taken from it.
+_TAKEN = ("WorkerLost", "OperationalError", "InterfaceError")
 _DONE = ("completed", "terminated", "continued_as_new")
 
 
@@ -76,7 +78,7 @@ class Books:
         for run, kind, stored in ends.values_list("run_id", "kind", "attributes").iterator():
             said = stored if isinstance(stored, dict) else codec().decode(bytes(stored))
             self.ends[run, said["seq"]] += 1
-            if kind == "ActivityFailed" and said.get("type") == "WorkerLost":
+            if kind == "ActivityFailed" and said.get("type") in _TAKEN:
                 self.lost.add(run)
                 self.early |= {run} if said["attempts"] < _DEATHS else set()
 

@@ -19,6 +19,7 @@ from temporalex_django.errors import (
     RunPaused,
     TemporalexError,
     TooManyUpdates,
+    UpdateFailed,
     UpdateRejected,
     UpdateTimeout,
     WorkflowClosed,
@@ -32,9 +33,9 @@ Key = tuple[str, str]
 
 
 class Desk:
-    """``told``: name and arguments of each update by run and id; it is ``answered`` or ``refused`` in the end.
+    """``told``: name and arguments of each update by run and id.
 
-    Told once, however often it is asked. ``signals``: how many each run was sent.
+    In the end it is ``answered``, ``refused``, or ``failed``: its activity had no attempt left. Told once, however often it is asked. ``signals``: how many each run was sent.
     """
 
     def __init__(self, chance: random.Random, folder: Path) -> None:
@@ -45,6 +46,7 @@ class Desk:
         self.told: dict[Key, tuple[str, Any]] = {}
         self.answered: dict[Key, Any] = {}
         self.refused: dict[Key, str] = {}
+        self.failed: dict[Key, str] = {}
         self.signals: Counter[str] = Counter()
         self.wrong: list[str] = []
         self._number = 0
@@ -89,10 +91,11 @@ class Desk:
             )
         except LATER:
             return None
-        except UpdateRejected as exc:
-            self.refused[key] = exc.code
-            if key in self.answered:
-                self.wrong.append(f"{name} {number} of {run} was answered and then refused: {exc.code}")
+        except (UpdateRejected, UpdateFailed) as exc:
+            which = self.refused if isinstance(exc, UpdateRejected) else self.failed
+            which[key] = str(exc)
+            if sum(key in known for known in (self.answered, self.refused, self.failed)) > 1:
+                self.wrong.append(f"{name} {number} of {run} was answered in two ways, now {exc}")
             return None
         if self.answered.setdefault(key, said) != said:
             self.wrong.append(f"{name} {number} of {run} was answered {self.answered[key]!r} and {said!r}")
@@ -100,7 +103,8 @@ class Desk:
 
     def open(self) -> list[Key]:
         """What nobody knows the outcome of."""
-        return [key for key in self.told if key not in self.answered and key not in self.refused]
+        known = self.answered.keys() | self.refused.keys() | self.failed.keys()
+        return [key for key in self.told if key not in known]
 
     def waits(self, run: str) -> bool:
         """Whether there is such an update of that run: it is asked again before another one is told."""

@@ -193,7 +193,7 @@ class Tidied(Tale):
 
 
 class Stocked(Tale):
-    of = "Inventory"
+    of, judges_lost = "Inventory", True
 
     def start(self) -> None:
         Inventory.start(id=self.run)

@@ -35,8 +35,8 @@ Key = tuple[str, str]
 class Desk:
     """``told``: name and arguments of each update by run and id.
 
-    In the end it is ``answered``, ``refused``, or ``failed``: its activity had no attempt left. Told once, however often
-    it is asked. ``signals``: how many each run was sent.
+    In the end it is ``answered``, ``refused``, or ``failed``: its activity had no attempt left. Told once, and asked as
+    often as it takes. ``signals``: how many each run was sent.
     """
 
     def __init__(self, chance: random.Random, folder: Path) -> None:

@@ -170,6 +170,7 @@ def goes_on(walk: Walk) -> None:
 
 
 def held(walk: Walk) -> None:
+    walk.hold.touch()
     start("Beating", {"hold": str(walk.hold)}, workflow_id=f"beating{walk.n}")
 
 
@@ -232,11 +233,10 @@ BEFORE: dict[str, tuple[Callable[[Walk], None] | None, dict[str, int]]] = {
 @contextmanager
 def prepared(walk: Walk, point: str) -> Iterator[dict[str, int]]:
     before, fails = next((found for name, found in BEFORE.items() if point.startswith(name)), (None, {}))
-    walk.hold.touch()
     try:
         if before is not None:
             before(walk)
         yield fails
     finally:
-        walk.hold.unlink()
+        walk.hold.unlink(missing_ok=True)
         Worker.objects.filter(host="elsewhere").delete()

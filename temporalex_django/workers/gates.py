@@ -33,6 +33,7 @@ class Gates:
         self._next: dict[str, float] = {}  # when it is worth looking again at a queue of which nothing was to be had
         self._full: set[str] = set()  # those that have no room for what is due
         self._rated: set[str] = set()  # those of them in which a rate holds something back
+        self._skipped = False  # the last claim did not look everywhere: it had looked a moment before
         self.short = False  # something might begin, but for the room that others had
         self.switches = Switches()
 
@@ -55,8 +56,8 @@ class Gates:
 
     @property
     def waiting(self) -> bool:
-        """Whether something is due that a limit holds back."""
-        return bool(self._full)
+        """Whether something is due that a limit holds back, or may have come since somebody looked."""
+        return bool(self._full) or self._skipped
 
     @property
     def rated(self) -> bool:
@@ -103,7 +104,9 @@ class Gates:
         lined = self.switches.lines or self._storage.lined
         chosen = [queue for queue in self.queues if lined or limits.get(queue, NONE).limited]
         now = time.monotonic()
+        self._skipped = False
         for queue in self._storage.in_turn(chosen, "limited"):
+            self._skipped = self._skipped or self._next.get(queue, 0.0) > now
             if not capacity or (not suspects and self._next.get(queue, 0.0) > now):
                 short = short or not capacity or self.short
                 lines = True  # who knows

@@ -79,8 +79,11 @@ class Course:
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def replenish(self) -> None:
-        """As a supervisor does."""
-        self.processes = [process for process in self.processes if process.popen.poll() is None]
+        """As a supervisor does: what a leader that ended has left of its group ends, too."""
+        ended = [process for process in self.processes if process.popen.poll() is not None]
+        self.processes = [process for process in self.processes if process not in ended]
+        for process in ended:
+            _kill_group(process.pid)
         cluster = self.host == "q2"
         command = ["qcluster", "--skip-checks"] if cluster else ["temporalex", "worker"]
         while len(self.processes) < (1 if cluster else _WORKERS):
@@ -88,8 +91,7 @@ class Course:
 
     def end_all(self) -> None:
         for process in self.processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill_group(process.pid)
             process.popen.wait(20)
         self.processes = []
 
@@ -294,6 +296,11 @@ class Course:
         if self.desk.open() or any(rows.exists() for rows in left):
             return False
         return all(row.buried_at is None and identity_of(row.pid) for row in Worker.objects.all())
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _kill(pid: int, number: int) -> None:

@@ -53,7 +53,9 @@ def worker_session(alias: str) -> Iterator[None]:
 def keep_open(seconds: float = KEPT_FOR) -> None:
     """Connections that this thread opens from now on stay so long, whatever ``CONN_MAX_AGE`` says, unless they break.
 
-    For threads that run one short activity after the other: opening a connection for each costs more than most of them.
+    One that broke meanwhile is replaced when it is used (``CONN_HEALTH_CHECKS``): a restart of the database costs an
+    attempt of those that were running, and none of those that come next. For threads that run one short activity after
+    the other: opening a connection for each costs more than most of them.
     """
     _thread.kept_for = seconds
 
@@ -63,6 +65,7 @@ def _set_up(sender: Any, connection: Any, **_: Any) -> None:
     kept_for = getattr(_thread, "kept_for", None)
     if kept_for is not None and connection.close_at is not None:
         connection.close_at = max(connection.close_at, time.monotonic() + kept_for)
+        connection.health_checks_enabled = True
     if getattr(_thread, "alias", None) == connection.alias:
         _prepare(connection.alias)
 

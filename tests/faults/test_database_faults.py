@@ -14,9 +14,11 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
 
+from temporalex_django import Ok, RetryPolicy, Workflow, activity
 from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, Worker
+from temporalex_django.workers.loop import WorkerLoop
 from tests.support.processes import worker
 from tests.support.waiting import wait_for
 
@@ -153,3 +155,44 @@ def test_rows_locked_crosswise_by_two_workers_reach_nobody_as_a_deadlock(
     assert {instance(run).status for run in runs} == {"completed"}
     assert set(get_user_model().objects.values_list("last_name", flat=True)) == {"60"}
     assert not ActivityTask.objects.exists()
+
+
+@activity(retry=RetryPolicy(max_attempts=1))
+def counts_users() -> int:
+    from django.contrib.auth import get_user_model
+
+    return int(get_user_model().objects.count())
+
+
+class CountsUsers(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok(await counts_users())
+
+
+@pytest.mark.postgres
+def test_a_connection_that_broke_while_nobody_used_it_costs_no_attempt() -> None:
+    """A thread for activities keeps its connection; the server has restarted since."""
+    loop = WorkerLoop(queues=["default"])
+    loop.pool._threads = 1
+
+    def counted(workflow_id: str) -> Any:
+        run = CountsUsers.start(id=workflow_id)
+
+        def is_over() -> bool:
+            loop.poll()
+            return not Instance.objects.get(pk=run.run_id).is_open
+
+        wait_for(is_over)
+        return Instance.objects.get(pk=run.run_id).closing_value
+
+    try:
+        assert counted("before") == {"result": 0}
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "select count(pg_terminate_backend(pid)) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+            assert cursor.fetchone()[0] >= 1
+        assert counted("behind") == {"result": 0}
+    finally:
+        loop._leave(None, hurried=True)

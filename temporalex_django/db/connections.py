@@ -63,9 +63,10 @@ def keep_open(seconds: float = KEPT_FOR) -> None:
 @receiver(connection_created)
 def _set_up(sender: Any, connection: Any, **_: Any) -> None:
     kept_for = getattr(_thread, "kept_for", None)
-    if kept_for is not None and connection.close_at is not None:
-        connection.close_at = max(connection.close_at, time.monotonic() + kept_for)
-        connection.health_checks_enabled = True
+    if kept_for is not None:
+        connection.health_check_enabled = True
+        if connection.close_at is not None:
+            connection.close_at = max(connection.close_at, time.monotonic() + kept_for)
     if getattr(_thread, "alias", None) == connection.alias:
         _prepare(connection.alias)
 

@@ -39,6 +39,7 @@ _TOLD_INSERT = MESSAGES.insert(
     {**{name: f"v.{name}" for name in _TOLD.picked}, "queue": "c.queue"},
     f"from v join {CHAINS.name} c on c.id = v.chain_id where c.id {{key}} order by v.place on conflict do nothing",
 )
+_RAN = RUNS.pick("id", "workflow", "version")
 _FOUND = f"c.id, {RUNS.pick('id', 'workflow', 'status').of('i')}, c.closed"
 
 
@@ -189,14 +190,14 @@ class OtherRuns:
             return {}
         test, parameter = self._sql.among(list(wanted), "uuid")
         rows = self._sql.select(
-            "select i.id, c.id, i.workflow, i.version, c.closed"
+            f"select {_RAN.of('i')}, c.id, c.closed"
             f" from temporalex_instance i join temporalex_chain c on c.id = i.chain_id where i.id {test}",
             [parameter],
-            ("uuid", "uuid", "text", "int4", "bool"),
+            (*_RAN.types, "uuid", "bool"),
         )
         return {
             wanted[run]: Reached(None if closed else chain, workflow=workflow, version=version)
-            for run, chain, workflow, version, closed in rows
+            for run, workflow, version, chain, closed in rows
         }
 
     def _children(self, runs: Iterable[UUID]) -> dict[tuple[UUID, int], UUID]:

@@ -42,4 +42,4 @@ def queue(cls: Any, count: int, args: Any = None) -> None:
 
 def _after(first: str) -> str:
     """An id that sorts behind the first one: its time, and a number."""
-    return f"(left({first}, 14) || '7' || substr({first}, 16, 3) || '-8' || lpad(to_hex(n >> 16), 3, '0') || '-' || lpad(to_hex(n), 4, '0') || right({first}, 8))::uuid"
+    return f"(left({first}, 14) || '7' || substr({first}, 16, 3) || '-8' || lpad(to_hex(n >> 16), 3, '0') || '-' || lpad(to_hex(n & 65535), 4, '0') || right({first}, 8))::uuid"

@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.access import VIEW, is_every, policy, runs_for, view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.ordering import columns, within_reach
+from temporalex_django.actions.ordering import at_once, columns, within_reach
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.summary import Reading, with_ends, with_switches
 from temporalex_django.admin.base import ReadOnlyAdmin
@@ -56,7 +56,7 @@ from temporalex_django.present.sentences import Summary
 _UNREAD = ("args", "carried_messages", "published", "closing", "seed", "metadata", "search_attributes")
 _SAID = "said"  # of a run in the list
 #: Of a big table it takes seconds to count all. The pages behind are not offered.
-_COUNTED = 1000
+_COUNTED = 500
 
 
 class InstanceChangeList(ChangeList):
@@ -70,8 +70,10 @@ class InstanceChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """The filters are asked once, for ids: as many as are counted, of which the page shows some."""
         order = request.GET.get(str(OrderFilter.parameter_name), NEWEST_FIRST)
-        found = within_reach(self.queryset, order, None, rows=_COUNTED + 1) if order in ORDERS else self.queryset
-        ids = [*found.values_list("pk", flat=True)[: _COUNTED + 1]]
+        found, most = self.queryset, _COUNTED + 1
+        if order in ORDERS:
+            found, most = within_reach(found, order, None, rows=most), at_once(order, most)
+        ids = [*found.values_list("pk", flat=True)[:most]][: _COUNTED + 1]
         self.paginator = Paginator(ids, self.list_per_page)
         self.result_count, self.full_result_count = len(ids), None
         self.show_full_result_count, self.show_admin_actions = False, bool(ids)

@@ -43,7 +43,8 @@ class WorkflowHandle(Generic[Result_co]):
     nothing is written then.
     """
 
-    # Not an ABC: to type checkers the class is one that code makes. That each kind implements all of it is tested.
+    # Not an ABC: to type checkers the class is one that code makes. What raises NotImplementedError is the contract:
+    # that each kind implements all of it is tested (tests/contract/test_handles.py).
     id: str
     chain_id: UUID | None
 

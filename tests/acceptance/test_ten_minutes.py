@@ -107,20 +107,27 @@ def free_port() -> int:
         return port
 
 
+#: What the README says it prints.
+PRINTED = ["{'text': 'Hello, Ada!'}", "done completed"]
+
+
 def test_the_readme_leads_to_a_completed_run(wheel: Path, tmp_path: Path) -> None:
-    follow_the_readme(wheel, tmp_path, "python")
+    assert follow_the_readme(wheel, tmp_path, "python") == PRINTED
 
 
 @pytest.mark.once
 def test_so_it_does_on_the_next_python_where_there_is_one(wheel: Path, tmp_path: Path) -> None:
     if (python := later_python()) is None:
         pytest.skip(f"there is no Python {LATER} here beside the one that runs this")
-    follow_the_readme(wheel, tmp_path, python)
+    assert follow_the_readme(wheel, tmp_path, python) == PRINTED
     assert run([str(tmp_path / ".venv" / "bin" / "python"), "--version"], tmp_path).startswith(f"Python {LATER}.")
 
 
-def follow_the_readme(wheel: Path, tmp_path: Path, python: str) -> None:
-    """To the letter, but for where the wheel comes from, which Python makes the environment, and the port."""
+def follow_the_readme(wheel: Path, tmp_path: Path, python: str) -> list[str]:
+    """To the letter, but for where the wheel comes from, which Python makes the environment, and the port.
+
+    Gives the last two lines that its own run prints.
+    """
     commands = block("commands").replace("pip install temporalex-django", f"pip install --quiet '{wheel}'")
     assert "python -m venv" in commands
     shell(commands.replace("python -m venv", f"'{python}' -m venv"), tmp_path)
@@ -134,7 +141,7 @@ def follow_the_readme(wheel: Path, tmp_path: Path, python: str) -> None:
     with server(tmp_path, free_port()):
         printed = shell(block("use"), tmp_path)
 
-    assert printed.strip().splitlines()[-2:] == ["{'text': 'Hello, Ada!'}", "done completed"]
+    return printed.strip().splitlines()[-2:]
 
 
 def test_a_project_without_the_app_is_told_what_to_do(tmp_path: Path) -> None:

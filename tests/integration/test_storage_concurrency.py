@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
 
+from temporalex_django.db.dialects.sqlite import SqliteDialect
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
@@ -155,6 +156,42 @@ def test_a_start_waits_for_another_that_is_not_committed_and_says_so(elsewhere: 
         start("same")
     assert not caught.value.pending
     assert set(Instance.objects.values_list("workflow_id", flat=True)) == {"same", "other"}
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite's own")
+def test_one_thread_of_a_process_at_a_time_looks_for_the_writer_lock(elsewhere, monkeypatch):
+    """Thirty that look every few milliseconds keep the one that has the lock from going on: see ``atomic``."""
+    arrived, looking, at_once = threading.Semaphore(0), set[int](), set[int]()
+    atomic, entered = SqliteDialect.atomic, SqliteDialect._entered
+
+    def arriving(self: SqliteDialect) -> AbstractContextManager[None]:
+        arrived.release()
+        return atomic(self)
+
+    def counted(self: SqliteDialect, until: float) -> Any:
+        looking.add(threading.get_ident())
+        at_once.add(len(looking))
+        try:
+            return entered(self, until)
+        finally:
+            looking.discard(threading.get_ident())
+
+    def begin(number: int) -> None:
+        try:
+            start(f"w-{number}")
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(7) as pool:
+        with held_open(elsewhere, lambda: start("w-held")):
+            monkeypatch.setattr(SqliteDialect, "atomic", arriving)
+            monkeypatch.setattr(SqliteDialect, "_entered", counted)
+            begun = [pool.submit(begin, number) for number in range(7)]
+            assert all(arrived.acquire(timeout=30) for _ in begun)
+        for one in begun:
+            one.result(60)
+    assert Instance.objects.count() == 8
+    assert at_once == {1}
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="SQLite's own")

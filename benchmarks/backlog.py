@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from django.db import connection, transaction
 
@@ -24,22 +25,31 @@ def queue(cls: Any, count: int, args: Any = None) -> None:
                 "create temporary table if not exists bench_ids (n int, chain uuid, run uuid); truncate bench_ids"
             )
             cursor.execute(
-                "insert into bench_ids select n, " + _after("%(chain)s") + ", " + _after("%(run)s") + " from generate_series(1, %(count)s) n",
-                {"chain": str(first.chain_id), "run": str(first.pk), "count": count - 1},
-            )  # fmt: skip
-            for model, given in (
-                (Chain, {"id": "b.chain", "run_id": "b.run", "open_key": "t.open_key || b.n"}),
-                (Instance, {"id": "b.run", "chain_id": "b.chain", "workflow_id": "t.workflow_id || b.n"}),
-            ):
+                f"insert into bench_ids select n, {_after(first.chain_id)}, {_after(first.pk)} from generate_series(1, %s) n",
+                [count - 1],
+            )
+            chain = {
+                "id": "b.chain",
+                "run_id": "b.run",
+                "due_at": "t.due_at + b.n * interval '1 microsecond'",
+                "open_key": "replace(t.open_key, %(own)s, b.chain::text)",
+            }
+            run = {"id": "b.run", "chain_id": "b.chain", "workflow_id": "b.chain::text"}
+            for model, given in ((Chain, chain), (Instance, run)):
                 names = [str(field.column) for field in model._meta.concrete_fields if not field.generated]
                 values = ", ".join(given.get(name, f"t.{name}") for name in names)
                 table, key = model._meta.db_table, first.chain_id if model is Chain else first.pk
                 cursor.execute(
-                    f"insert into {table} ({', '.join(names)}) select {values} from {table} t, bench_ids b where t.id = %s",
-                    [key],
+                    f"insert into {table} ({', '.join(names)}) select {values} from {table} t, bench_ids b"
+                    " where t.id = %(key)s order by b.n",
+                    {"key": key, "own": first.workflow_id},
                 )
 
 
-def _after(first: str) -> str:
-    """An id that sorts behind the first one: its time, and a number."""
-    return f"(left({first}, 14) || '7' || substr({first}, 16, 3) || '-8' || lpad(to_hex(n >> 16), 3, '0') || '-' || lpad(to_hex(n & 65535), 4, '0') || right({first}, 8))::uuid"
+def _after(first: UUID) -> str:
+    """SQL of an id that sorts behind the first one, by a number ``n``, as ids do that are drawn one after the other."""
+    soon = f"{(first.int >> 80) + 1:012x}"
+    return (
+        f"('{soon[:8]}-{soon[8:]}-7000-8' || lpad(to_hex(n >> 16), 3, '0') || '-' || lpad(to_hex(n & 65535), 4, '0')"
+        f" || '{first.hex[-8:]}')::uuid"
+    )

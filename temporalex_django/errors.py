@@ -357,7 +357,7 @@ class NotAccepting(UpdateRejected):
 
 
 class RunBlocked(UpdateRejected):
-    """The run is blocked, ``reason`` says why; the update was tried once and withdrawn."""
+    """The run is blocked, ``reason`` says why; the update was tried, where that ends no process, and withdrawn."""
 
     code = "blocked"
     next_step = "Put right what `reason` names, and send the update again: nothing of it is kept, its id is free."

@@ -67,7 +67,7 @@ class JudgedMessage(ActionOnRun[Any]):
     rejected update leaves nothing behind.
 
     Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``,
-    ``NotAccepting``, ``RunPaused``, ``RunBlocked`` (it was tried once), ``WorkflowSwitchedOff``, ``WorkflowClosed``,
+    ``NotAccepting``, ``RunPaused``, ``RunBlocked``, ``WorkflowSwitchedOff``, ``WorkflowClosed``,
     ``TooManyUpdates``, ``UpdateFailed``, ``NestingError``, and ``UpdateTimeout``: ask again with its ``update_id``
     (code ``unknown``: the database went away while it was sent). An id that was accepted once gives its first outcome,
     whatever the body; with ``exact`` another body is refused, too.
@@ -422,7 +422,7 @@ class SendUpdate(JudgedMessage):
 def blocked(exc: RunBlocked, what: str, view: View) -> RunBlocked:
     """The refusal of a blocked run, as he may see it: why it is blocked may quote payloads."""
     why = view.text(str(exc.reason))
-    return RunBlocked(f"{what} was tried once and withdrawn, for the run is blocked: {why}", reason=why)
+    return RunBlocked(f"{what} was withdrawn, for the run is blocked: {why}", reason=why)
 
 
 def standing(chain_id: UUID, update_id: str, *, storage: DjangoStorage) -> UpdateStatus | None:

@@ -32,6 +32,7 @@ from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
 from temporalex_django.db.turn_writes import TurnStatements
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.rotation import BothEnds, Rotation
+from temporalex_django.engine.shapes import Blocked
 from temporalex_django.engine.storage import Claimed, RunFacts, RunState
 from temporalex_django.engine.worker_storage import WorkerStorage
 
@@ -280,9 +281,9 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         test, parameter = self.sql.among(chains, "uuid")
         now, parameters = self.sql.instant(self.clock)
         return self.sql.ask(
-            # one that is blocked for its crashes has no due time: it may be locked, for its messages to be parked
-            f"select {_STATE.names} from temporalex_chain where id {test} and (crashes = 0 or due_at is null or due_at <= {now})"
-            f"{self.sql.skip_locked()}",
+            # one that is blocked for its crashes is due at its deadline: it may be locked, for its messages to be parked
+            f"select {_STATE.names} from temporalex_chain where id {test}"
+            f" and (crashes = 0 or failed_tries > 0 or due_at is null or due_at <= {now}){self.sql.skip_locked()}",
             [parameter, *parameters],
             _STATE.types,
         )
@@ -379,9 +380,10 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
             found[facts.run_id] = facts
         return found
 
-    def blocked_since(self, run_id: UUID) -> str | None:
+    def blocked_by(self, run_id: UUID) -> Blocked | None:
         ((mark,),) = self.sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)
-        return None if mark is None else json.loads(mark).get("since")
+        found: Blocked | None = None if mark is None else json.loads(mark)
+        return found
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         found: dict[UUID, list[HistoryEvent]] = {run: [] for run in after}

@@ -107,7 +107,7 @@ class Advance:
             if self.run.paused:
                 error = RunPaused(f"the run is paused: {what} refused")
             else:
-                error = RunBlocked(f"the run is blocked: {what} was tried once and withdrawn", reason=why)
+                error = RunBlocked(f"the run is blocked: {what} was withdrawn", reason=why)
             self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
         if self.run.paused:  # whoever set it due did not know
             self.run.due_at = None

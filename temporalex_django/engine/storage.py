@@ -27,7 +27,7 @@ from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.ids import human_task_id
 from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.other_runs import NewChild, NewMessage
-from temporalex_django.engine.shapes import RowChanges
+from temporalex_django.engine.shapes import Blocked, RowChanges
 from temporalex_django.engine.starts import RunStart
 
 if TYPE_CHECKING:
@@ -392,8 +392,8 @@ class RunStorage(Protocol):
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]: ...
 
-    def blocked_since(self, run_id: UUID) -> str | None:
-        """Since when a run is blocked, as its mark has it; None: it is not."""
+    def blocked_by(self, run_id: UUID) -> Blocked | None:
+        """Why a run is blocked, and since when; None: it is not."""
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         """Events of each run with ``seq`` greater than the given one, in order."""

@@ -209,10 +209,10 @@ class WorkflowEngine(Executors):
         """The step of one claimed run, and what becomes of it.
 
         One that ends while it waits has its parked messages, too, and so has one that is blocked and is tried because
-        somebody waits for an answer.
+        somebody waits for an answer. One that ended processes is not tried for that: it would end another one.
         """
         step = Advance(run, messages, now, inline_atomic=self._inline_atomic)
-        if waits and not run.paused and step.asked:
+        if waits and not run.paused and not run.crashes and step.asked:
             messages, waits = self.storage.inbox([run.chain_id])[run.chain_id], False
             step = Advance(run, messages, now, inline_atomic=self._inline_atomic)
         fate = fate_of(run, ends=step.ends, waits=waits, atomic=self._inline_atomic and due(run.atomic_due, now))
@@ -238,7 +238,8 @@ class WorkflowEngine(Executors):
         if fate is Fate.END:
             return step.ended(report.facts[step.run.run_id])
         if fate is Fate.PARK:
-            return step.parked()
+            mark = self.storage.blocked_by(step.run.run_id) if step.asked else None
+            return step.parked(mark["error"] if mark else "")
         run_id = step.run.run_id
         entry, error = entries.get(run_id), errors.get(run_id)
         if self.left_to_others(step.run, error, report) or (entry is None and error is None):
@@ -366,9 +367,9 @@ class WorkflowEngine(Executors):
             waits_for = f"the key {error.key!r}"
         # a missing class comes with a worker that has it, one that is off is switched on: either sets the run due, and
         # trying would only slow the claim
-        since = self.storage.blocked_since(run.run_id) if run.failed_tries else None
+        before = self.storage.blocked_by(run.run_id) if run.failed_tries else None
         retry = not off and not isinstance(error, UnknownWorkflow)
-        return step.blocked(error, retry=retry, waits_for=waits_for, since=since)
+        return step.blocked(error, retry=retry, waits_for=waits_for, since=before["since"] if before else None)
 
     def _located(self, run: RunState, error: BaseException, report: TurnReport) -> BaseException:
         """The same where code and history part, with the file and the line: from another replay, of a short history."""

@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.failures import error_data
+from temporalex_django.core.process import REQUEST
 from temporalex_django.core.telling import told
 from temporalex_django.db.rows import ENDED, ENDED_INSERT, TASKS, WORKERS, ended, text_of
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy, blocked, lone
 from temporalex_django.engine.blocked import mark_of, next_try
 from temporalex_django.engine.shapes import Blocked
-from temporalex_django.errors import KeyMissing
+from temporalex_django.errors import KeyMissing, RunBlocked
 from temporalex_django.liveness.crash_markers import Left, Marked, abandoned, left_in, remove_marker
 from temporalex_django.liveness.leases import wake_for_others
 from temporalex_django.liveness.process_identity import is_gone, is_neighbour
@@ -396,11 +398,18 @@ def block_alone(storage: DjangoStorage, chain: UUID, error: BaseException) -> bo
 
 
 def _block(storage: DjangoStorage, chain: UUID, run: UUID, mark: Blocked, *, due: datetime | None) -> None:
-    """It stays blocked since when it was first."""
-    mark["since"] = storage.blocked_since(run) or mark["since"]
+    """It stays blocked since when it was first. Whoever waits for the answer to an update is told."""
+    if (before := storage.blocked_by(run)) is not None:
+        mark["since"] = before["since"]
     storage.sql.execute(
         "update temporalex_chain set failed_tries = %s, due_at = coalesce(%s, deadline) where id = %s",
         [mark["attempt"], due, chain],
+    )
+    refusal = error_data(RunBlocked("the run is blocked: what was sent to it was withdrawn", reason=mark["error"]))
+    storage.sql.execute(
+        "update temporalex_message set fresh = false, settled = true, outcome_status = 'rejected', outcome = %s, answered_at = %s"
+        " where chain_id = %s and not settled and kind in ('update', %s)",
+        [codec().encode(refusal), storage.now(), chain, REQUEST],
     )
     storage.sql.execute("update temporalex_message set fresh = false where chain_id = %s and fresh", [chain])
     cast = storage.sql.mark("jsonb")

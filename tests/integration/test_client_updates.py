@@ -213,7 +213,7 @@ def test_a_blocked_run_says_so_and_heals_when_somebody_asks(monkeypatch):
     assert blocked["code"] == "nondeterminism"
     with pytest.raises(errors.ResultTimeout, match="blocked"):
         handle.result()
-    with pytest.raises(errors.RunBlocked, match="tried once and withdrawn") as caught:
+    with pytest.raises(errors.RunBlocked, match="withdrawn, for the run is blocked") as caught:
         handle.update("add", 1)
     assert caught.value.code == "blocked" and "recorded" in caught.value.reason
 

@@ -14,7 +14,7 @@ from django.db import ProgrammingError
 
 from temporalex_django import RetryPolicy, activity, errors
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.db.starts import NewStart, Started, insert_start
+from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.liveness import recovery
@@ -22,9 +22,9 @@ from temporalex_django.liveness.crash_markers import Kind, Mark, open_marker
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.liveness.recovery import judge_abandoned, recover, release
-from temporalex_django.models import ActivityTask, Chain, Instance, Worker
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.testing import DjangoEnvironment
-from temporalex_django.workers.loop import WorkerLoop
+from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.patience import once_there
 from tests.support.runs import events, once
@@ -172,6 +172,30 @@ def test_at_the_third_death_a_run_is_blocked_until_its_deadline_and_no_new_worke
     assert Chain.objects.get().due_at == Chain.objects.get().deadline
     assert WorkerRow(kind="worker", queues=["default"], workflows={"Tally": [1]}).register(storage) == 0
     assert Chain.objects.get().due_at == Chain.objects.get().deadline
+
+
+@pytest.mark.parametrize("limit", [None, 3600.0])
+def test_who_updates_a_run_that_ends_processes_is_refused_and_its_code_is_left_alone(limit: float | None) -> None:
+    """Tried whenever somebody sends it something, it would end one worker after the other."""
+    storage = DjangoStorage(worker=True)
+    new = NewStart(workflow="Tally", args=None, workflow_id="t", execution_timeout=limit)
+    run = insert_start(new, storage=storage)
+    insert_message(run.chain_id, kind="update", name="add", body=1, request_id="before", storage=storage)
+    Chain.objects.update(crashes=2)
+    left_by_a_dead_process(storage, ("chain", run.chain_id))
+
+    judge_abandoned(storage)
+    insert_message(run.chain_id, kind="update", name="add", body=1, request_id="behind", storage=storage)
+    insert_message(run.chain_id, kind="signal", name="stop", body=None, storage=storage)
+    run_until_idle(timeout=20)
+
+    for sent in ("before", "behind"):
+        outcome = update_outcome(run.chain_id, sent, storage=storage)
+        assert outcome is not None
+        assert (outcome.status, outcome.value["code"]) == ("rejected", "blocked")
+        assert "3 processes in a row ended" in outcome.value["reason"]
+    assert (Instance.objects.get().started_at, Chain.objects.get().crashes) == (None, 3)
+    assert not Message.objects.filter(fresh=True).exists(), "a worker would look at it again and again"
 
 
 def test_a_new_worker_does_not_wake_a_run_that_is_paused() -> None:

@@ -15,6 +15,7 @@ from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites
+from temporalex_django.engine.shapes import Blocked
 from temporalex_django.engine.storage import Claimed, Inbox, InboxMessage, RunFacts, RunState
 
 #: What a turn reads of an inbox however long those of the others are.
@@ -130,8 +131,8 @@ class MemoryRunStorage(MemoryWrites):
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
         return {run_id: self.runs[run_id].facts for run_id in runs if run_id in self.runs}
 
-    def blocked_since(self, run_id: UUID) -> str | None:
-        return (self.runs[run_id].blocked or {}).get("since")
+    def blocked_by(self, run_id: UUID) -> Blocked | None:
+        return self.runs[run_id].blocked
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         return {run_id: self._history(run_id)[seq:] for run_id, seq in after.items()}

@@ -17,6 +17,7 @@ from temporalex_django.core.renamed import names_of
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.lookup import Found, as_run_id, the_one
 from temporalex_django.engine.memory.undo import Table, UndoLog
+from temporalex_django.engine.shapes import Blocked
 from temporalex_django.engine.storage import HumanTaskWrite, InboxMessage, NewEvent, Outcome, RunFacts, RunState
 
 
@@ -33,7 +34,7 @@ class MemoryRun:
     accepts: dict[str, list[str]] = field(default_factory=lambda: {"signals": [], "updates": []})
     waiting_for: list[str] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
-    blocked: dict[str, Any] | None = None
+    blocked: Blocked | None = None
     paused: dict[str, Any] | None = None
     started_at: datetime | None = None
     closed_at: datetime | None = None

@@ -26,6 +26,11 @@ class TaskHost(Protocol):
     def context(self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The ``TaskContext`` of an attempt."""
 
+    async def acontext(
+        self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The same where an event loop runs."""
+
     def started(self, state: Any) -> None:
         """An attempt of a lone one (a ``TaskState``) begins."""
 
@@ -88,10 +93,17 @@ class DjangoTask(Activity[Any, Any]):
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Arguments come as they are, as with Django's own backends: annotations are not asked."""
         del source
-        return (self._with_context if self.task.takes_context else self.__wrapped__), tuple(args), dict(kwargs)
+        fn: Callable[..., Any] = self.__wrapped__
+        if self.task.takes_context:
+            fn = self._with_context_async if self.is_async else self._with_context
+        return fn, tuple(args), dict(kwargs)
 
     def _with_context(self, *args: Any, **kwargs: Any) -> Any:
         return self.task.func(host().context(self.task, activity_context(), args, kwargs), *args, **kwargs)
+
+    async def _with_context_async(self, *args: Any, **kwargs: Any) -> Any:
+        context = await host().acontext(self.task, activity_context(), args, kwargs)
+        return await self.task.func(context, *args, **kwargs)
 
     def outgoing(self, value: Any, args: Sequence[Any], source: Source) -> Any:
         del args, source

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.utils import timezone
 
@@ -116,6 +117,12 @@ class Hosting:
         for name, value in told.items():
             object.__setattr__(result, name, value)
         return TaskContext(task_result=result)
+
+    async def acontext(
+        self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The same for code of an event loop, in which Django asks no database."""
+        return await sync_to_async(self.context)(task, attempt, args, kwargs)
 
     def started(self, state: Any) -> None:
         """``task_started``, in the thread of the attempt."""

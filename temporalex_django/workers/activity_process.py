@@ -70,9 +70,7 @@ def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]
 
     from temporalex_django.authoring import activity  # noqa: PLC0415
     from temporalex_django.authoring.activity_context import ActivityContext, running  # noqa: PLC0415
-    from temporalex_django.core import payloads  # noqa: PLC0415
     from temporalex_django.core.failures import describe  # noqa: PLC0415
-    from temporalex_django.errors import PayloadError  # noqa: PLC0415
 
     context = ActivityContext(
         **call["context"], _beat=lambda details: say(beat=details), _cancelled=lambda: calls.cancelled
@@ -83,15 +81,25 @@ def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]
         args, kwargs = act.decode(call["args"], call["kwargs"])
         with running(context):
             value = act.__wrapped__(*args, **kwargs)
-        return {"result": payloads.plain(value, what=f"the result of {act.name}")}
-    except PayloadError as exc:
-        return {"unfit": str(exc)}
+        return _result(act, value)
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt
         bases = [cls.__name__ for cls in type(exc).__mro__ if issubclass(cls, BaseException)]
         text = "".join(traceback.format_exception(exc))
         return {"raised": describe(exc)["type"], "bases": bases, "message": describe(exc)["message"], "traceback": text}
     finally:
         close_old_connections()
+
+
+def _result(act: Any, value: Any) -> dict[str, Any]:
+    """What it returned, as plain data; here it is known whether that comes back as it was."""
+    from temporalex_django.core.handing_over import handed  # noqa: PLC0415 - as above
+    from temporalex_django.errors import PayloadError  # noqa: PLC0415
+
+    try:
+        what = f"the result of {act.name}"
+        return {"result": handed(value, what=what, read=act.read_result, annotate=act.annotate_result)}
+    except PayloadError as exc:
+        return {"unfit": str(exc)}
 
 
 if __name__ == "__main__":

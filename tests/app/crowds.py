@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from decimal import Decimal
 from typing import Any
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, activity_context, api, errors
@@ -54,6 +55,11 @@ def compute(path: str, n: int) -> list[int]:
     return [os.getpid(), sum(range(n))]
 
 
+@activity(lane="process")
+def weighs():  # it does not say what it gives
+    return Decimal("1.10")
+
+
 @activity(lane="process", retry=RetryPolicy(max_attempts=2, initial_interval=0.05))
 def dies_once() -> int:
     if activity_context().attempt == 1:
@@ -86,10 +92,11 @@ class Laned(Workflow):
 
     async def run(self, args: Any) -> Any:
         found = [await compute(args["hold"], 10), await dies_once()]
-        try:
-            await misses()
-        except errors.ActivityFailure as exc:
-            found.append([exc.type, exc.attempts])
+        for one in (misses, weighs):
+            try:
+                await one()
+            except errors.ActivityFailure as exc:
+                found.append([exc.type, exc.attempts, exc.cause])
         await api.race(spins(args["log"]), watches(args["log"]), api.wait_for_signal("enough"))
         return Ok(found)
 

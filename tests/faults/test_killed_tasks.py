@@ -41,14 +41,17 @@ def test_a_killed_worker_leaves_its_task_to_the_next_and_at_most_once_is_at_most
 
     with running(["temporalex", "worker"], env, tmp_path / "second.log") as second:
         wait_for(lambda: second.popen.poll() is not None or (over(result) and over(single)))
+    awaited = t.told_later.enqueue()
     with worker(env, tmp_path, name="third"):
-        wait_for(lambda: over(result) and over(single))
+        wait_for(lambda: over(result) and over(single) and over(awaited))
 
     assert (str(result.status), result.return_value) == ("SUCCESSFUL", int(log.read_text().split()[-1]))
     assert result.attempts == len(log.read_text().split()) == len(result.worker_ids) >= 2
     assert "WorkerLost" in result.errors[0].traceback
     assert (str(single.status), once.read_text().count("here"), single.attempts) == ("FAILED", 1, 1)
     assert "WorkerLost" in single.errors[0].traceback
+
+    assert (str(awaited.status), awaited.return_value) == ("SUCCESSFUL", 1), "in the event loop of a worker"
 
     killer = t.kills.enqueue(str(deadly))
     for turn in range(3):

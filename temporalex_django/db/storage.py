@@ -281,7 +281,7 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         test, parameter = self.sql.among(chains, "uuid")
         now, parameters = self.sql.instant(self.clock)
         return self.sql.ask(
-            # one that is blocked for its crashes is due at its deadline: it may be locked, for its messages to be parked
+            # one that is blocked for its crashes is due at its deadline: it may be locked to park its messages
             f"select {_STATE.names} from temporalex_chain where id {test}"
             f" and (crashes = 0 or failed_tries > 0 or due_at is null or due_at <= {now}){self.sql.skip_locked()}",
             [parameter, *parameters],

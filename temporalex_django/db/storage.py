@@ -387,13 +387,16 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
 
     def histories(self, after: Mapping[UUID, int]) -> dict[UUID, list[HistoryEvent]]:
         found: dict[UUID, list[HistoryEvent]] = {run: [] for run in after}
+        new = f"from {EVENTS.name} h where h.run_id = v.run_id and h.seq > v.seq"
+        if self.sql.lateral:  # for each run by itself: a join over many reads what is known of them, too
+            new = f"from v cross join lateral (select * {new} offset 0) h"
+        else:
+            new = new.replace("from", "from v cross join", 1)
         rows = self.sql.write_returning(
             _BEHIND.columns,
-            f"select h.run_id, {_EVENT.of('h')} from {EVENTS.name} h, v"
-            " where h.run_id {key} and h.run_id = v.run_id and h.seq > v.seq order by h.run_id, h.seq",
+            f"select h.run_id, {_EVENT.of('h')} {new} order by h.run_id, h.seq",
             after.items(),
             ("uuid", *_EVENT.types),
-            key="run_id",
         )
         for run, *event in rows:
             found[run].append(_event(run, event))

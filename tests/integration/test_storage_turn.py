@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from temporalex_django.conf import codec
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, message_outcome, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
@@ -426,6 +429,39 @@ def test_a_claim_reads_the_first_of_those_that_are_due_and_sorts_none(storage: D
     assert "Index Scan using temporalex_chain_due" in plans[0]
 
 
+@pytest.mark.postgres
+def test_what_is_new_in_long_histories_is_read_without_what_is_known(storage: DjangoStorage) -> None:
+    """Of many runs at a time, too: on analyzed tables a join read all of them from their beginnings."""
+    runs, events = [uuid7() for _ in range(200)], 100
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "insert into temporalex_history_event (run_id, seq, activation, kind, at, attributes)"
+            " select r, s, s, 'ActivationStarted', now(), %s from unnest(%s::uuid[]) r, generate_series(1, %s) s",
+            [codec().encode({}), runs, events],
+        )
+        cursor.execute("analyze temporalex_history_event")
+    read: list[int] = []
+
+    def scanned(plan: dict[str, Any]) -> Iterator[int]:
+        if plan.get("Relation Name") == "temporalex_history_event":
+            yield round(plan["Actual Rows"] * plan["Actual Loops"])
+        for part in plan.get("Plans", ()):
+            yield from scanned(part)
+
+    def explained(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        asking = psycopg.Cursor(connection.connection)
+        asking.execute(f"explain (analyze, format json) {sql}", params)
+        (((found,),),) = asking.fetchall()
+        read.extend(scanned(found["Plan"]))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(explained):
+        found = storage.histories(dict.fromkeys(runs, events - 2))
+
+    assert [[event.number for event in found[run]] for run in runs] == [[events - 1, events]] * len(runs)
+    assert read == [2 * len(runs)]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_who_waits_for_the_writer_lock_looks_often_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     if not DjangoStorage().sql.writer_lock:
@@ -433,7 +469,9 @@ def test_who_waits_for_the_writer_lock_looks_often_and_leaves_nothing_behind(mon
     storage, held, go = DjangoStorage(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        with DjangoStorage().transaction():
+        """As another process does, which is not in the line of this one."""
+        with transaction.atomic():
+            Chain.objects.all().delete()
             held.set()
             assert go.wait(30)
         connection.close()

@@ -13,7 +13,7 @@ from temporalex_django.actions.base import plain, storage
 from temporalex_django.authoring import django_tasks
 from temporalex_django.conf import codec
 from temporalex_django.core import current
-from temporalex_django.db.lone_tasks import NewLone, insert
+from temporalex_django.db.lone_tasks import NewLone, insert, queues
 from temporalex_django.db.starts import ring_on_commit
 from temporalex_django.engine import lone
 from temporalex_django.engine.lone import LoneTask, Status
@@ -23,6 +23,11 @@ from temporalex_django.models import EndedTask, EnqueuedTask
 
 #: In the order in which a task has them.
 STATUSES: tuple[Status, ...] = ("READY", "RUNNING", "FAILED", "SUCCESSFUL")
+
+
+def named_queues() -> list[str]:
+    """Queues that the project's backends for tasks name, and the usual one."""
+    return sorted({"default", *(queues() or ())})
 
 
 def enqueue(

@@ -42,7 +42,7 @@ class QueueFigures:
 
 
 def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
-    """Of these queues, or of all that this process or a worker knows, by name. Three reads; locks nothing."""
+    """Of these queues, or of all that this process or a worker knows, by name. At most four reads; locks nothing."""
     where = storage()
     sql, limits = where.sql, queue_limits()
     named = sorted(known_names(SwitchedOff.Switchable.QUEUE, alias=where.alias) if queues is None else queues)

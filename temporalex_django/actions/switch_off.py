@@ -12,6 +12,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.names import shown
 from temporalex_django.core.payloads import text
+from temporalex_django.db import lone_tasks
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import ActivityTask, SwitchedOff, Worker
 
@@ -92,5 +93,6 @@ def known_names(kind: str, *, alias: str) -> set[str]:
     else:
         classes = (cls.task_queue for cls in workflows.concrete())
         own = (one.options_set.queue or "default" for one in activity.registry.values())
-        found = [*classes, *own, *queue_limits(), *(name for row in rows for name in row.queues)]
+        tasks = lone_tasks.queues() or ()
+        found = [*classes, *own, *tasks, *queue_limits(), *(name for row in rows for name in row.queues)]
     return set(found)

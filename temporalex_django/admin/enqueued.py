@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW_PAYLOAD, policy
 from temporalex_django.admin.base import CappedPaginator, M, ReadOnlyAdmin
+from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, TaskStatusFilter
 from temporalex_django.admin.shown import badge, moment, value
 from temporalex_django.authoring.people import Person
 from temporalex_django.models import EndedTask, EnqueuedTask
@@ -21,8 +23,16 @@ _PAYLOADS = ("given", "came_of_it", "tried")
 
 class _TaskAdmin(ReadOnlyAdmin[M]):
     paginator = CappedPaginator
+    unread: tuple[str, ...] = ("call", "options")
     list_select_related = False
     ordering = ("-id",)
+    sortable_by = ("enqueued",)  # no index has the others
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
+        """A list reads no arguments and no results, which may be long."""
+        found = super().get_queryset(request)
+        one = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
+        return found if one else found.defer(*self.unread)
 
     def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
         """Without arguments, results and errors for whoever may not see payloads."""
@@ -47,7 +57,7 @@ class EnqueuedTaskAdmin(_TaskAdmin[EnqueuedTask]):
     """What is to be run, or runs."""
 
     list_display = ("path", "state", "queue", "priority", "enqueued", "due", "attempt", "why")
-    list_filter = ("queue",)
+    list_filter = (TaskQueueFilter,)
     search_fields = ("run_id__exact",)
     search_help_text = _("Id of a task, as enqueue() gave it")
     fields = ("path", "number", "state", "queue", "priority", "enqueued", "due", "attempt", "owner", "given", "tried")
@@ -81,8 +91,9 @@ class EnqueuedTaskAdmin(_TaskAdmin[EnqueuedTask]):
 class EndedTaskAdmin(_TaskAdmin[EndedTask]):
     """What became of them, as long as that is kept."""
 
+    unread = ("call", "options", "outcome")
     list_display = ("task", "state", "queue", "enqueued", "finished", "attempts")
-    list_filter = ("status", "queue", "backend")
+    list_filter = (TaskStatusFilter, TaskQueueFilter, BackendFilter)
     search_fields = ("id__exact", "task__startswith")
     search_help_text = _("Id of a task, or the path of its function from its beginning")
     fields = (

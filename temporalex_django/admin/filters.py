@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -16,11 +17,12 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions import narrowing, ordering
 from temporalex_django.actions.audit import READ
+from temporalex_django.actions.lone_tasks import named_queues
 from temporalex_django.actions.registry import ACTIONS
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.listing import ORDERS, WAITS
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.models import Status
+from temporalex_django.models import BulkJob, EndedTask, Status
 
 _MOST_DIGITS = 9
 
@@ -68,6 +70,46 @@ class QueueFilter(ChoicesFilter):
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
         return [(name, name) for name in sorted({"default", *(cls.task_queue for cls in workflows.concrete())})]
+
+
+class TaskQueueFilter(QueueFilter):
+    """By queue of a Django task."""
+
+    def choices_from_code(self) -> Iterable[tuple[str, Any]]:
+        return [(name, name) for name in named_queues()]
+
+
+class TaskStatusFilter(ChoicesFilter):
+    """By how a Django task has ended."""
+
+    title = _("status")
+    parameter_name = "status"
+    column = "status"
+
+    def choices_from_code(self) -> Iterable[tuple[str, Any]]:
+        return EndedTask.TaskStatus.choices
+
+
+class BackendFilter(ChoicesFilter):
+    """By the backend that a Django task was enqueued with."""
+
+    title = _("backend")
+    parameter_name = "backend"
+    column = "backend"
+
+    def choices_from_code(self) -> Iterable[tuple[str, Any]]:
+        return [(name, name) for name in sorted(getattr(settings, "TASKS", None) or {})]
+
+
+class JobStateFilter(ChoicesFilter):
+    """By the state of a bulk job."""
+
+    title = _("state")
+    parameter_name = "state"
+    column = "state"
+
+    def choices_from_code(self) -> Iterable[tuple[str, Any]]:
+        return BulkJob.State.choices
 
 
 class StandingFilter(admin.SimpleListFilter):

@@ -28,6 +28,7 @@ from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.stop_bulk import StopBulk
 from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, runs_there
 from temporalex_django.admin.bulk import may_choose, may_not_choose
+from temporalex_django.admin.filters import JobStateFilter
 from temporalex_django.admin.requests import actor_of, refuse, user_of
 from temporalex_django.admin.shown import badge, moment, shortened
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound
@@ -53,7 +54,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     """One's own jobs; those of all for superusers who see all runs. Takes the permission to start them."""
 
     list_display = ("what", "state_badge", "progress", "failures", "actor_name", "created")
-    list_filter = ("state",)
+    list_filter = (JobStateFilter,)
     ordering = ("-id",)
     paginator = CappedPaginator
     change_form_template = "admin/temporalex_django/bulkjob/change_form.html"

@@ -16,13 +16,15 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from django.core.checks import run_checks
 from django.core.management import call_command
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from temporalex_django import Done, Event, GraphWorkflow, Ok, RetryPolicy, Step, Unique, Workflow, api, errors, transit
 from temporalex_django import activity as activity_of
 from temporalex_django.actions import forgetting
+from temporalex_django.actions.queue_figures import queue_figures
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.authoring import activity
@@ -274,7 +276,13 @@ def test_people_see_them(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert b"tests.app.tasks.mail" in client.get(openly).content
     page = client.get(f"{openly}{EnqueuedTask.objects.get().pk}/change/").content.decode()
     assert waiting.id in page and "&lt;ann&gt;" in page
-    assert client.get(closed, {"status__exact": "FAILED"}).content.count(b"tests.app.tasks") == 1
+    assert client.get(closed, {"status": "FAILED"}).content.count(b"tests.app.tasks") == 1
+    for page, query in ((closed, "status"), (closed, "backend"), (closed, "queue"), (openly, "queue")):
+        assert client.get(page, {query: "\0"}).status_code == 200
+        with CaptureQueriesContext(connection) as asked:
+            client.get(page)
+        said = [one["sql"].lower() for one in asked if "_task" in one["sql"]]
+        assert said and not any("distinct" in sql or '"call"' in sql or '"options"' in sql for sql in said)
     assert "secret" in client.get(f"{closed}{failed.id}/change/").content.decode()
     looks = stored("looks", "temporalex_django.view_endedtask", "temporalex_django.view_enqueuedtask")
     looks.is_staff = True
@@ -372,6 +380,14 @@ def test_what_a_dead_worker_had_is_given_back_by_who_lacks_the_key_too(monkeypat
     ActivityTask.objects.update(due_at=timezone.now())
     run_until_idle()
     assert status(again) == "SUCCESSFUL"
+
+
+def test_who_watches_queues_sees_those_of_tasks_before_any_worker_does() -> None:
+    t.mail.enqueue("ann")
+
+    found = {one.queue: one.due_activities for one in queue_figures()}
+    assert found["mail"] == 1
+    SwitchOff("queue", "mail").execute()
 
 
 def test_limits_and_switches_hold_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from temporalex_django.actions.describe import able
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.authoring.viewing import View
+from temporalex_django.core import renamed
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
 from temporalex_django.models.fields import Payload, decoded
@@ -241,7 +242,13 @@ class Reading:
         )
 
     def _switch_of(self, run: Instance) -> SwitchNow | None:
-        return self.switches.get(("workflow", run.workflow)) or self.switches.get(("queue", run.queue))
+        names = (run.workflow, renamed.present_name(run.workflow))
+        of_class = (self.switches.get(("workflow", name)) for name in names)
+        return next(filter(None, of_class), None) or self.switches.get(("queue", run.queue))
+
+    def _switch_of_activity(self, name: str) -> SwitchNow | None:
+        now = renamed.ACTIVITIES.get(name, name)
+        return self.switches.get(("activity", name)) or self.switches.get(("activity", now))
 
     @staticmethod
     def untouched(run: Instance) -> bool:
@@ -291,7 +298,7 @@ class Reading:
             worker=self.names.get(task.owner or 0, "") or "?",
             taken=taken,
             last_seen=last_seen,
-            off=self.switches.get(("activity", task.activity)) or self.switches.get(("queue", task.queue)),
+            off=self._switch_of_activity(task.activity) or self.switches.get(("queue", task.queue)),
         )
 
     def _blocked(self, run: Instance, view: View) -> BlockedNow | None:

@@ -20,9 +20,10 @@ from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.names import shown
-from temporalex_django.core.renamed import names_of
+from temporalex_django.core.renamed import names_of, present_name
 from temporalex_django.db.rows import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.switches import read_switches
 from temporalex_django.engine.lookup import Found, as_run_id, the_one
 from temporalex_django.errors import UnknownVersion, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Instance
@@ -154,13 +155,13 @@ def find(
         present = f" and c.run_id in ({there[0]})" if there[0] else ""
         rows = storage.sql.select(f"{_SELECT} where i.id = %s{own}{present}", [run_id, *narrowed, *there[1]], _TYPES)
         if rows:
-            return _target(rows[0], pinned=run_id)
+            return _target(rows[0], storage=storage, pinned=run_id)
     if workflow is not None:
         rows = storage.sql.select(
             f"{_SELECT} where i.workflow_id = %s{own} order by i.id desc limit 1", [ref, *narrowed], _TYPES
         )
         if rows:
-            return _target(rows[0])
+            return _target(rows[0], storage=storage)
     elif (target := _of_any_workflow(ref, there, storage=storage)) is not None:
         return target
     raise WorkflowNotFound(f"no run{of} has the id {shown(ref)}")
@@ -179,7 +180,7 @@ def _of_any_workflow(ref: str, there: Ids, *, storage: DjangoStorage) -> RunTarg
     if not rows:
         return None
     if not rows[0][-1]:
-        return _target(rows[0][:-1])
+        return _target(rows[0][:-1], storage=storage)
     found = storage.sql.select(
         f"{_SELECT} where i.workflow_id = %s and c.run_id = i.id and not c.closed{own} order by i.id desc",
         [ref, *values],
@@ -191,7 +192,7 @@ def _of_any_workflow(ref: str, there: Ids, *, storage: DjangoStorage) -> RunTarg
         rows = storage.sql.select(
             f"{_SELECT} {_LAST.format(f' and i.workflow < %s{own}')}", [ref, rows[0][_WORKFLOW], *values], _TYPES
         )
-    targets = {target.chain_id: target for target in map(_target, found)}
+    targets = {target.chain_id: target for target in (_target(row, storage=storage) for row in found)}
     newest = sorted(targets.values(), key=lambda target: target.run_id, reverse=True)
     one = the_one(ref, [Found(t.chain_id, t.run_id, t.workflow, t.status, t.closed) for t in newest])
     return None if one is None else targets[one.chain_id]
@@ -261,11 +262,14 @@ def find_chain(chain_id: UUID, *, storage: DjangoStorage, among: Runs = None) ->
     )
     if not rows:
         raise WorkflowNotFound("no such run: was the transaction that started it rolled back?")
-    return _target(rows[0])
+    return _target(rows[0], storage=storage)
 
 
-def _target(row: tuple[object, ...], *, pinned: UUID | None = None) -> RunTarget:
+def _target(row: tuple[object, ...], *, storage: DjangoStorage, pinned: UUID | None = None) -> RunTarget:
+    """Of a class that was renamed one statement more: the switch has its present name."""
     chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status, off = row
+    if present_name(str(workflow)) != workflow:
+        off = off or workflow in read_switches(storage.sql).workflows
     return RunTarget(
         chain_id=chain_id,  # type: ignore[arg-type] # the types are those of _TYPES
         run_id=run_id,  # type: ignore[arg-type]

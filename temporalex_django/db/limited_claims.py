@@ -85,9 +85,8 @@ class LimitedClaims:
             own = {line.activity: activity.limited[line.activity] for line in lines if line.activity}
             if not lines and not any(groups):
                 return found
-            starts = locked_starts(
-                self._sql, [*([queue_name(queue)] if limits.limited else []), *map(activity_name, own)]
-            )
+            locks = {*([queue_name(queue)] if limits.limited else []), *map(activity_name, own)}
+            starts = locked_starts(self._sql, sorted(locks))
             groups += self._of_lines(queue, lines, capacity.most)
             self._choose(queue, limits, own, starts, groups, capacity, owner, found)
         return found

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from temporalex_django.core import renamed
 from temporalex_django.db.dialects.base import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """Names of what is off. ``lines``: some activities wait in lines of their own."""
+    """Names of what is off, and those that it had once. ``lines``: some activities wait in lines of their own."""
 
     queues: frozenset[str] = frozenset()
     activities: frozenset[str] = frozenset()
@@ -26,7 +29,13 @@ def read_switches(sql: Dialect) -> Switches:
         ("text", "text"),
     )
 
-    def of(kind: str) -> frozenset[str]:
-        return frozenset(name for its_kind, name in rows if its_kind == kind)
+    def of(kind: str, once: Mapping[str, str] = MappingProxyType({})) -> frozenset[str]:
+        found = {name for its_kind, name in rows if its_kind == kind}
+        return frozenset(found | {old for old, new in once.items() if new in found})
 
-    return Switches(queues=of("queue"), activities=of("activity"), workflows=of("workflow"), lines=bool(of("line")))
+    return Switches(
+        queues=of("queue"),
+        activities=of("activity", renamed.ACTIVITIES),
+        workflows=of("workflow", renamed.WORKFLOWS),
+        lines=bool(of("line")),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from temporalex_django.core import renamed
 from temporalex_django.core.limits import Limits, Starts, WaitingLine
 
 #: After so many seconds there may be room that another worker had; so long at most nobody asks:
@@ -20,8 +21,8 @@ def queue_name(queue: str) -> str:
 
 
 def activity_name(activity: str) -> str:
-    """The same of an activity."""
-    return f"activity:{activity}"
+    """The same of an activity, whichever of its names it is scheduled by."""
+    return f"activity:{renamed.ACTIVITIES.get(activity, activity)}"
 
 
 class Room:
@@ -45,10 +46,11 @@ class Room:
         self._left = {name: rate.left(starts.get(name, ()), now) for name, rate in self._rates.items()}
         self._waits = {name: rate.wait(starts.get(name, ()), now) for name, rate in self._rates.items()}
         self._busy: Counter[tuple[str, str | None]] = Counter()  # by limit and key
+        counted = {activity_name(name) for name in own}
         for its_queue, activity, line, number in live:
             key = None if line is None else WaitingLine.named(line).key
             for name in ([self._queue] if its_queue == queue else []) + (
-                [activity_name(activity)] if activity in own else []
+                [activity_name(activity)] if activity_name(activity) in counted else []
             ):
                 self._busy[name, None] += number
                 if key is not None:

@@ -16,7 +16,9 @@ from temporalex_django.actions.base import Actor
 from temporalex_django.actions.summary import summary_of
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
+from temporalex_django.authoring.activity import registry
 from temporalex_django.authoring.viewing import EVERYTHING
+from temporalex_django.core import renamed
 from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
@@ -128,6 +130,33 @@ def test_runs_of_a_class_that_is_off_stop_where_they_stand() -> None:
     run_until_idle()
     assert Instance.objects.filter(blocked__isnull=True, workflow=Basket.name).count() == 2
     assert (basket.update("add", 1), fresh.update("add", 2)) == (2, 1)  # the signal has waited
+
+
+def test_what_was_renamed_is_switched_by_its_present_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(renamed.WORKFLOWS, "test.OldBasket", Basket.name)
+    monkeypatch.setitem(renamed.ACTIVITIES, "old.often", often.name)
+    monkeypatch.setitem(registry, "old.often", often)
+    old = start("test.OldBasket", None, "b-1")
+    calls = start("Mixture", {"calls": [["often", None]]})
+    SwitchOff("workflow", Basket.name).execute()
+    SwitchOff("activity", often.name).execute()
+    run_until_idle()
+    ActivityTask.objects.update(activity="old.often", line=None)
+    run_until_idle()
+
+    row = Instance.objects.get(pk=old.run_id)
+    assert row.blocked is not None
+    assert row.blocked["code"] == "switched_off"
+    with pytest.raises(errors.WorkflowSwitchedOff):
+        Basket.handle("b-1").update("add", 1)
+    assert "is switched off by somebody since" in said(old)
+    assert ActivityTask.objects.get().attempt == 0
+    assert "is switched off by somebody since" in said(calls)
+    SwitchOn("workflow", Basket.name).execute()
+    SwitchOn("activity", often.name).execute()
+    run_until_idle()
+    assert Basket.handle("b-1").update("add", 1) == 1
+    assert status(calls) == "completed"
 
 
 def test_what_cannot_be_switched_says_why(ann: Actor) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from temporalex_django import activity
+from temporalex_django.core import renamed
 from temporalex_django.core.limits import Limits, Rate, WaitingLine, fair_turns, wrong_queues
 from temporalex_django.engine.room import Room
 from temporalex_django.engine.rotation import BothEnds, Rotation
@@ -90,6 +91,15 @@ def test_slots_are_what_is_not_under_way() -> None:
     assert taken == [("b", "red"), ("a", "blue")]
     assert not room.is_rated("a")
     assert Room("q", limits, {}, [], {"queue:q": [(0.0, 9)]}, 0.5).is_rated("a")
+
+
+def test_what_was_renamed_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(renamed.ACTIVITIES, "b.old", "b.new")
+    live = [("q", "b.new", WaitingLine("b.new", None).name, 2)]
+    room = Room("q", Limits(), {"b.old": Limits(concurrency=3)}, live, {}, 0.0)
+    assert room.wait("b.old", None) is None
+    room.takes("b.old", None)
+    assert room.wait("b.old", None) is not None
 
 
 def test_a_clock_that_is_put_back_holds_up_nobody_for_more_than_two_periods() -> None:

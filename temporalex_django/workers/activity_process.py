@@ -45,6 +45,7 @@ class HeardCalls:
 
 def main() -> None:
     """Serve one call after the other, for ever."""
+    parent = os.getppid()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     calls = HeardCalls(sys.stdin)
@@ -52,6 +53,9 @@ def main() -> None:
     import django  # noqa: PLC0415 - the streams come first
 
     django.setup()
+    from temporalex_django.liveness.guardian import die_with  # noqa: PLC0415 - as above
+
+    die_with(parent)  # whatever runs here: C code may let nobody listen
     writing = threading.Lock()
 
     def say(**what: Any) -> None:

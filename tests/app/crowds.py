@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from decimal import Decimal
@@ -80,6 +81,13 @@ def spins(path: str) -> None:
 
 
 @activity(lane="process")
+def grinds(path: str) -> None:
+    """In C, which keeps the interpreter to itself."""
+    note(path, f"grinds {os.getpid()}")
+    re.match("(a+)+$", "a" * 60 + "b")
+
+
+@activity(lane="process")
 def watches(path: str) -> None:
     note(path, "watches")
     while not activity_context().is_cancelled():
@@ -99,6 +107,14 @@ class Laned(Workflow):
                 found.append([exc.type, exc.attempts, exc.cause])
         await api.race(spins(args["log"]), watches(args["log"]), api.wait_for_signal("enough"))
         return Ok(found)
+
+
+class Grinding(Workflow):
+    """Until its process is ended."""
+
+    async def run(self, args: Any) -> Any:
+        await grinds(args["log"])
+        return Ok(None)
 
 
 class Crowd(Workflow):

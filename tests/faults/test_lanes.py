@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,21 @@ def test_what_runs_in_a_process_beats_is_cancelled_and_may_die(subprocess_env: d
             and "a Decimal" in weighed[2]
             and "would come back as a text" in weighed[2]
         )
+
+
+def test_a_process_ends_with_its_worker_whatever_it_computes(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    with worker(subprocess_env, tmp_path) as running:
+        insert_start(NewStart(workflow="Grinding", workflow_id="g-1", args={"log": str(log)}), storage=DjangoStorage())
+        wait_for(lambda: "\n" in log.read_text(), what="that it grinds")
+        grinding = int(log.read_text().split()[1])
+        running.kill()
+    try:
+        wait_for(lambda: not identity_of(grinding), what="the end of what listens to nobody")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(grinding, signal.SIGKILL)
 
 
 def test_async_activities_wait_side_by_side(subprocess_env: dict[str, str], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from temporalex_django import checks, conf
 from temporalex_django.actions.describe import LiveWorkers
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, SwitchedOff, Worker
 from temporalex_django.present.diagnosis import (
     PATIENCE,
     ActivitiesNow,
@@ -28,6 +28,7 @@ from temporalex_django.present.diagnosis import (
     RunsStopped,
     WorkerNow,
 )
+from temporalex_django.present.facts import SwitchNow
 
 #: Kinds of findings that are read at most, the largest first; open runs that are counted at most.
 _MOST, _COUNTED = 20, 10_000
@@ -55,15 +56,27 @@ def project_now(runs: Runs = None) -> ProjectNow:
         return ProjectNow(**about, unapplied=missing)
     before, database = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
-    alive = [one for one in workers if one.expires_at > database and one.buried_at is None and one.drained_at is None]
-    live = LiveWorkers.of((one.queues, one.workflows, one.activity_names) for one in alive)
+    alive = [one for one in workers if one.expires_at > database and one.buried_at is None]
+    takers = [one for one in alive if one.drained_at is None]
+    live = LiveWorkers.of((one.queues, one.workflows, one.activity_names) for one in takers)
     late = database - PATIENCE
     return ProjectNow(
         **about,
         open=Chain.objects.using(alias).filter(open_key__isnull=False)[:_COUNTED].count(),
         workers=[
-            WorkerNow(name=str(one), queues=one.queues, alive=one in alive, seen=one.beat_at, skew=one.clock_skew)
+            WorkerNow(
+                name=str(one),
+                queues=one.queues,
+                alive=one in alive,
+                seen=one.beat_at,
+                skew=one.clock_skew,
+                drained="" if one.drained_at is None else str(one.pk),
+            )
             for one in workers
+        ],
+        off=[
+            SwitchNow(kind=one.kind, name=one.name, since=one.since, who=one.by, reason=one.reason)
+            for one in SwitchedOff.objects.using(alias)
         ],
         due=[*_due(alias, runs, live, late)],
         stopped=[*_stopped(alias, runs)],

@@ -11,6 +11,8 @@ from typing import Literal
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
+from temporalex_django.present.facts import SwitchNow
+from temporalex_django.present.troubles import switched_off
 from temporalex_django.present.words import span, when
 
 Severity = Literal["error", "warning", "note"]
@@ -45,13 +47,14 @@ class CheckFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerNow:
-    """A worker. ``skew``: its clock minus the database's, in seconds."""
+    """A worker. ``skew``: its clock minus the database's, in seconds; ``drained``: its id, if somebody drains it."""
 
     name: str
     queues: Sequence[str]
     alive: bool
     seen: datetime
     skew: float = 0.0
+    drained: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +105,29 @@ class ProjectNow:
     due: Sequence[RunsDue] = ()
     stopped: Sequence[RunsStopped] = ()
     activities: Sequence[ActivitiesNow] = ()
+    off: Sequence[SwitchNow] = ()
     skew: float = 0.0
 
     @property
     def alive(self) -> list[WorkerNow]:
-        """Workers that are."""
-        return [worker for worker in self.workers if worker.alive]
+        """Workers that are, and take work."""
+        return [worker for worker in self.workers if worker.alive and not worker.drained]
+
+    @property
+    def drained(self) -> list[WorkerNow]:
+        """Workers that are alive and take nothing new."""
+        return [worker for worker in self.workers if worker.alive and worker.drained]
+
+    def is_off(self, kind: str, name: str) -> bool:
+        """Whether somebody has switched that off."""
+        return any((one.kind, one.name) == (kind, name) for one in self.off)
 
 
 def diagnose(project: ProjectNow, *, now: datetime) -> list[Diagnosis]:
     """What is wrong, likeliest first; never empty: where nothing is wrong it says so."""
     found = [*_set_up(project)]
     if not (project.wrong_settings or project.unreachable or project.unapplied):
-        found += [*_workers(project, now), *_runs(project, now), *_clocks(project)]
+        found += [*_workers(project, now), *_switches(project, now), *_runs(project, now), *_clocks(project)]
         told = {one.text for one in found}
         found += [one for one in map(_of_check, project.checks) if one.text not in told]
     if any(one.severity != "note" for one in found):
@@ -164,6 +177,12 @@ def _workers(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
                 "at": when(last.seen, now),
             }
         then = _("Start one: manage.py temporalex worker")
+        if project.drained:
+            names = ", ".join(worker.name for worker in project.drained[:_NAMED])
+            text = _("No worker takes work: nothing goes on. Those that are alive are drained: %(workers)s.") % {
+                "workers": names
+            }
+            then = f"manage.py temporalex undrain {project.drained[0].drained}"
         waits = sum(one.count for one in project.due)
         counted = ngettext("%(count)d run waits for a turn", "%(count)d runs wait for a turn", waits) % {"count": waits}
         severity: Severity = "error" if project.open or waits else "warning"
@@ -173,6 +192,8 @@ def _workers(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
         return
     evidence = [f"{worker.name}: {', '.join(worker.queues)}" for worker in project.alive[:_NAMED]]
     for due in project.due:
+        if project.is_off("queue", due.queue):
+            continue
         words: dict[str, object] = {
             "count": due.count, "workflow": due.workflow, "version": due.version, "queue": due.queue,
             "since": when(due.oldest, now), "span": span(now - due.oldest), "missing": due.missing,
@@ -193,6 +214,15 @@ def _workers(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
             )
             then = _("Look at the load and the log of the workers; start another one: manage.py temporalex worker")
             yield Diagnosis(severity="warning", code="late", text=text % words, next_step=then, evidence=evidence)
+
+
+def _switches(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+    """Queues and activities that nobody is to take; of a class its runs say so."""
+    for one in project.off:
+        if one.kind != "workflow":
+            text = switched_off(one, _("the activity %(name)s") % {"name": one.name}, now=now)
+            then = f"manage.py temporalex switches on {one.kind} {shlex.quote(one.name)}"
+            yield Diagnosis(severity="warning", code="off", text=text, next_step=then)
 
 
 def _runs(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
@@ -225,6 +255,8 @@ def _runs(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
         then = _("See why: manage.py temporalex doctor %(run)s") % {"run": shlex.quote(one.example)}
         yield Diagnosis(severity="error", code="blocked", text=text % words, next_step=then, evidence=[one.example])
     for task in project.activities:
+        if not task.failing and (project.is_off("queue", task.queue) or project.is_off("activity", task.activity)):
+            continue
         words = {"count": task.count, "activity": task.activity, "queue": task.queue, "since": when(task.since, now)}
         if task.failing:
             text = ngettext(

@@ -22,7 +22,7 @@ from temporalex_django import checks, errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.management import exits
-from temporalex_django.models import ActivityTask, Chain, Instance, Worker
+from temporalex_django.models import ActivityTask, Chain, Instance, SwitchedOff, Worker
 from temporalex_django.present.diagnosis import PATIENCE
 from tests.integration.test_commands import fits, golden
 from tests.support.client_flows import Basket, drain
@@ -100,6 +100,10 @@ def not_migrated() -> None:
     MigrationRecorder.Migration.objects.filter(app="temporalex_django").delete()
 
 
+def off(kind: str, name: str) -> None:
+    SwitchedOff.objects.create(kind=kind, name=name, since=timezone.now() - LATE, by="ann", reason="the bank is down")
+
+
 def dead() -> None:
     due()
     worker(expires_at=timezone.now() - timedelta(hours=1))
@@ -152,6 +156,18 @@ BROKEN: dict[str, Broken] = {
     ),
     "no worker": Broken("No worker is alive: nothing goes on.", due),
     "a worker that died": Broken("No worker is alive: nothing goes on. The last one was web-3:7, at 14:02.", dead),
+    "workers that are drained": Broken(
+        "No worker takes work: nothing goes on. Those that are alive are drained: web-3:7.",
+        lambda: (due(), worker(drained_at=timezone.now())),
+    ),
+    "a queue that is off": Broken(
+        "The queue default is switched off by ann since 14:02 (the bank is down).",
+        lambda: (due(), worker(), off("queue", "default")), severity="warning",
+    ),
+    "an activity that is off": Broken(
+        "The activity matrix.refused is switched off by ann since 14:02 (the bank is down).",
+        lambda: (untaken(), off("activity", "matrix.refused")), severity="warning",
+    ),
     "a worker of another queue": Broken(
         "1 run of test.Basket (version 1) is due since 14:02 and waits for a worker: none that is alive takes the queue 'default'.",
         lambda: (due(), worker(queues=["slow"])),

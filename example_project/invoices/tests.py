@@ -160,6 +160,10 @@ class ApplicationTests(TestCase):
                 reverse("invoices:desk"), {"number": "1", "customer": "ada@example.org", "total": total}
             )
             self.assertContains(answer, "greater than or equal to")
+        answer = self.client.post(
+            reverse("invoices:desk"), {"number": "A-1", "customer": "ada@example.org", "total": "1.00"}
+        )
+        self.assertContains(answer, "must be lower-case letters and digits")  # the run is called by it
         run = self.issue()
         self.assertEqual(self.bank("", "1.00")[0], 400)
         self.assertEqual(self.bank("a", True)[0], 400)

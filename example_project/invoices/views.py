@@ -41,6 +41,15 @@ class InvoiceForm(forms.ModelForm):  # type: ignore[type-arg] # generic in the s
         model = Invoice
         fields = ("number", "customer", "total")
 
+    def clean_number(self) -> str:
+        """It names the run, too."""
+        number = str(self.cleaned_data["number"])
+        try:
+            Invoicing.unique.id_for(number)
+        except errors.InvalidId as exc:
+            raise forms.ValidationError(exc.message) from exc
+        return number
+
 
 @login_required
 @permission_required("invoices.add_invoice", raise_exception=True)

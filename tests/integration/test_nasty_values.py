@@ -237,6 +237,7 @@ def test_what_an_atomic_activity_gives_waits_for_a_worker_with_the_key(settings:
     assert Group.objects.count() == 1
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeypatch: Any) -> None:
     """Whatever the reason: here the database, which nobody can foresee."""
     from temporalex_django.db.storage import DjangoStorage

@@ -74,7 +74,7 @@ from tests.support.matrix import ASKING, POLICY, Row, api, browser, command, dja
 pytestmark = [
     pytest.mark.django_db,
     pytest.mark.once,
-    pytest.mark.usefixtures("_tenants"),
+    pytest.mark.usefixtures("_tenants", "unhurried"),
 ]
 
 LOOK, SEE = ("view_instance",), ("view_instance", "view_payload")

@@ -194,6 +194,7 @@ def test_who_sets_no_limits_pays_nothing(loop: WorkerLoop) -> None:
     assert not any("line is not null" in query["sql"] for query in queries)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_nobody_waits_behind_a_crowd(loop: WorkerLoop) -> None:
     """Counted in rounds: a run of three steps that begins behind a fan-out of 600 and 200 runs of another class."""
     start("Mixture", {"calls": [("often", None)] * 600}, "fan")

@@ -52,7 +52,7 @@ def main() -> int:
     elif options.command == "plans":
         from benchmarks import plans
 
-        plans.write(options.count)
+        plans.write(options.count, grown=options.grown)
     else:
         return _run(options)
     return 0
@@ -100,6 +100,7 @@ def _options() -> argparse.Namespace:
     data.add_argument("--events", type=int, default=20, help="of each run's history")
     plans = commands.add_parser("plans", help="write how hot statements are planned into NOTES.md")
     plans.add_argument("--count", type=int, default=20_000, help="closed runs beside which they are planned")
+    plans.add_argument("--grown", action="store_true", help="beside those of the database that `data` has built")
     results = commands.add_parser("results", help="write RESULTS.md")
     results.add_argument("files", type=Path, nargs="+", help="what `run --json` wrote")
     options = parser.parse_args()

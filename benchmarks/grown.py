@@ -17,6 +17,7 @@ from benchmarks.measures import milliseconds, timed, wait_until
 from benchmarks.processes import worker
 
 NAME: Final = "bench_data"
+ABSENT: Final = f"there is no database {NAME}: run `make bench-data` first"
 #: Of a thousand runs that are made seventy are open.
 _CLOSED: Final = 0.93
 _ROUNDS: Final = 2
@@ -32,17 +33,14 @@ def build(runs: int, events: int) -> dict[str, Any]:
     began = time.perf_counter()
     with server.database("postgres", grown=True):
         server.databases(os.environ["BENCH_SERVER_URL"], NAME)
-        with _on(NAME):
+        with on(NAME):
             built = million.build(int(runs / _CLOSED), events=events, recorded=1.0)
-            with connection.cursor() as cursor:  # nothing of it is ever due: no worker is to touch it
-                for table in ("chain", "activity_task"):
-                    cursor.execute(
-                        f"update temporalex_{table} set due_at = now() + interval '30 years' where due_at is not null"
-                    )
+            million.never_due()
+            with connection.cursor() as cursor:
                 cursor.execute("vacuum analyze")
                 cursor.execute("select pg_database_size(current_database()) / 1000000")
                 (size,) = cursor.fetchone()
-            return _counted() | {
+            return counted() | {
                 "built_in_s": round(time.perf_counter() - began, 1),
                 "megabytes": size,
                 "tables": built["megabytes"],
@@ -51,18 +49,14 @@ def build(runs: int, events: int) -> dict[str, Any]:
 
 def run(count: int, starts: int, updates: int) -> dict[str, Any]:
     """Workflows/s, starts/s and ms an update, on both in turn; how many times as slow the large one is."""
-    from django.db import connection
-
-    with connection.cursor() as cursor:
-        cursor.execute("select 1 from pg_database where datname = %s", [NAME])
-        if cursor.fetchone() is None:
-            return {"absent": f"there is no database {NAME}: run `make bench-data` first"}
+    if not there():
+        return {"absent": ABSENT}
     best: dict[str, dict[str, float]] = {}
     facts: dict[str, int] = {}
     for _ in range(_ROUNDS):
         for side, name in (("empty", "bench"), ("grown", NAME)):
-            with _on(name):
-                facts = _counted() if side == "grown" else facts
+            with on(name):
+                facts = counted() if side == "grown" else facts
                 found = _measured(min(count, _AT_MOST), min(starts, _AT_MOST), updates)
             known = best.setdefault(side, found)
             for what, value in found.items():
@@ -74,6 +68,15 @@ def run(count: int, starts: int, updates: int) -> dict[str, Any]:
         "update": round(grown["update_p50_ms"] / empty["update_p50_ms"], 2),
     }
     return {**facts, **best, "slower": slower}
+
+
+def there() -> bool:
+    """Whether somebody has built it on this server."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("select 1 from pg_database where datname = %s", [NAME])
+        return cursor.fetchone() is not None
 
 
 def _measured(count: int, starts: int, updates: int) -> dict[str, float]:
@@ -97,7 +100,8 @@ def _measured(count: int, starts: int, updates: int) -> dict[str, float]:
     }
 
 
-def _counted() -> dict[str, int]:
+def counted() -> dict[str, int]:
+    """Runs and events, as the server's statistics know them."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -109,7 +113,7 @@ def _counted() -> dict[str, int]:
 
 
 @contextmanager
-def _on(name: str) -> Iterator[None]:
+def on(name: str) -> Iterator[None]:
     """Django here, and workers that are started, on this database of the server."""
     from django.core.management import call_command
     from django.db import connection

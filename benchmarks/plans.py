@@ -6,20 +6,25 @@ Each statement is explained where it is sent, with its own parameters and rows, 
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
-from benchmarks import server
+from benchmarks import million, server
+from benchmarks.backlog import queue
+from benchmarks.grown import ABSENT, NAME, counted, on, there
 
 _BEGIN: Final = "<!-- plans: `python -m benchmarks plans` writes what follows -->"
 _END: Final = "<!-- end of the plans -->"
 _RUNS: Final = 200
 _TURNS: Final = f"turns of a worker over {_RUNS} runs of one activity"
+_MESSAGES: Final = f"turns of another worker, {_RUNS} runs with a signal each"
 
 
 class Explainer:
-    """An execute wrapper of Django. Of statements that come several times it keeps the plan of the last."""
+    """An execute wrapper of Django. Of statements that come several times it keeps the plan of the slowest."""
 
     def __init__(self) -> None:
         self.stage = ""
@@ -29,35 +34,37 @@ class Explainer:
     def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any) -> Any:
         if isinstance(sql, str) and re.match(r"\s*(with|select|insert|update|delete)\b", sql) and "temporalex_" in sql:
             self.times[self.stage, sql] += 1
-            self.plans[self.stage, sql] = _explained(context["connection"].connection, sql, params)
+            plan = _explained(context["connection"].connection, sql, params)
+            self.plans[self.stage, sql] = max(self.plans.get((self.stage, sql), plan), plan, key=_took)
         return execute(sql, params, many, context)
 
 
-def write(closed: int) -> None:
-    """Beside so many closed runs of a new database."""
-    with server.database("postgres"):
-        plans = _planned(closed)
+def write(closed: int, *, grown: bool = False) -> None:
+    """Beside so many closed runs of a new database, or on the one that ``data`` has built."""
+    with server.database("postgres", grown=grown):
+        if grown and not there():
+            sys.exit(ABSENT)
+        with on(NAME) if grown else nullcontext():
+            if not grown:
+                million.build(closed)
+                million.never_due()
+            plans = _planned()
+            beside = counted()
     notes = server.ROOT / "benchmarks" / "NOTES.md"
     text = notes.read_text(encoding="utf-8")
     kept = text.partition(_BEGIN)[0].rstrip()
     rest = text.partition(_END)[2].lstrip()
-    notes.write_text("\n\n".join(part for part in (kept, _BEGIN, _page(plans, closed), _END, rest) if part) + "\n")
+    notes.write_text("\n\n".join(part for part in (kept, _BEGIN, _page(plans, beside), _END, rest) if part) + "\n")
 
 
-def _planned(closed: int) -> dict[tuple[str, str], list[str]]:
+def _planned() -> dict[tuple[str, str], list[str]]:
     from django.db import connection
 
-    from benchmarks import million
     from benchmarks.app.workflows import One, Parked
-    from benchmarks.backlog import queue
+    from temporalex_django.models import Instance
     from temporalex_django.workers.loop import run_until_idle
 
-    million.build(closed)
     explainer = Explainer()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "update temporalex_chain set due_at = null; update temporalex_activity_task set due_at = now() + interval '1 year'"
-        )
     handle = Parked.start()
     run_until_idle()
     queue(One, _RUNS)
@@ -65,15 +72,29 @@ def _planned(closed: int) -> dict[tuple[str, str], list[str]]:
         cursor.execute("analyze")
     with connection.execute_wrapper(explainer):
         explainer.stage = "a start"
-        One.start()
+        one = One.start()
         explainer.stage = "a signal"
         handle.signal("seen", 1)
         explainer.stage = "an update in the request"
         handle.update("count", 1)
         explainer.stage = _TURNS
         run_until_idle(timeout=90)
-    # what a worker asks once it asks when it comes and goes
-    return {what: plan for what, plan in explainer.plans.items() if what[0] != _TURNS or explainer.times[what] > 1}
+        explainer.stage = "a result"
+        one.result()
+    queue(Parked, _RUNS)
+    run_until_idle(timeout=90)
+    for run in Instance.objects.filter(workflow="Parked", status="waiting").order_by("-pk")[:_RUNS]:
+        Parked.handle(run.workflow_id).signal("seen", 1)
+    with connection.execute_wrapper(explainer):
+        explainer.stage = _MESSAGES
+        run_until_idle(timeout=90)
+    # what a worker asks once in several turns it asks when it comes and goes
+    once = {sql for (stage, sql), times in explainer.times.items() if stage == _TURNS and times == 1}
+    return {
+        what: plan
+        for what, plan in explainer.plans.items()
+        if what[0] not in (_TURNS, _MESSAGES) or what[1] not in once
+    }
 
 
 def _explained(connection: Any, sql: str, params: Any) -> list[str]:
@@ -92,20 +113,29 @@ def _explained(connection: Any, sql: str, params: Any) -> list[str]:
         cursor.execute("rollback to savepoint plans" if inside else "rollback")
 
 
-def _page(plans: dict[tuple[str, str], list[str]], closed: int) -> str:
+def _took(plan: list[str]) -> float:
+    """Milliseconds, of the last line: ``Execution Time: 0.123 ms``."""
+    return float(plan[-1].split()[-2])
+
+
+def _page(plans: dict[tuple[str, str], list[str]], beside: Mapping[str, int]) -> str:
+    around = f"{beside['runs']:,} runs and {beside['history_rows']:,} rows of history"
     parts = [
         "## Plans of hot statements",
-        f"EXPLAIN (ANALYZE, BUFFERS) beside {closed:,} runs, at the last time that each was sent. Numbers of a plan are milliseconds.",
+        f"EXPLAIN (ANALYZE, BUFFERS) beside {around}, the slowest time that each was sent. Numbers of a plan are milliseconds.",
     ]
     stage = ""
     for (when, sql), lines in plans.items():
         if when != stage:
             stage = when
             parts.append(f"### {stage}")
-        parts.append("```text\n" + "\n".join([_short(sql), *("    " + line for line in lines)]) + "\n```")
+        parts.append(
+            "```text\n"
+            + "\n".join([_cut(" ".join(sql.split()), 400), *("    " + _cut(line, 160) for line in lines)])
+            + "\n```"
+        )
     return "\n\n".join(parts)
 
 
-def _short(sql: str, most: int = 400) -> str:
-    text = " ".join(sql.split())
+def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} …"

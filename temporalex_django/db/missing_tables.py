@@ -16,6 +16,8 @@ _UNDEFINED_TABLE = "42P01"
 class TablesMissing(NotConfigured, DatabaseError):
     """The tables of workflows are not there: ``manage.py migrate`` was not run on that database."""
 
+    next_step = "Run that with the settings of the process that said so, and try again."
+
 
 def found_missing(error: DatabaseError, alias: str) -> TablesMissing | None:
     """The same error in words, if it is that."""

@@ -412,6 +412,8 @@ def test_what_a_terminal_would_obey_is_written_out() -> None:
 def test_general_options_may_stand_behind_the_subcommand() -> None:
     ran = shell("list", "--settings", "tests.settings", "--skip-checks", "-v", "2", "--no-color")
     assert plain(ran) == "no runs\n"
+    ran = shell("switches", "show", "--settings=tests.settings", "--no-color")
+    assert plain(ran) == "nothing is switched off\n"
 
 
 def test_a_list_of_many_is_read_in_pages(django_assert_max_num_queries: Any) -> None:

@@ -66,6 +66,20 @@ class _Subparser(CommandParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
+    def add_subparsers(self, **options: Any) -> Any:
+        return super().add_subparsers(**{"parser_class": _Nested, **options})
+
+
+class _Nested(_Subparser):
+    """One of a subcommand's own: ``switches off``."""
+
+    general = False
+
+    def fill(self) -> None:
+        if not self.general:
+            _add_general(self)
+            self.general = True
+
 
 class Command(BaseCommand):
     """Run and look after durable workflows."""

@@ -157,17 +157,18 @@ class Environment(EnvironmentActivities):
             self.send(handle.chain_id, "signal", signal, plain, by=by)
         return handle
 
-    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EnvironmentHandle:
+    def handle(self, id: str | UUID, *, workflow: type[Startable] | None = None) -> EnvironmentHandle:
         """The handle of the run of that run id, else of the newest chain of that id.
 
         ``workflow`` narrows it to one class.
 
         Raises ``WorkflowNotFound``, and ``AmbiguousId`` for an id that several workflows used.
         """
-        chain_id = self._chain_of(id, None if workflow is None else workflow.name)
+        ref = str(id)
+        chain_id = self._chain_of(ref, None if workflow is None else workflow.name)
         if chain_id is None:
-            raise WorkflowNotFound(f"no run with the id {id!r} was started in this environment")
-        runs, asked = self.run_ids(chain_id), as_run_id(id)
+            raise WorkflowNotFound(f"no run with the id {ref!r} was started in this environment")
+        runs, asked = self.run_ids(chain_id), as_run_id(ref)
         pinned = asked if asked in runs else None
         return EnvironmentHandle(self, self.row(runs[-1]).facts.workflow_id, chain_id, pinned=pinned)
 

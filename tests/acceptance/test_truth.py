@@ -277,6 +277,8 @@ def test_ids_are_texts_values_may_be_numbers_and_who_acts_is_a_user(env):
     assert h.id == "truthid::42"
     with pytest.raises(errors.InvalidId, match="a text is wanted, not bool"):
         env.start(flow(run, unique=Unique(key="truthid"), name="TruthNumber"), value=True)
+    with pytest.raises(errors.WorkflowNotFound, match="no run with the id '42'"):
+        env.handle(42)
     with pytest.raises(errors.InvalidId, match="7 is no signal id: .*; a text is wanted, not int"):
         h.signal("go", 1, id=7)
     with pytest.raises(errors.ActionNotPermitted, match=r"by='boss'.*a user is wanted .*request\.user.*, not str"):

@@ -23,8 +23,9 @@ from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.db.graph_instances import instance_of
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.switches import read_switches
 from temporalex_django.engine.outcomes import result_of
-from temporalex_django.errors import ResultTimeout, WorkflowNotFound
+from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
 from temporalex_django.models import Instance, Worker
 
@@ -82,9 +83,10 @@ def live_workers(*, alias: str) -> LiveWorkers:
 def describe(
     target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, view: View = EVERYTHING
 ) -> Description:
-    """The run as it stands. When something is due that no live worker can take, ``waiting_for`` says so.
+    """The run as it stands. When something is due that no live worker can take, or may, ``waiting_for`` says so.
 
-    Three reads, five when something is due, one when it is closed; one less when ``run``, its row, is there already.
+    Three reads, six when something is due (and one more of what is switched off), one when it is closed; one less when
+    ``run``, its row, is there already.
     """
     now, parameters = storage.sql.instant(storage.clock)
     run = run or _run(target, storage=storage)
@@ -103,6 +105,7 @@ def describe(
             missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
             waiting += [missing] if missing else []
             waiting += _absent(run, workers, storage=storage)
+            waiting += _off(run, storage=storage)
     shown = described(run, waiting_for=waiting, view=view)
     if run.status in CLOSED_STATUSES:
         return shown
@@ -127,11 +130,29 @@ def _absent(run: Instance, workers: LiveWorkers, *, storage: DjangoStorage) -> l
     return [f"a worker with {what}" for what in dict.fromkeys(lacking)]
 
 
+def _off(run: Instance, *, storage: DjangoStorage) -> list[str]:
+    """What is switched off, of what it waits for."""
+    off = read_switches(storage.sql)
+    if not (off.queues or off.activities or off.workflows):
+        return []
+    rows = storage.sql.select(
+        "select distinct activity, queue from temporalex_activity_task where run_id = %s and owner is null order by 1, 2",
+        [run.pk],
+        ("text", "text"),
+    )
+    found = [f"the class {run.workflow}"] if run.workflow in off.workflows else []
+    found += [f"the queue {queue}" for queue in (run.queue, *(queue for _, queue in rows)) if queue in off.queues]
+    found += [f"the activity {name}" for name, _ in rows if name in off.activities]
+    return [f"{what} to be switched on" for what in dict.fromkeys(found)]
+
+
 def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: View = EVERYTHING) -> Description:
-    """The description of a row that was read already; a blocked one says what no worker has that it needs."""
+    """The description of a row that was read already; a blocked one says what no worker has that it needs, or may."""
     waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
     if run.blocked and (lacking := run.blocked.get("waits_for")):
         waiting.append(f"a worker with {lacking}")
+    if run.blocked and run.blocked.get("code") == WorkflowSwitchedOff.code:
+        waiting.append(f"the class {run.workflow} to be switched on")
     return Description(
         id=run.workflow_id,
         run_id=str(run.pk),

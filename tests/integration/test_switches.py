@@ -63,6 +63,7 @@ def test_an_activity_waits_while_it_is_off_and_holds_up_no_others(name: str, act
     assert "is switched off by ann since" in said(before)
     assert "(the bank is down). It goes on when that is switched on." in said(before)
     assert "(switched off)" in said(one)
+    assert f"the activity {activity.name} to be switched on" in WorkflowHandle("before").describe().waiting_for
     SwitchOn("activity", activity.name, by=ann).execute()
     run_until_idle()
     assert (status(before), status(one)) == ("completed", "completed")
@@ -102,6 +103,7 @@ def test_of_a_queue_that_is_off_nothing_is_taken() -> None:
 
     assert status(begun) == "pending"
     assert "The queue default is switched off by somebody since" in said(begun)
+    assert WorkflowHandle("begun").describe().waiting_for == ["the queue default to be switched on"]
     SwitchOn("queue", "default").execute()
     run_until_idle()
     assert status(begun) == "completed"
@@ -126,6 +128,7 @@ def test_runs_of_a_class_that_is_off_stop_where_they_stand() -> None:
         text = summary_of(Instance.objects.get(workflow_id=one), view=EVERYTHING).text
         assert "is switched off by somebody since" in text
         assert "(a wrong price)" in text
+        assert f"the class {Basket.name} to be switched on" in WorkflowHandle(one).describe().waiting_for
     SwitchOn("workflow", Basket.name).execute()
     run_until_idle()
     assert Instance.objects.filter(blocked__isnull=True, workflow=Basket.name).count() == 2

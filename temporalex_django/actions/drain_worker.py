@@ -8,6 +8,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from temporalex_django.actions.base import CODE, Action, Actor, Subject
+from temporalex_django.core.names import shown
 from temporalex_django.core.payloads import text
 from temporalex_django.errors import ActionNotPossible, WorkerNotFound
 from temporalex_django.models import Worker
@@ -47,8 +48,8 @@ def _living(ref: UUID | str, *, alias: str) -> Worker:
     try:
         pk = UUID(str(ref))
     except ValueError:
-        raise WorkerNotFound("there is no such worker") from None
+        raise WorkerNotFound(f"there is no worker {shown(str(ref))}") from None
     row = Worker.objects.using(alias).select_for_update().filter(pk=pk, buried_at=None).first()
     if row is None:
-        raise WorkerNotFound("there is no such worker")
+        raise WorkerNotFound(f"there is no worker {shown(str(ref))}")
     return row

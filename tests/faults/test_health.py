@@ -102,7 +102,7 @@ def test_a_worker_says_how_it_is_is_drained_from_elsewhere_and_leaves_in_time(
         assert process.terminate(seconds=20) == 137
         assert time.monotonic() - began < 10  # the activity would wait for 30
     assert health(*me) == {"well": False, "checked": "ready", "workers": []}
-    with pytest.raises(WorkerNotFound):
+    with pytest.raises(WorkerNotFound, match="there is no worker"):
         DrainWorker("nobody").execute()
 
 

@@ -103,7 +103,7 @@ def test_of_a_queue_that_is_off_nothing_is_taken() -> None:
 
     assert status(begun) == "pending"
     assert "The queue default is switched off by somebody since" in said(begun)
-    assert WorkflowHandle("begun").describe().waiting_for == ["the queue default to be switched on"]
+    assert "the queue default to be switched on" in WorkflowHandle("begun").describe().waiting_for
     SwitchOn("queue", "default").execute()
     run_until_idle()
     assert status(begun) == "completed"

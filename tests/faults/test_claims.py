@@ -105,6 +105,7 @@ def test_room_is_for_what_can_begin_and_for_what_was_measured() -> None:
     assert not capacity
 
 
+@pytest.mark.usefixtures("unhurried")  # all four have their activities after one turn
 @pytest.mark.parametrize("asyncs", [set(), {"tests.app.durable.double"}], ids=["no async ones", "async ones"])
 @pytest.mark.usefixtures("unhurried")
 def test_a_claim_takes_what_there_is_room_for(asyncs: set[str]) -> None:

@@ -190,6 +190,7 @@ class Early(GraphWorkflow):
     transitions = {(money, "paid"): Noted, (money, "timeout"): Done, (Noted, "noted"): hook, (hook, "delivered"): Done}
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_resume_may_come_before_any_worker_has_seen_the_run():
     """The step begins to wait, with its timer, and ends in one activation."""
     handle = Early.start("1", {})

@@ -27,7 +27,7 @@ from temporalex_django.workers.pool import InlinePool
 from temporalex_django.workers.quarantine import Quarantine
 from tests.app.crowds import often, seldom
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("unhurried")]
 
 
 def start(workflow: str, args: Any, workflow_id: str = "m-1") -> Started:

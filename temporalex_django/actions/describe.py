@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from temporalex_django.core.attributes import all_typed
 from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.db.graph_instances import instance_of
+from temporalex_django.db.hearing import hearing
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import read_switches
 from temporalex_django.engine.outcomes import result_of
@@ -208,7 +210,8 @@ class Result:
     def get(self) -> Any:
         if inside_transaction(self.storage.alias):
             return self.value(self.look())
-        return self.value(wait_for(self.look, self.deadline, seat=self.seat))
+        ear = partial(hearing, self.target.chain_id, alias=self.storage.alias)
+        return self.value(wait_for(self.look, self.deadline, seat=self.seat, ear=ear))
 
     async def aget(self) -> Any:
         found = await await_for(self.look, self.deadline)

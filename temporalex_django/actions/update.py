@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
@@ -24,6 +25,7 @@ from temporalex_django.authoring.viewing import EVERYTHING, HIDDEN, View
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.names import check_message_id, check_name, shown
+from temporalex_django.db.hearing import hearing
 from temporalex_django.db.starts import Inserted, insert_message, ring_on_commit, sent_before
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import update_value
@@ -107,7 +109,10 @@ class JudgedMessage(ActionOnRun[Any]):
 
     def perform(self) -> Any:
         first = self._begin()
-        return self._value(first if first.ended else wait_for(self._look, self.deadline, seat=self.seat))
+        if first.ended:
+            return self._value(first)
+        ear = partial(hearing, self.target.chain_id, alias=self.storage.alias)
+        return self._value(wait_for(self._look, self.deadline, seat=self.seat, ear=ear))
 
     async def aexecute(self) -> Any:
         """``execute`` that holds no thread while it waits."""

@@ -1,4 +1,4 @@
-"""Waiting for an outcome: looks with growing pauses, with no transaction open."""
+"""Waiting for an outcome: looks when a hint comes and after growing pauses, with no transaction open."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TypeVar
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from temporalex_django.db.hearing import Rest
+
 T = TypeVar("T")
 
 #: Seconds of the first pause, and of the longest. An answer is noticed about an eighth of the time that it took too
@@ -18,6 +20,10 @@ T = TypeVar("T")
 _FIRST = 0.002
 _LONGEST = 0.1
 _GROWTH = 1.25
+#: Whoever hears hints looks that much less often, and hears them for so long: from then on a pause is short beside what
+#: has been waited, and the hints of a busy system would wake him more often than he looks.
+_FIRST_HEARING = 0.02
+_HEARS_FOR = 1.0
 
 
 class Deadline:
@@ -57,15 +63,24 @@ def inside_transaction(alias: str) -> bool:
 Seat = Callable[[], AbstractContextManager[bool]]
 
 
+#: Listens for as long as somebody waits, and gives what he rests with, which ends earlier when there may be something.
+Ear = Callable[[], AbstractContextManager[Rest]]
+
+
 def free_seat() -> AbstractContextManager[bool]:
     """Everybody may wait."""
     return nullcontext(enter_result=True)
 
 
-def wait_for(look: Callable[[], T | None], deadline: Deadline, *, seat: Seat = free_seat) -> T | None:
+def deaf() -> AbstractContextManager[Rest]:
+    """Nothing tells."""
+    return nullcontext(time.sleep)
+
+
+def wait_for(look: Callable[[], T | None], deadline: Deadline, *, seat: Seat = free_seat, ear: Ear = deaf) -> T | None:
     """What ``look`` gives as soon as that is not None; None when the time is over, or there is no seat.
 
-    Looks once at least.
+    Looks once at least, and when the ``ear`` hears that there may be something.
     """
     if (first := look()) is not None or deadline.left <= 0:
         return first
@@ -73,18 +88,30 @@ def wait_for(look: Callable[[], T | None], deadline: Deadline, *, seat: Seat = f
         if granted and here.meanwhile is not None:
             here.meanwhile()
             return look()
-        for pause in _pauses() if granted else ():
-            time.sleep(min(pause, deadline.left))
+        return _looked(look, deadline, ear) if granted else None
+
+
+def _looked(look: Callable[[], T | None], deadline: Deadline, ear: Ear) -> T | None:
+    pauses, hears = _pauses(_FIRST), Deadline(_HEARS_FOR)
+    with ear() as rest:
+        if rest is not time.sleep:
+            pauses = _pauses(_FIRST_HEARING)
+            if (found := look()) is not None:  # it may have come before anybody listened
+                return found
+        while deadline.left > 0 and hears.left > 0:
+            rest(min(next(pauses), deadline.left))
             if (found := look()) is not None:
                 return found
-            if deadline.left <= 0:
-                break
+    while deadline.left > 0:
+        time.sleep(min(next(pauses), deadline.left))
+        if (found := look()) is not None:
+            return found
     return None
 
 
 async def await_for(look: Callable[[], T | None], deadline: Deadline) -> T | None:
     """The same without holding a thread between two looks."""
-    for pause in _pauses():
+    for pause in _pauses(_FIRST):
         if (found := await sync_to_async(look)()) is not None:
             return found
         if deadline.left <= 0:
@@ -96,8 +123,7 @@ async def await_for(look: Callable[[], T | None], deadline: Deadline) -> T | Non
     raise AssertionError("unreachable")
 
 
-def _pauses() -> Iterator[float]:
-    pause = _FIRST
+def _pauses(pause: float) -> Iterator[float]:
     while True:
         yield pause
         pause = min(pause * _GROWTH, _LONGEST)

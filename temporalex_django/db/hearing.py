@@ -1,0 +1,62 @@
+"""Hearing on the caller's own connection that a chain has something that somebody may wait for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from uuid import UUID
+
+from django.db import DatabaseError, connections
+
+from temporalex_django.conf import get_settings
+from temporalex_django.db.dialects.base import dialect_for
+from temporalex_django.db.notify import DONE_CHANNEL
+
+#: Waits so many seconds at most.
+Rest = Callable[[float], None]
+
+
+@contextmanager
+def hearing(chain: UUID, *, alias: str) -> Iterator[Rest]:
+    """While inside this thread's connection listens; gives a pause that ends when a turn of ``chain`` has been told of.
+
+    Just ``time.sleep`` where hints do not come: on SQLite, behind a pooler, in a transaction, on a standby. They may be
+    lost anywhere, and are sent for more than one reason: look before the first pause and after each. What breaks the
+    connection is left to be found by whoever uses it next.
+    """
+    connection, name = connections[alias], chain.hex
+    raw = connection.connection if _hears(connection) else None
+    if raw is None or not _told(connection, raw, "listen"):
+        yield time.sleep
+        return
+
+    def rest(seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        try:
+            with connection.wrap_database_errors:
+                while (left := deadline - time.monotonic()) > 0:
+                    if any(name in notice.payload for notice in raw.notifies(timeout=left, stop_after=1)):
+                        return
+        except DatabaseError:
+            time.sleep(max(deadline - time.monotonic(), 0.0))
+
+    try:
+        yield rest
+    finally:
+        _told(connection, raw, "unlisten")
+
+
+def _hears(connection: Any) -> bool:
+    if not dialect_for(connection.alias).listens or get_settings().POOLED or connection.in_atomic_block:
+        return False
+    return bool(connection.get_autocommit())
+
+
+def _told(connection: Any, raw: Any, word: str) -> bool:
+    """Whether the server has done it. Not by Django's cursor: it is no query of the project's."""
+    with suppress(DatabaseError), connection.wrap_database_errors:
+        raw.execute(f"{word} {DONE_CHANNEL}")
+        return True
+    return False

@@ -38,6 +38,8 @@ log = logging.getLogger("temporalex_django.activity")
 #: Among so many that are due first those are looked for which a worker can begin.
 _NEAR = 1000
 _TASK = TASKS.pick_for(TaskState, args="call", kwargs=None, heartbeat_details="heartbeat")
+_SOME = "exists (select 1 from temporalex_activity_task where queue = %s and owner is null and priority"
+_RANKED = f"{_SOME} > 0) or {_SOME} < 0)"
 _ATTEMPT = TASKS.pick(*FENCE)
 _FENCED = (
     f"id {{key}} and exists (select 1 from v where v.id = {TASKS.name}.id and v.attempt = {TASKS.name}.attempt"
@@ -118,26 +120,59 @@ class TaskStatements(ABC):
         Where more wait than are taken every other claim begins with the newest. Only what waits in the common line of
         its queue; with ``suspects`` only what a worker died of.
         """
-        found: list[TaskState] = []
+        with self.joined():
+            with self.sql.together():
+                taken = self.ask_tasks(capacity=capacity, queues=queues, owner=owner, atomic=atomic, suspects=suspects)
+            return taken()
+
+    def ask_tasks(
+        self, *, capacity: Capacity, queues: Sequence[str], owner: int, atomic: bool = False, suspects: bool = False
+    ) -> Callable[[], list[TaskState]]:
+        """``claim_tasks`` in two halves, as ``Dialect.ask``: in a transaction, the second one behind ``together()``.
+
+        The first queue is asked at once, the others for what it leaves.
+        """
         which, excluded = self.here()
         if not atomic:
             which += " and not atomic"
         which += " and line is null"
         if suspects:
             which += " and crashes > 0"
-        with self.joined():
-            for queue in self.in_turn(queues, "activities"):
+        order = self.in_turn(queues, "activities")
+        if not order or not capacity:
+            return list
+        asked = self._ask_queue(order[0], capacity, owner, which, excluded)
+
+        def taken() -> list[TaskState]:
+            found = asked()
+            for queue in order[1:]:
                 if capacity:
-                    most, before = capacity.most, len(found)
-                    ranked = self.ranks(queue)
-                    if self.sql.arrays and not ranked:
-                        found += self._take(queue, capacity, owner, which, excluded)
-                    else:
-                        most_near = max(capacity.most, _NEAR if capacity.asyncs or capacity.ahead else 0)
-                        near = self.near(queue, most_near, which, excluded, ranked=ranked)
-                        found += self.take_these([task for task, name in near if capacity.takes(name)], owner)
-                    self.backlogs[queue].saw(len(found) - before, most)
+                    with self.sql.together():
+                        further = self._ask_queue(queue, capacity, owner, which, excluded)
+                    found += further()
             return self.mine(self.readable(found))
+
+        return taken
+
+    def _ask_queue(
+        self, queue: str, capacity: Capacity, owner: int, which: str, excluded: Sequence[Any]
+    ) -> Callable[[], list[TaskState]]:
+        """What is taken of one queue, first by priority, where some that wait have one."""
+        most, rank = capacity.most, self._ask_rank(queue)
+        take = self._ask_take(queue, capacity, owner, which, excluded) if self.sql.arrays else None
+
+        def taken() -> list[TaskState]:
+            ranked = rank()
+            if take is not None and not ranked:
+                found = take()
+            else:
+                most_near = max(capacity.most, _NEAR if capacity.asyncs or capacity.ahead else 0)
+                near = self.near(queue, most_near, which, excluded, ranked=ranked)
+                found = self.take_these([task for task, name in near if capacity.takes(name)], owner)
+            self.backlogs[queue].saw(len(found), most)
+            return found
+
+        return taken
 
     @property
     def _order(self) -> str:
@@ -218,7 +253,12 @@ class TaskStatements(ABC):
 
     # One statement a queue where it can choose from arrays; else what is chosen is read first.
 
-    def _take(self, queue: str, capacity: Capacity, owner: int, which: str, excluded: Sequence[Any]) -> list[TaskState]:
+    def _ask_take(
+        self, queue: str, capacity: Capacity, owner: int, which: str, excluded: Sequence[Any]
+    ) -> Callable[[], list[TaskState]]:
+        """Nothing where some have a priority: that is asked beside it."""
+        if queue in self.prioritised:
+            which, excluded = f"{which} and not ({_RANKED})", [*excluded, queue, queue]
         due, moment = self.sql.instant(self.clock)
         order = "due_at desc" if self._newest_first(queue) else self._order
         free = f" from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= {due} order by {order} limit {self.sql.few}"
@@ -253,16 +293,20 @@ class TaskStatements(ABC):
         if capacity.together:  # those among them that are taken already are no others
             left_out = capacity.not_ahead
             take(capacity.most, *((capacity.ahead, "{}") if left_out is None else (left_out, "not ({})")))
-        rows = self.sql.select(
+        answer = self.sql.ask(
             "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
             f" where id = any({' || '.join(taken)}) returning {_TASK.names}",
             parameters,
             _TASK.types,
         )
-        tasks = sorted((_task(row) for row in rows), key=lambda t: (t.due_at, t.id))
-        for task in tasks:
-            capacity.takes(task.activity)
-        return tasks
+
+        def rows() -> list[TaskState]:
+            tasks = sorted((_task(row) for row in answer()), key=lambda t: (t.due_at, t.id))
+            for task in tasks:
+                capacity.takes(task.activity)
+            return tasks
+
+        return rows
 
     def take_these(self, chosen: Sequence[int], owner: int) -> list[TaskState]:
         """Those of them that nobody has, claimed, in their order."""
@@ -308,10 +352,13 @@ class TaskStatements(ABC):
 
     def ranks(self, queue: str) -> bool:
         """Whether some that wait there have a priority. One probe of an index that holds those alone."""
+        return self._ask_rank(queue)()
+
+    def _ask_rank(self, queue: str) -> Callable[[], bool]:
         if queue not in self.prioritised:
-            return False
-        some = "exists (select 1 from temporalex_activity_task where queue = %s and owner is null and priority"
-        return bool(self.sql.select(f"select {some} > 0) or {some} < 0)", [queue, queue], ("bool",))[0][0])
+            return bool
+        answer = self.sql.ask(f"select {_RANKED}", [queue, queue], ("bool",))
+        return lambda: bool(answer()[0][0])
 
     def begin_tasks(self, begun: Sequence[TaskState]) -> None:
         """Attempts of these are under way since ``started_at``: their timeouts count from then. One statement."""
@@ -345,6 +392,8 @@ class TaskStatements(ABC):
 
     def end_tasks(self, results: Sequence[TaskResult]) -> tuple[list[int], list[TaskInHand]]:
         """A statement for those that ended, and one for those that are due again."""
+        if not results:
+            return [], []
         valid, ended = self._deleted(_of_runs(results))
         return valid + self._others(results), ended
 

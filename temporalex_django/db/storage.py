@@ -178,29 +178,59 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         """
         if chains:
             return Claimed(s for s in map(_state, self._ask_lock(chains)()) if self.worker or not s.crashes)
-        claimed: dict[UUID, RunState] = {}
-        moment: datetime | None = None
-        wanted: Sequence[UUID] = [chain for chain in first if not self.is_deferred(chain)]
-        for i, queue in enumerate(self.in_turn(queues, "runs")):
-            if i and len(claimed) >= limit:
-                break
-            look = self._looks.setdefault(queue, _Look())
-            with self.sql.together():
-                locked = self._ask_lock(wanted)
-                # Messages first: they go to runs that are in memory. Each kind gets a share even where those before it
-                # would fill the turn; how many have messages is not known yet: about as many as at the last look.
-                room = limit - len(claimed) - len(wanted)
-                messages = max(room, limit // 4, 1)
-                fresh = self._ask_fresh(queue, look.cursor, messages)
-                others = self._due(queue, look, max(room - look.fresh, limit // 4, 1))
-                now = self._ask_now()
-                claimed.update((s.chain_id, s) for s in map(_state, locked()) if s.queue in queues)
-                late = self._lock_fresh(queue, look, fresh(), messages, claimed)
-                for state in others():
-                    claimed.setdefault(state.chain_id, state)
-                moment = None if late else now()
-            wanted = ()
-        return Claimed(claimed.values(), now=moment)
+        with self.sql.together():
+            claimed = self.ask_claim(limit=limit, queues=queues, first=first)
+        return claimed()
+
+    def ask_claim(self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = ()) -> Callable[[], Claimed]:
+        """``claim`` in two halves, as ``Dialect.ask``: the second one behind ``together()``.
+
+        The first queue is asked at once, the others for what it leaves.
+        """
+        order = self.in_turn(queues, "runs")
+        if not order:
+            return Claimed
+        wanted = [chain for chain in first if not self.is_deferred(chain)]
+        asked = self._ask_queue_of_runs(order[0], limit, wanted)
+
+        def answer() -> Claimed:
+            claimed: dict[UUID, RunState] = {}
+            moment = asked(claimed, queues)
+            for queue in order[1:]:
+                if len(claimed) >= limit:
+                    break
+                with self.sql.together():
+                    further = self._ask_queue_of_runs(queue, limit - len(claimed), ())
+                moment = further(claimed, queues)
+            return Claimed(claimed.values(), now=moment)
+
+        return answer
+
+    def _ask_queue_of_runs(
+        self, queue: str, limit: int, wanted: Sequence[UUID]
+    ) -> Callable[[dict[UUID, RunState], Sequence[str]], datetime | None]:
+        """Ask for those of one queue, and ``wanted`` ones of any.
+
+        The answer adds them, and gives the time after the locks unless it waited for more of them.
+        """
+        look = self._looks.setdefault(queue, _Look())
+        locked = self._ask_lock(wanted)
+        # Messages first: they go to runs that are in memory. Each kind gets a share even where those before it
+        # would fill the turn; how many have messages is not known yet: about as many as at the last look.
+        room = limit - len(wanted)
+        messages = max(room, limit // 4, 1)
+        fresh = self._ask_fresh(queue, look.cursor, messages)
+        others = self._due(queue, look, max(room - look.fresh, limit // 4, 1))
+        now = self._ask_now()
+
+        def answer(claimed: dict[UUID, RunState], queues: Sequence[str]) -> datetime | None:
+            claimed.update((s.chain_id, s) for s in map(_state, locked()) if s.queue in queues)
+            late = self._lock_fresh(queue, look, fresh(), messages, claimed)
+            for state in others():
+                claimed.setdefault(state.chain_id, state)
+            return None if late else now()
+
+        return answer
 
     def in_turn(self, queues: Sequence[str], what: str) -> Sequence[str]:
         """In which order to look: the first place goes round, so that none starves the others.

@@ -29,6 +29,7 @@ from temporalex_django.engine.fates import LEFT_FOR, SHARE, Fate, due, fate_of, 
 from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import (
+    Claimed,
     Inbox,
     RunState,
     RunStorage,
@@ -136,13 +137,15 @@ class WorkflowEngine(Executors):
         ended: Mapping[UUID, Sequence[TaskInHand]] = MappingProxyType({}),
         locked: Sequence[RunState] = (),
         now: datetime | None = None,
+        claim: Callable[[], Claimed] | None = None,
     ) -> TurnReport:
         """Phase 1 inside the caller's transaction. ``force`` tries blocked runs although they are not due.
 
         ``taker`` takes new activities at once. ``report`` is filled in and given back: whoever has it knows what was
         claimed when this raises. ``ended``, by chain, goes to those runs without a row of the inbox; what cannot be
         delivered now is told. ``locked`` are runs as a claim of the same transaction gave them, instead of a claim;
-        ``now`` is the storage's time after that, where it is known.
+        ``now`` is the storage's time after that, where it is known. ``claim`` gives what the storage was asked for
+        before.
 
         What it caches is known by its token: when the caller rolls back, the token is not the one on the row and the
         entry is never used.
@@ -150,7 +153,8 @@ class WorkflowEngine(Executors):
         report = TurnReport() if report is None else report
         claimed = list(locked)
         if not locked:
-            found = self.storage.claim(limit=limit, queues=queues, chains=chains, first=ended.keys())
+            claim = claim or partial(self.storage.claim, limit=limit, queues=queues, chains=chains, first=ended.keys())
+            found = claim()
             claimed, now = list(found), found.now
         if not chains and not locked:
             report.suspects = [run.chain_id for run in claimed if run.crashes]

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -45,6 +44,7 @@ from temporalex_django.workers.gates import Gates
 from temporalex_django.workers.health_report import activity_threads
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.patience import once_there, pause_after
+from temporalex_django.workers.polled import Polled
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.quarantine import Quarantine
 
@@ -70,21 +70,6 @@ _PHASE_TWO = 0.1
 _LONGEST_PAUSE = 1.0
 #: How long it stands in line for such rows, from the second try on; the turns of others wait for as long.
 _PATIENCE = 0.5
-
-
-@dataclass(slots=True)
-class Polled:
-    """What one look at the tables did."""
-
-    runs: int = 0
-    tasks: int = 0
-    results: int = 0
-    rebuilding: int = 0  # runs that come into memory, slice by slice
-    looked: bool = False  # it was a plain read, which found nothing
-    due: float | None = None  # seconds until something is due, by that read; None: nothing is known of
-
-    def __bool__(self) -> bool:
-        return bool(self.runs or self.tasks or self.results or self.rebuilding)
 
 
 def all_queues() -> list[str]:
@@ -219,8 +204,7 @@ class WorkerLoop:
                 valid, ended = self.storage.end_tasks(results)
                 # Those that wait come before those that this turn makes, where the latter can be taken while they are
                 # written.
-                tasks = self._claim_tasks(capacity) if self.storage.sql.claims_on_insert else []
-                self._advance(capacity, report, ended)
+                tasks = self._advance(capacity, report, ended)
                 tasks += report.taken if self.storage.sql.claims_on_insert else self._claim_tasks(capacity)
                 if self.storage.sql.writer_lock and (held := time.monotonic() - began) > _HELD:
                     self._reach = max(int(len(report.claimed) * _HELD / held), _FEWEST_RUNS)
@@ -252,7 +236,11 @@ class WorkerLoop:
                 chosen.append(result)
         return chosen
 
-    def _advance(self, capacity: Capacity, report: TurnReport, ended: list[TaskInHand]) -> None:
+    def _advance(self, capacity: Capacity, report: TurnReport, ended: list[TaskInHand]) -> list[TaskState]:
+        """Advance runs; activities that were waiting, where they are taken before.
+
+        One wait for runs and activities.
+        """
         gates = self.gates
         refuses = gates.refuses if activity.limited or gates.in_force else None
         taker = Taker(owner=self.row.epoch, capacity=capacity, queues=gates.open_queues, refuses=refuses)
@@ -260,11 +248,16 @@ class WorkerLoop:
         by_chain: dict[UUID, list[TaskInHand]] = {}
         for one in ended:
             by_chain.setdefault(one.chain_id, []).append(one)
-        self.engine.advance(limit=limit, queues=gates.queues, taker=taker, report=report, ended=by_chain)
+        with self.storage.sql.together():
+            waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else None
+            claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=by_chain.keys())
+        tasks = [] if waiting is None else self._sifted(waiting())
+        self.engine.advance(limit=limit, queues=gates.queues, taker=taker, report=report, ended=by_chain, claim=claim)
         if report.unbegun:
             self._reach = max(report.runs + report.runs // 8, _FEWEST_RUNS)
         elif len(report.claimed) >= limit:
             self._reach = min(limit + limit // 4, self.storage.turn_size)
+        return tasks
 
     def _capacity(self) -> Capacity:
         return Capacity() if self.quarantine.wanted else self.pool.capacity()
@@ -275,14 +268,23 @@ class WorkerLoop:
         return Capacity(threads=threads or (0 if self.pool.busy else 1))
 
     def _claim_tasks(self, capacity: Capacity) -> list[TaskState]:
+        with self.storage.joined():
+            with self.storage.sql.together():
+                taken = self._ask_tasks(capacity)
+            return self._sifted(taken())
+
+    def _ask_tasks(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
+        """In two halves, as ``TaskStatements.ask_tasks``."""
         suspects = self.quarantine.wanted
         if suspects and self.quarantine.ready:
             capacity = Capacity(threads=1)
         if not capacity:
-            return []
-        tasks = self.storage.claim_tasks(
+            return list
+        return self.storage.ask_tasks(
             capacity=capacity, queues=self.gates.open_queues, owner=self.row.epoch, suspects=suspects
         )
+
+    def _sifted(self, tasks: list[TaskState]) -> list[TaskState]:
         return self.gates.sift(tasks) if activity.limited or self.gates.in_force else tasks
 
     def _next_due(self) -> float | None:

@@ -38,8 +38,6 @@ log = logging.getLogger("temporalex_django.activity")
 #: Among so many that are due first those are looked for which a worker can begin.
 _NEAR = 1000
 _TASK = TASKS.pick_for(TaskState, args="call", kwargs=None, heartbeat_details="heartbeat")
-_SOME = "exists (select 1 from temporalex_activity_task where queue = %s and owner is null and priority"
-_RANKED = f"{_SOME} > 0) or {_SOME} < 0)"
 _ATTEMPT = TASKS.pick(*FENCE)
 _FENCED = (
     f"id {{key}} and exists (select 1 from v where v.id = {TASKS.name}.id and v.attempt = {TASKS.name}.attempt"
@@ -117,8 +115,8 @@ class TaskStatements(ABC):
     ) -> list[TaskState]:
         """Take due, unowned activities, queue after queue, oldest due first.
 
-        Where more wait than are taken every other claim begins with the newest. Only what waits in the common line of
-        its queue; with ``suspects`` only what a worker died of.
+        Where more wait than are taken some of them are the newest (``BothEnds``). Only what waits in the common line
+        of its queue; with ``suspects`` only what a worker died of.
         """
         with self.joined():
             with self.sql.together():
@@ -158,7 +156,8 @@ class TaskStatements(ABC):
         self, queue: str, capacity: Capacity, owner: int, which: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
         """What is taken of one queue, first by priority, where some that wait have one."""
-        most, rank = capacity.most, self._ask_rank(queue)
+        # a claim for async ones alone says nothing of how many others wait
+        most, rank = capacity.most if capacity.threads or capacity.together else 0, self._ask_rank(queue)
         take = self._ask_take(queue, capacity, owner, which, excluded) if self.sql.arrays else None
 
         def taken() -> list[TaskState]:
@@ -169,7 +168,8 @@ class TaskStatements(ABC):
                 most_near = max(capacity.most, _NEAR if capacity.asyncs or capacity.ahead else 0)
                 near = self.near(queue, most_near, which, excluded, ranked=ranked)
                 found = self.take_these([task for task, name in near if capacity.takes(name)], owner)
-            self.backlogs[queue].saw(len(found), most)
+            if most:
+                self.backlogs[queue].saw(len(found), most)
             return found
 
         return taken
@@ -258,27 +258,32 @@ class TaskStatements(ABC):
     ) -> Callable[[], list[TaskState]]:
         """Nothing where some have a priority: that is asked beside it."""
         if queue in self.prioritised:
-            which, excluded = f"{which} and not ({_RANKED})", [*excluded, queue, queue]
+            which, excluded = f"{which} and not ({lone_tasks.RANKED})", [*excluded, queue, queue]
         due, moment = self.sql.instant(self.clock)
-        order = "due_at desc" if self._newest_first(queue) else self._order
-        free = f" from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= {due} order by {order} limit {self.sql.few}"
-        skip = self.sql.skip_locked()
+        free = f" from temporalex_activity_task where queue = %s and owner is null{which} and due_at <= {due}"
+        skip, backlog = self.sql.skip_locked(), self.backlogs[queue]
         taken: list[str] = []
         parameters: list[Any] = [owner]
 
-        def take(limit: int, names: Collection[str] = (), test: str = "") -> None:
+        def take(lane: str, limit: int, names: Collection[str] = (), test: str = "") -> None:
+            newest = backlog.newest(limit, lane) if self.clock is None else 0
+            if newest > 0:
+                take_first(newest, "due_at desc", names, test)
+            if limit > newest:
+                take_first(limit - newest, self._order, names, test)
+
+        def take_first(limit: int, order: str, names: Collection[str], test: str) -> None:
             """So many of the first.
 
             With ``names`` of those among the first few whose activity is one of these, or is not.
             """
-            if limit <= 0:
-                return
             if not test:
-                taken.append(f"array(select id{free}{skip})")
+                taken.append(f"array(select id{free} order by {order} limit {self.sql.few}{skip})")
                 parameters.extend([queue, *excluded, *moment, limit])
                 return
             among, parameter = self.sql.among(names, "text")
-            near = f"select id from (select id, activity{free}) near where {test.format(f'activity {among}')}"
+            few = f"select id, activity{free} order by {order} limit {self.sql.few}{skip}"
+            near = f"select id from ({few}) near where {test.format(f'activity {among}')}"
             taken.append(
                 f"array(select id from temporalex_activity_task where id = any(array({near})) and owner is null"
                 f" order by {order} limit %s{skip})"
@@ -286,13 +291,13 @@ class TaskStatements(ABC):
             parameters.extend([queue, *excluded, *moment, _NEAR, parameter, limit])
 
         if capacity.asyncs:
-            take(capacity.threads, capacity.asyncs, "not ({})")
-            take(capacity.tasks, capacity.asyncs, "{}")
+            take("threads", capacity.threads, capacity.asyncs, "not ({})")
+            take("tasks", capacity.tasks, capacity.asyncs, "{}")
         else:
-            take(capacity.threads)
+            take("threads", capacity.threads)
         if capacity.together:  # those among them that are taken already are no others
             left_out = capacity.not_ahead
-            take(capacity.most, *((capacity.ahead, "{}") if left_out is None else (left_out, "not ({})")))
+            take("ahead", capacity.most, *((capacity.ahead, "{}") if left_out is None else (left_out, "not ({})")))
         answer = self.sql.ask(
             "update temporalex_activity_task set owner = %s, attempt = attempt + 1, beat_at = null"
             f" where id = any({' || '.join(taken)}) returning {_TASK.names}",
@@ -300,13 +305,13 @@ class TaskStatements(ABC):
             _TASK.types,
         )
 
-        def rows() -> list[TaskState]:
-            tasks = sorted((_task(row) for row in answer()), key=lambda t: (t.due_at, t.id))
+        def taken_now() -> list[TaskState]:
+            tasks = sorted(map(_task, answer()), key=lambda t: (t.due_at, t.id))
             for task in tasks:
                 capacity.takes(task.activity)
             return tasks
 
-        return rows
+        return taken_now
 
     def take_these(self, chosen: Sequence[int], owner: int) -> list[TaskState]:
         """Those of them that nobody has, claimed, in their order."""
@@ -355,10 +360,7 @@ class TaskStatements(ABC):
         return self._ask_rank(queue)()
 
     def _ask_rank(self, queue: str) -> Callable[[], bool]:
-        if queue not in self.prioritised:
-            return bool
-        answer = self.sql.ask(f"select {_RANKED}", [queue, queue], ("bool",))
-        return lambda: bool(answer()[0][0])
+        return lone_tasks.ask_ranked(queue, sql=self.sql) if queue in self.prioritised else bool
 
     def begin_tasks(self, begun: Sequence[TaskState]) -> None:
         """Attempts of these are under way since ``started_at``: their timeouts count from then. One statement."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -26,6 +26,9 @@ _NEW = TASKS.pick(
     *("run_id", "workflow_id", "workflow", "seq", "activity", "call", "options", "queue", "run_queue", "priority"),
     *("max_attempts", "start_to_close", "heartbeat_timeout", "scheduled_at", "due_at"),
 )
+_SOME = f"exists (select 1 from {TASKS.name} where queue = %s and owner is null and priority"
+#: Whether some that wait in a queue, which is given twice, have a priority. One probe of an index that holds those alone.
+RANKED = f"{_SOME} > 0) or {_SOME} < 0)"
 _OPTIONS = TASKS.pick("id", "options")
 _OPTIONS_UPDATE = _OPTIONS.update("id")
 _ATTEMPT = TASKS.pick(*FENCE)
@@ -98,6 +101,12 @@ def end(final: Mapping[tuple[int, int, int | None], TaskResult], *, sql: Dialect
     told = {row[:3]: row[3:] for row in rows}
     sql.write(_KEPT.columns, _KEPT.insert, [(*row[3:], *told[row[:3]]) for row in gone])
     return [row[0] for row in gone]
+
+
+def ask_ranked(queue: str, *, sql: Dialect) -> Callable[[], bool]:
+    """Whether some that wait there have a priority, in two halves, as ``Dialect.ask``."""
+    answer = sql.ask(f"select {RANKED}", [queue, queue], ("bool",))
+    return lambda: bool(answer()[0][0])
 
 
 def log(results: Sequence[TaskResult], *, sql: Dialect) -> None:

@@ -23,6 +23,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 from temporalex_django.conf import codec, get_settings, weight_of
 from temporalex_django.core import crash_points
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.limits import fair_turns
 from temporalex_django.db.activity_tasks import TaskStatements
 from temporalex_django.db.connections import limit_transaction, worker_statement_timeout
 from temporalex_django.db.dialects.base import Answer, Dialect, dialect_for
@@ -40,6 +41,9 @@ from temporalex_django.engine.worker_storage import WorkerStorage
 #: their dead entries, and every claim would crawl over them (60 ms against 0.3).
 _RECENT = timedelta(seconds=5)
 _FULL_EVERY = 1.0
+#: One of so many of a turn at least goes to runs that have been due longest, one to the newest of them, and one to runs
+#: with messages.
+_FEW_OF = 12
 #: For how long the answer which classes live workers have is good: a turn may ask for each of its runs.
 _LIVING_FOR = 1.0
 #: How long a caller waits for a chain at a time, and until he looks for whoever stands in line for it.
@@ -211,7 +215,8 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
     ) -> Callable[[dict[UUID, RunState], Sequence[str]], datetime | None]:
         """Ask for those of one queue, and ``wanted`` ones of any.
 
-        The answer adds them, and gives the time after the locks unless it waited for more of them.
+        The answer adds them in the order in which they are to be activated, and gives the time after the locks unless
+        it waited for more of them. Time may not suffice for all, so some of each kind come before the many of one.
         """
         look = self._looks.setdefault(queue, _Look())
         locked = self._ask_lock(wanted)
@@ -224,9 +229,13 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         now = self._ask_now()
 
         def answer(claimed: dict[UUID, RunState], queues: Sequence[str]) -> datetime | None:
-            claimed.update((s.chain_id, s) for s in map(_state, locked()) if s.queue in queues)
-            late = self._lock_fresh(queue, look, fresh(), messages, claimed)
-            for state in others():
+            ended = [state for state in map(_state, locked()) if state.queue in queues]
+            newest, oldest = others()
+            known = {state.chain_id: state for state in (*ended, *newest, *oldest)}
+            with_messages, late = self._lock_fresh(queue, look, fresh(), messages, claimed.keys() | known.keys())
+            few = max(limit // _FEW_OF, 1)
+            some = fair_turns([newest[:few], oldest[:few], with_messages[:few]])
+            for state in (*some, *ended, *with_messages, *newest, *oldest):
                 claimed.setdefault(state.chain_id, state)
             return None if late else now()
 
@@ -239,40 +248,48 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         """
         return self._rotations[what].order(queues, weight_of) if self.clock is None else queues
 
-    def _due(self, queue: str, look: _Look, limit: int) -> Callable[[], list[RunState]]:
-        """Ask for the locks of runs that are due."""
+    def _due(self, queue: str, look: _Look, limit: int) -> Callable[[], tuple[list[RunState], list[RunState]]]:
+        """Ask for the locks of runs that are due: the newest of them, where more wait than it takes, and the oldest."""
         started = time.monotonic()
-        low, newest = look.low, self.clock is None and look.backlog.newest_first()
-        if not newest and (started - look.full_at >= _FULL_EVERY or self.clock is not None):
+        newest = look.backlog.newest(limit) if self.clock is None else 0
+        low = look.low
+        if newest < limit and (started - look.full_at >= _FULL_EVERY or self.clock is not None):
             low, look.full_at = None, started
+        latest = self._ask_due(queue, "due_at desc", low, newest)
+        first = self._ask_due(queue, "due_at", low, limit - newest)
+
+        def locked() -> tuple[list[RunState], list[RunState]]:
+            new, old = [_state(row) for row in latest()], [_state(row) for row in first()]
+            look.backlog.saw(len({state.chain_id for state in (*new, *old)}), limit)
+            if old and old[0].due_at is not None and old[-1].due_at is not None:
+                if len(old) == limit - newest:
+                    look.low = old[0].due_at - _RECENT
+                elif low is None:
+                    look.low = old[-1].due_at - _RECENT
+            return new, old
+
+        return locked
+
+    def _ask_due(self, queue: str, order: str, low: datetime | None, limit: int) -> Answer:
+        if not limit:
+            return list
         now, parameters = self.sql.instant(self.clock)
         above = "" if low is None else " and due_at > %s"
         deferred, excluded = self._exclusion("id")
-        answer = self.sql.ask(
+        return self.sql.ask(
             f"select {_STATE.names} from temporalex_chain where queue = %s{above} and due_at <= {now}{deferred}"
-            f" order by due_at{' desc' if newest else ''} limit {self.sql.few}{self.sql.skip_locked()}",
+            f" order by {order} limit {self.sql.few}{self.sql.skip_locked()}",
             [queue, *([] if low is None else [low]), *parameters, *excluded, limit],
             _STATE.types,
         )
 
-        def locked() -> list[RunState]:
-            states = [_state(row) for row in answer()]
-            look.backlog.saw(len(states), limit)
-            if newest or not states:
-                return states
-            oldest, latest = states[0].due_at, states[-1].due_at
-            if len(states) == limit and oldest is not None:
-                look.low = oldest - _RECENT
-            elif low is None and latest is not None:
-                look.low = latest - _RECENT
-            return states
-
-        return locked
-
     def _lock_fresh(
-        self, queue: str, look: _Look, rows: Sequence[tuple[Any, ...]], limit: int, claimed: dict[UUID, RunState]
-    ) -> bool:
-        """Lock the chains of ``rows``, which have fresh messages. Whether there were any."""
+        self, queue: str, look: _Look, rows: Sequence[tuple[Any, ...]], limit: int, claimed: Collection[UUID]
+    ) -> tuple[list[RunState], bool]:
+        """Lock the chains of ``rows``, which have fresh messages, but for those that are ``claimed``.
+
+        Them, and whether it had to wait.
+        """
         found = [row[0] for row in rows]
         if look.cursor is not None and len(found) < limit:  # the end of the circle: go on at its beginning
             again = self._ask_fresh(queue, None, limit - len(found))()
@@ -282,10 +299,10 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
             look.cursor = found[-1]
         look.fresh = len(found)
         wanted = [c for c in found if c not in claimed and not self.is_deferred(c)]
-        if wanted:
-            locked = {state.chain_id: state for state in map(_state, self._ask_lock(wanted)())}
-            claimed.update((c, locked[c]) for c in wanted if c in locked)
-        return bool(wanted)
+        if not wanted:
+            return [], False
+        locked = {state.chain_id: state for state in map(_state, self._ask_lock(wanted)())}
+        return [locked[c] for c in wanted if c in locked], True
 
     def _ask_fresh(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
         """Distinct chains with fresh messages, by a loose scan of the index.

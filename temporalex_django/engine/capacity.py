@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+#: One of so many that are taken ahead is of what the turn itself makes, however many wait.
+_KEPT: Final = 16
 #: Stands in ``Capacity.ahead`` for plain functions that have not ended here yet.
 UNMEASURED: Final = ""
 
@@ -36,6 +38,12 @@ class Capacity:
 
     def __bool__(self) -> bool:
         return self.threads > 0 or self.tasks > 0 or bool(self.together)
+
+    def keep_back(self) -> int:
+        """Take some of the room ahead away; who has it gives it back to ``together``."""
+        kept = (self.together or 0) // _KEPT
+        self.together = (self.together or 0) - kept
+        return kept
 
     @property
     def most(self) -> int:

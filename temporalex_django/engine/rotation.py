@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Final
+
+#: One of so many that are claimed is one of the newest, where many wait.
+_SHARE: Final = 4
 
 
 class Rotation:
@@ -23,16 +28,24 @@ class Rotation:
 
 
 class BothEnds:
-    """Whether more waits than a claim takes; then every other claim begins with the newest.
+    """Whether more waits than a claim takes; then a quarter of what is claimed are the newest.
 
     So whoever comes behind fifty thousand others goes on at once, step by step, and they get the rest.
     """
 
     def __init__(self) -> None:
         self._there = self._newest = False
+        self._credit: defaultdict[str, int] = defaultdict(int)
+
+    def newest(self, limit: int, lane: str = "") -> int:
+        """Of a claim of so many, which is to be made now, the number of the newest. Each lane is counted by itself."""
+        if not self._there:
+            return 0
+        share, self._credit[lane] = divmod(self._credit[lane] + limit, _SHARE)
+        return share
 
     def newest_first(self) -> bool:
-        """Whether the claim that is to be made begins with the newest."""
+        """For a claim that cannot be divided: whether it begins with the newest, as every other one does."""
         self._newest = self._there and not self._newest
         return self._newest
 

@@ -52,6 +52,8 @@ logger = logging.getLogger("temporalex_django.runtime")
 
 #: Activation time of one turn: what is claimed and not begun by then stays due.
 _BUDGET = 0.025
+#: The same where the end of an activity is in hand: not delivered now it becomes a row.
+_HELD = 2 * _BUDGET
 #: What the messages of one run get at least, however late it is.
 _LEAST = 0.005
 #: A turn that has taken so long begins nothing more: the server ends sessions that idle in a transaction.
@@ -183,7 +185,7 @@ class WorkflowEngine(Executors):
         for index, step in enumerate(short + long):
             at = time.monotonic()
             # of those that have long inboxes the first one goes on whatever the others took
-            if index and at - begun > (_LATE if index == len(short) else _BUDGET):
+            if index and at - begun > (_LATE if index == len(short) else _HELD if step.in_hand else _BUDGET):
                 report.unbegun += 1
                 continue
             until = max(begun + _BUDGET, at + _LEAST) if index >= len(short) else begun + _BUDGET

@@ -42,6 +42,7 @@ from temporalex_django.liveness.recovery import block_alone, release
 from temporalex_django.workers.attempts import announce_end, perform
 from temporalex_django.workers.gates import Gates
 from temporalex_django.workers.health_report import activity_threads
+from temporalex_django.workers.line import first_of
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.patience import once_there, pause_after
 from temporalex_django.workers.polled import Polled
@@ -194,7 +195,7 @@ class WorkerLoop:
         if self.caution:
             return self._cautiously()
         rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
-        results, capacity = self._first_of(self.pool.results()), self._capacity()
+        results, capacity = first_of(self.pool.results(), self._room_for_ends()), self._capacity()
         if not results and not self.expectant and (due := self._next_due()) != 0.0:
             return Polled(rebuilding=rebuilding, looked=True, due=due)
         report = TurnReport()
@@ -221,20 +222,10 @@ class WorkerLoop:
             runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuilding
         )
 
-    def _first_of(self, results: list[TaskResult]) -> list[TaskResult]:
-        """The ends of as many runs as a turn takes up; the others stay in the pool for the next one."""
+    def _room_for_ends(self) -> int:
+        """Of so many runs ends of activities are taken into a turn; where time is short, some of it is for others."""
         limit = min(self.storage.turn_size, self._reach)
-        if len(results) <= limit:
-            return results
-        chains: set[UUID] = set()
-        chosen = []
-        for result in results:
-            chain = result.task.chain_id
-            if chain is not None and len(chains) < limit:
-                chains.add(chain)
-            if chain is None or chain in chains:
-                chosen.append(result)
-        return chosen
+        return limit if limit == self.storage.turn_size else limit - limit // 4
 
     def _advance(self, capacity: Capacity, report: TurnReport, ended: list[TaskInHand]) -> list[TaskState]:
         """Advance runs; activities that were waiting, where they are taken before.
@@ -248,10 +239,12 @@ class WorkerLoop:
         by_chain: dict[UUID, list[TaskInHand]] = {}
         for one in ended:
             by_chain.setdefault(one.chain_id, []).append(one)
+        kept = capacity.keep_back()
         with self.storage.sql.together():
-            waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else None
+            waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else list
             claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=by_chain.keys())
-        tasks = [] if waiting is None else self._sifted(waiting())
+        tasks = self._sifted(waiting())
+        capacity.together = (capacity.together or 0) + kept
         self.engine.advance(limit=limit, queues=gates.queues, taker=taker, report=report, ended=by_chain, claim=claim)
         if report.unbegun:
             self._reach = max(report.runs + report.runs // 8, _FEWEST_RUNS)

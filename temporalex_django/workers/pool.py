@@ -10,7 +10,6 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timedelta
@@ -25,6 +24,7 @@ from temporalex_django.engine.capacity import UNMEASURED, Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt
+from temporalex_django.workers.line import Line
 
 log = logging.getLogger("temporalex_django.activity")
 
@@ -70,7 +70,7 @@ class Pool:
         self._name = name
         self._lock = threading.Lock()
         # What threads take, one after the other, and a bell for each thread that is to look; False ends one.
-        self._waiting: deque[Attempt] = deque()
+        self._waiting = Line()
         self._bells: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._held: dict[tuple[int, int, int], Attempt] = {}
         self._results: list[TaskResult] = []
@@ -111,7 +111,7 @@ class Pool:
                     most = int(share * _MOMENT / max(pace, 1e-5)) - waiting
                     if (more := min(most, _MOST_AHEAD - waiting)) > 0:
                         ahead[name] = more
-            if self._waiting and self._bells.empty() and now - self._waiting[0].taken_at > _HELPED:
+            if self._waiting and self._bells.empty() and now - (self._waiting.waits_since() or now) > _HELPED:
                 self._bells.put(True)
             return Capacity(
                 threads=max(0, free[0]),
@@ -275,8 +275,8 @@ class Pool:
     def _next(self) -> Attempt | None:
         """The next attempt for this thread; None ends it. One that has nothing to do holds no connection for long."""
         while True:
-            with suppress(IndexError):
-                return self._waiting.popleft()
+            if (attempt := self._waiting.next()) is not None:
+                return attempt
             try:
                 rung = self._bells.get(timeout=KEPT_FOR)
             except queue.Empty:

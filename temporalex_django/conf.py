@@ -107,7 +107,8 @@ class Settings:
         "`pending=True`.",
     )
     POLL_INTERVAL: float = _setting(
-        0.2, "Seconds between two looks of an idle worker at the tables. Hints make it faster; nothing depends on them."
+        0.2,
+        "Seconds between two looks of an idle worker at the tables, five times as many while it hears hints. Nothing depends on those.",
     )
     CACHE_SIZE: int = _setting(
         1000, "Runs that a worker keeps in memory between activations; the others are rebuilt from history."

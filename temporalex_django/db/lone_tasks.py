@@ -27,7 +27,7 @@ _NEW = TASKS.pick(
     *("max_attempts", "start_to_close", "heartbeat_timeout", "scheduled_at", "due_at"),
 )
 _SOME = f"exists (select 1 from {TASKS.name} where queue = %s and owner is null and priority"
-#: Whether some that wait in a queue, which is given twice, have a priority. One probe of an index that holds those alone.
+#: Whether some that wait in a queue (given twice) have a priority. One probe of an index that holds those alone.
 RANKED = f"{_SOME} > 0) or {_SOME} < 0)"
 _OPTIONS = TASKS.pick("id", "options")
 _OPTIONS_UPDATE = _OPTIONS.update("id")

@@ -28,7 +28,7 @@ from temporalex_django.liveness.process_identity import state_of
 
 log = logging.getLogger("temporalex_django.worker")
 
-_LOOK_EVERY = 0.2
+_LOOK_EVERY = 0.5
 #: What a look counts at most: a guardian that was late itself has not seen what happened meanwhile.
 _LATE = 2 * _LOOK_EVERY
 #: How often its own file says that it looks.

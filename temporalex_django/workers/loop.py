@@ -61,6 +61,8 @@ _CONTENDED = 0.05
 #: A turn of few runs has begun activities: so long it waits for the end of one, before it looks for anything else.
 _MOMENT = 0.002
 _FRUITLESS_POLLS = 10
+#: While it listens to hints, an idle worker looks at the tables by itself this many times less often.
+_BY_ITSELF = 5
 #: It claims as many runs as its turns get done of late, and these at least.
 _FEWEST_RUNS = 20
 #: As long as a turn has the writer lock no longer, where there is one, it takes more runs than the fewest.
@@ -525,10 +527,15 @@ class WorkerLoop:
                 and (not waits or fruitless > _FRUITLESS_POLLS)
             ):
                 return
-            poll = get_settings().POLL_INTERVAL
-            waits_for = [seconds for seconds in (poll, due, self.gates.wait) if seconds is not None]
-            rung = self.wake.wait(_CONTENDED if due == 0.0 else min(waits_for))
+            rung = self.wake.wait(_CONTENDED if due == 0.0 else self._until_next(due))
             self.expectant = rung and not self.storage.sql.writer_lock
+
+    def _until_next(self, due: float | None) -> float:
+        """Seconds until the next look, where nobody rings before."""
+        poll = get_settings().POLL_INTERVAL
+        if self.listener is not None and self.listener.locked:
+            poll *= _BY_ITSELF
+        return min(seconds for seconds in (poll, due, self.gates.wait) if seconds is not None)
 
     def run_inline(self, *, timeout: float | None) -> int:
         """Turn until nothing is due, with everything in this thread and on its connection; see ``run_until_idle``."""

@@ -37,8 +37,9 @@ _EVERY = 0.5
 _SWEPT_AT_ONCE = 200
 _ORPHANS_EVERY = 30.0
 _RETAINED_EVERY = 5.0
-_ABANDONED_EVERY = 1.0
-_CHORES_EVERY = 1.0
+_ABANDONED_EVERY = 2.0
+_CHORES_EVERY = 2.0
+_REPORTED_EVERY = 1.0
 #: How often a worker looks for runs that were blocked for want of code that it has.
 _CODE_EVERY = 3.0
 #: By so many seconds behind it every worker has heard that something was switched on.
@@ -64,6 +65,7 @@ class Maintenance:
         self._retained_at = 0.0
         self._abandoned_at = 0.0
         self._chores_at = 0.0
+        self._reported_at = 0.0
         self._lives_since = 0.0  # the first beat, or the first one after it could not beat for a lease
         self._looked_at = 0.0
         self._stray: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # and after how many polls they were seen
@@ -140,7 +142,9 @@ class Maintenance:
     def tend(self) -> None:
         """One pass. Raises when the database is gone."""
         self.loop.on_beat()
-        if self._thread.is_alive():  # nobody looks after a worker that works in the thread of its caller
+        # nobody looks after a worker that works in the thread of its caller
+        if self._thread.is_alive() and time.monotonic() - self._reported_at >= _REPORTED_EVERY:
+            self._reported_at = time.monotonic()
             self.report.write()
         self._hear()
         self._heartbeats()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -310,8 +311,13 @@ def test_an_idle_worker_looks_as_often_as_the_settings_say(loop: Any, monkeypatc
     monkeypatch.setattr(made.wake, "wait", wait)
     with override_settings(TEMPORALEX={"POLL_INTERVAL": 0.75}):
         made._loop(stop, until_idle=False, timeout=None)
+        for listens in (True, False):
+            stop.clear()
+            made.listener = SimpleNamespace(locked=listens)
+            made._loop(stop, until_idle=False, timeout=None)
+    made.listener = None
 
-    assert waited == [0.75]
+    assert waited == [0.75, 3.75, 0.75]
 
 
 def test_runserver_runs_workflows_when_the_settings_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

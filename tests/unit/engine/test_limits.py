@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from temporalex_django import activity
 from temporalex_django.core import renamed
 from temporalex_django.core.limits import Limits, Rate, WaitingLine, fair_turns, wrong_queues
+from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.room import Room
 from temporalex_django.engine.rotation import BothEnds, Rotation
 from temporalex_django.errors import WorkflowDefinitionError
@@ -136,10 +137,23 @@ def test_queues_come_first_as_often_as_they_weigh() -> None:
     assert all({"b", "c"} <= {*firsts[i : i + 5]} for i in range(45))
 
 
-def test_where_many_wait_every_other_claim_begins_with_the_newest() -> None:
+def test_where_many_wait_a_quarter_of_each_claim_are_the_newest() -> None:
     backlog = BothEnds()
-    assert not backlog.newest_first()
+    assert (backlog.newest(8), backlog.newest_first()) == (0, False)
     backlog.saw(8, 8)
+    assert [backlog.newest(8) for _ in range(2)] == [2, 2]
+    assert [backlog.newest(1, "threads") for _ in range(8)] == [0, 0, 0, 1] * 2
+    assert sum(backlog.newest(5, "tasks") for _ in range(4)) == 5
     assert [backlog.newest_first() for _ in range(4)] == [True, False, True, False]
     backlog.saw(7, 8)
-    assert not backlog.newest_first()
+    assert (backlog.newest(8), backlog.newest_first()) == (0, False)
+
+
+def test_some_room_ahead_is_for_what_a_turn_makes_itself() -> None:
+    capacity = Capacity(threads=2, ahead={"quick": 40}, measured={"quick"})
+    kept = capacity.keep_back()
+    waiting = sum(capacity.takes("quick") for _ in range(100))
+    assert (waiting, kept) == (2 + 38, 2)
+    assert capacity.together is not None
+    capacity.together += kept
+    assert sum(capacity.takes("quick") for _ in range(100)) == kept

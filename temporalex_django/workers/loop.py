@@ -148,6 +148,7 @@ class WorkerLoop:
         # much was done or somebody rang; else a plain read says whether a turn is worth while, as it always does where
         # there is a writer lock: that is for those who have something to write
         self.expectant = not self.storage.sql.writer_lock
+        self._pause = float("inf")  # until the next look, where nobody rings
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # maintenance's, where there is one
 
@@ -492,7 +493,7 @@ class WorkerLoop:
             self.looked_at = time.monotonic()
             try:
                 if found := self.poll():
-                    delay = fruitless = 0
+                    delay, fruitless, self._pause = 0, 0, _WRITERS_PAUSE
                     if self.storage.sql.writer_lock:
                         stop.wait(_WRITERS_PAUSE)
                         continue
@@ -533,8 +534,10 @@ class WorkerLoop:
     def _until_next(self, due: float | None) -> float:
         """Seconds until the next look, where nobody rings before."""
         poll = get_settings().POLL_INTERVAL
-        if self.listener is not None and self.listener.locked:
-            poll *= _BY_ITSELF
+        if self.listener is not None:
+            poll *= _BY_ITSELF if self.listener.locked else 1
+        else:  # what was done just now is often answered at once: growing pauses
+            poll, self._pause = min(poll, self._pause), min(self._pause * 2, poll)
         return min(seconds for seconds in (poll, due, self.gates.wait) if seconds is not None)
 
     def run_inline(self, *, timeout: float | None) -> int:

@@ -315,9 +315,12 @@ def test_an_idle_worker_looks_as_often_as_the_settings_say(loop: Any, monkeypatc
             stop.clear()
             made.listener = SimpleNamespace(locked=listens)
             made._loop(stop, until_idle=False, timeout=None)
-    made.listener = None
+        made.listener, made._pause = None, 0.2  # it has done something, and nobody rings
+        for _ in range(3):
+            stop.clear()
+            made._loop(stop, until_idle=False, timeout=None)
 
-    assert waited == [0.75, 3.75, 0.75]
+    assert waited == [0.75, 3.75, 0.75, 0.2, 0.4, 0.75]
 
 
 def test_runserver_runs_workflows_when_the_settings_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ log = logging.getLogger("temporalex_django.worker")
 
 _LOOK_EVERY = 0.5
 #: What a look counts at most: a guardian that was late itself has not seen what happened meanwhile.
-_LATE = 2 * _LOOK_EVERY
+_LATE = 0.6
 #: How often its own file says that it looks.
 _SAID_EVERY = 1.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG

@@ -12,7 +12,7 @@ from temporalex_django.engine.storage import TaskResult
 from temporalex_django.workers.attempts import Attempt
 
 
-class Line:
+class ThreadLine:
     """Classes of workflows take turns in it, each in its own order: a few of one do not wait for all of another.
 
     Thread-safe.

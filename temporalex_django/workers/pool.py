@@ -24,7 +24,7 @@ from temporalex_django.engine.capacity import UNMEASURED, Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.workers import processes
 from temporalex_django.workers.attempts import Attempt
-from temporalex_django.workers.line import Line
+from temporalex_django.workers.line import ThreadLine
 
 log = logging.getLogger("temporalex_django.activity")
 
@@ -70,7 +70,7 @@ class Pool:
         self._name = name
         self._lock = threading.Lock()
         # What threads take, one after the other, and a bell for each thread that is to look; False ends one.
-        self._waiting = Line()
+        self._waiting = ThreadLine()
         self._bells: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._held: dict[tuple[int, int, int], Attempt] = {}
         self._results: list[TaskResult] = []

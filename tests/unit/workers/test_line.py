@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.workers.attempts import Attempt
-from temporalex_django.workers.line import Line, first_of
+from temporalex_django.workers.line import ThreadLine, first_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ def task(number: int, workflow: str, chain: UUID | None) -> TaskState:
 
 
 def test_a_few_of_one_class_do_not_wait_for_all_of_another() -> None:
-    line = Line()
+    line = ThreadLine()
     many = [Attempt(task(n, "Greedy", uuid4()), lambda: NOW, taken_at=float(n)) for n in range(4)]
     one = Attempt(task(9, "Small", uuid4()), lambda: NOW, taken_at=9.0)
     assert (bool(line), line.next(), line.waits_since()) == (False, None, None)

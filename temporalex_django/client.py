@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from temporalex_django import access
 from temporalex_django.actions import describe as reading
 from temporalex_django.actions import inbox
-from temporalex_django.actions.base import Actor, refuse_inside_workflow, storage
+from temporalex_django.actions.base import CODE, Actor, refuse_inside_workflow, storage
 from temporalex_django.actions.cancel import Cancel
 from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.fork import Fork
@@ -289,7 +289,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
 
 def _actor(by: object) -> Actor:
     """Code that acts in somebody's name. Raises ``ActionNotPermitted`` for what is no user."""
-    return Actor(user=person(by))
+    return CODE if by is None else Actor(user=person(by))
 
 
 def _fitted(target: RunTarget, result: Any, view: View) -> Any:

@@ -15,6 +15,7 @@ import ipaddress
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -382,10 +383,19 @@ class _Foreign:
         return PayloadError(f"the codec {self._path} cannot {what}: {type(exc).__name__}")
 
 
-def _raw() -> Any:
+@cache
+def _of_django() -> Any:
+    """The settings object of Django; None where there is no Django."""
     try:
         from django.conf import settings  # noqa: PLC0415 - the in-memory environment runs without Django
     except ImportError:
+        return None
+    return settings
+
+
+def _raw() -> Any:
+    settings = _of_django()
+    if settings is None:
         return _NOTHING
     # what it was asked for once is in its ``__dict__`` until something is overridden; asking again takes longer
     known = object.__getattribute__(settings, "__dict__").get(SETTING)

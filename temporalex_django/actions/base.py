@@ -177,7 +177,8 @@ class Action(ABC, Generic[T]):
 
         An ordinary message from code leaves a log line alone: it is in the history.
         """
-        self.storage.on_commit(lambda: self._announce(subject, reason))
+        if self.audited or logger.isEnabledFor(logging.DEBUG):
+            self.storage.on_commit(lambda: self._announce(subject, reason))
         if not self.audited:
             return
         OperatorAction.objects.using(self.storage.alias).create(

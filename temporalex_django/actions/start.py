@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -72,10 +71,14 @@ class Start(Action[RunTarget]):
     def perform(self) -> RunTarget:
         cls = self.workflow
         new = self._new()
-        with self._told_of_his_own(new.workflow_id), self.together():
-            started = insert_start(new, storage=self.storage)
-            self.tell(Subject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new.workflow_id))
-            self._require_there(pk=started.run_id)
+        try:
+            with self.together():
+                started = insert_start(new, storage=self.storage)
+                self.tell(Subject(run_id=str(started.run_id), workflow=cls.name, workflow_id=new.workflow_id))
+                self._require_there(pk=started.run_id)
+        except AlreadyRunning:  # told to who sees the run that has the id; to others it sounds as if it were free
+            self._require_there(workflow_id=new.workflow_id, closed_at=None)
+            raise
         ring_on_commit(alias=self.storage.alias, queues=[new.queue])
         return RunTarget(
             chain_id=started.chain_id,
@@ -91,15 +94,6 @@ class Start(Action[RunTarget]):
 
     def _require_there(self, **run: Any) -> None:
         require_there(self.by, of=self.workflow, alias=self.storage.alias, **run)
-
-    @contextmanager
-    def _told_of_his_own(self, workflow_id: str) -> Iterator[None]:
-        """That an id is taken is told to who sees the run that has it; to others it sounds as if it were free."""
-        try:
-            yield
-        except AlreadyRunning:
-            self._require_there(workflow_id=workflow_id, closed_at=None)
-            raise
 
     def _new(self) -> NewStart:
         cls = self.workflow

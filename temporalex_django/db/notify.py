@@ -131,12 +131,11 @@ def hint(report: TurnReport, *, alias: str, own_queues: Iterable[str] = ()) -> N
 
     Nothing on SQLite, in a transaction, or behind a pooler.
     """
-    connection = connections[alias]
-    if connection.in_atomic_block or not dialect_for(alias).listens or get_settings().POOLED:
+    dialect = dialect_for(alias)
+    if connections[alias].in_atomic_block or not dialect.listens or get_settings().POOLED:
         return
     try:
         for channel, payload in notices(report, own_queues=own_queues):
-            with connection.cursor() as cursor:
-                cursor.execute(NOTIFY, [channel, payload])
+            dialect.execute(NOTIFY, [channel, payload])
     except DatabaseError:
         return

@@ -224,15 +224,13 @@ def ended(chain: UUID, run: UUID, queue: str, kind: str, body: Any, now: datetim
 
 def new_run(start: RunStart, chain: UUID, run: UUID, more: Mapping[str, Any]) -> Sequence[Any]:
     """A row of ``NEW_RUN`` for a start of any kind; ``more`` is what the start itself does not say."""
-    own: dict[str, Any] = {column: getattr(start, field, None) for column, field in _OF_START.items()}
-    values = {**own, "id": run, "chain_id": chain, **more}
+    values = dict(zip(_OF_START, _said(start), strict=True))
+    values.update(more, id=run, chain_id=chain)
     return NEW_RUN.stored([values.get(name) for name in NEW_RUN.picked])
 
 
-#: Columns of a new run, and what a start calls them.
+#: Columns of a new run, and what a start of any kind calls them.
 _CALLED = {"parent_chain_id": "parent_chain", "parent_run_id": "parent_run"}
-_OF_START = {
-    name: _CALLED.get(name, name)
-    for name in NEW_RUN.picked
-    if name not in ("id", "chain_id", "created_at", "expires_at")
-}
+_FIELDS = {field.name for field in fields(RunStart)}
+_OF_START = {name: said for name in NEW_RUN.picked if (said := _CALLED.get(name, name)) in _FIELDS}
+_said = attrgetter(*_OF_START.values())

@@ -21,7 +21,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.renamed import names_of
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.dialects.base import Mark, dialect_for
-from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, new_run
+from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run
 from temporalex_django.db.searched import insert_searched
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
@@ -146,46 +146,76 @@ def reopen(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> bool:
 
 
 def _run_row(start: NewStart, started: Started, alias: str, **when: datetime | None) -> dict[str, Any]:
+    """What the first run holds, by column; a column that is not there holds nothing."""
     subject: dict[str, Any] = {}
     if start.subject is not None:
         kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
         subject = {"subject_type_id": kind.pk, "subject_id": str(start.subject.pk)}
     seed = start.seed if start.seed is not None else token()
-    return dict(zip(NEW_RUN.picked, new_run(start, *started, {"seed": seed, **subject, **when}), strict=True))
+    more = {"seed": seed, "snapshot": start.snapshot, **subject, **when}
+    row = zip(NEW_RUN.picked, new_run(start, *started, more), strict=True)
+    return {name: value for name, value in row if value is not None}
 
 
 def _insert_both(start: NewStart, started: Started, storage: DjangoStorage, wide: tuple[str, list[Any]]) -> bool:
-    """Chain and run in one statement. With a key that others may hold, a savepoint and a lock timeout around it."""
+    """Chain and run in one statement. It bounds its wait for a key that others may hold.
+
+    In a transaction that is open a savepoint and a lock timeout are around it for that.
+    """
     test, test_parameters = wide
-    sql = storage.sql
+    sql, key = storage.sql, start.open_key
     now, clock = sql.instant(storage.clock, live=True)
-    has_deadline, expires = start.first_timeout is not None, start.execution_timeout is not None
-    statement = _both(sql.mark, test, now, has_deadline=has_deadline, expires=expires)
-    values = _run_row(start, started, storage.alias)
+    shared = not start.generated and key is not None
+    inside = shared and connections[storage.alias].in_atomic_block
+    run = _run_row(start, started, storage.alias)
+    kind = _Kind(
+        columns=tuple(run),
+        test=test,
+        now=now,
+        keyed=key is not None,
+        shared=shared,
+        bounded=shared and not inside,
+        ends=start.first_timeout is not None,
+        expires=start.execution_timeout is not None,
+    )
     parameters: list[Any] = [*started, start.queue, *clock]
-    parameters += [] if start.first_timeout is None else [*clock, start.first_timeout]
-    parameters += [start.open_key, *test_parameters]
-    for name in NEW_RUN.picked:
-        if name == "created_at":
-            parameters += clock
-        elif name != "expires_at":
-            parameters.append(values[name])
-        elif start.execution_timeout is not None:
-            parameters += [*clock, start.execution_timeout]
-    if start.generated or start.open_key is None:
-        return sql.execute(statement, parameters) == 1
-    with transaction.atomic(using=storage.alias), storage.sql.lock_timeout(get_settings().START_LOCK_WAIT):
-        return sql.execute(statement, parameters) == 1
+    parameters += [*clock, start.first_timeout] if kind.ends else []
+    parameters += [key] if kind.keyed else []
+    parameters += [f"{max(1, int(get_settings().START_LOCK_WAIT * 1000))}ms"] if kind.bounded else []
+    parameters += [*test_parameters, *run.values(), *clock]
+    parameters += [*clock, start.execution_timeout] if kind.expires else []
+    if not inside:
+        return sql.execute(_both(sql.mark, kind), parameters) == 1
+    with transaction.atomic(using=storage.alias), sql.lock_timeout(get_settings().START_LOCK_WAIT):
+        return sql.execute(_both(sql.mark, kind), parameters) == 1
 
 
-@lru_cache(maxsize=64)
-def _both(mark: Mark, test: str, now: str, *, has_deadline: bool, expires: bool) -> str:
-    """The statement that starts are sent with; there are few kinds of it."""
-    later, never = f"{now} + %s * interval '1 second'", "null::timestamptz"
-    deadline = later if has_deadline else never
-    chain = NEW_CHAIN.insert_marked(mark, f"where {test}" if test else "", due_at=now, deadline=deadline)
-    run = NEW_RUN.insert_marked(mark, "from c", created_at=now, expires_at=later if expires else never)
-    return f"with c as ({chain} {_UNLESS_OPEN} returning id) {run}"
+class _Kind(NamedTuple):
+    """What statements of starts differ in. ``columns`` of the run are those that hold something."""
+
+    columns: tuple[str, ...]
+    test: str
+    now: str
+    keyed: bool
+    shared: bool
+    bounded: bool
+    ends: bool
+    expires: bool
+
+
+@lru_cache(maxsize=128)
+def _both(mark: Mark, kind: _Kind) -> str:
+    """The statement that starts of a kind are sent with; there are few kinds."""
+    now, later = kind.now, f"{kind.now} + %s * interval '1 second'"
+    chain = CHAINS.pick(*("id", "run_id", "queue", "due_at"), *(["deadline"] * kind.ends), *(["open_key"] * kind.keyed))
+    run = RUNS.pick(*kind.columns, "created_at", *(["expires_at"] * kind.expires))
+    bound = "from (select set_config('lock_timeout', %s, true)) bound" if kind.bounded else ""
+    source = f"{bound} {f'where {kind.test}' if kind.test else ''}"
+    first = chain.insert_marked(mark, source, due_at=now, deadline=later)
+    if not kind.shared:  # nobody else can have its key: there is nothing to wait for, and nothing to ask
+        return f"with c as ({first}) {run.insert_marked(mark, '', created_at=now, expires_at=later)}"
+    second = run.insert_marked(mark, "from c", created_at=now, expires_at=later)
+    return f"with c as ({first} {_UNLESS_OPEN} returning id) {second}"
 
 
 def _insert_one_by_one(start: NewStart, started: Started, storage: DjangoStorage, wide: tuple[str, list[Any]]) -> bool:
@@ -297,12 +327,11 @@ def ring(*, alias: str, queues: Iterable[str] = ()) -> None:
     Call it from ``on_commit``. Nothing on SQLite, in a transaction, or behind a pooler; what goes wrong is nobody's
     business.
     """
-    connection = connections[alias]
-    if connection.in_atomic_block or not dialect_for(alias).listens or get_settings().POOLED:
+    dialect = dialect_for(alias)
+    if connections[alias].in_atomic_block or not dialect.listens or get_settings().POOLED:
         return
     try:
-        with connection.cursor() as cursor:
-            cursor.execute(NOTIFY, [CHANNEL, ",".join(sorted(set(queues)))])
+        dialect.execute(NOTIFY, [CHANNEL, ",".join(sorted(set(queues)))])
     except DatabaseError:
         return
 
@@ -318,7 +347,7 @@ def ring_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:
         if isinstance(callback, _Ring) and callback.alias == alias:
             callback.queues |= wanted
             return
-    transaction.on_commit(_Ring(alias, wanted), using=alias, robust=True)
+    connection.on_commit(_Ring(alias, wanted), robust=True)
 
 
 class _Ring:

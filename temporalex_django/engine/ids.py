@@ -12,7 +12,7 @@ def uuid7() -> UUID:
     now = time.time_ns()
     millis, rest = divmod(now, 1_000_000)
     fraction = rest * 4096 // 1_000_000
-    tail = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
+    tail = token() & ((1 << 62) - 1)
     return UUID(int=(millis & ((1 << 48) - 1)) << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | tail)
 
 

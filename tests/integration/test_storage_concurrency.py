@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.db.dialects.sqlite import SqliteDialect
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
@@ -155,6 +156,27 @@ def test_a_start_waits_for_another_that_is_not_committed_and_says_so(elsewhere: 
     with pytest.raises(AlreadyRunning) as caught:
         start("same")
     assert not caught.value.pending
+    assert set(Instance.objects.values_list("workflow_id", flat=True)) == {"same", "other"}
+
+
+@pytest.mark.postgres
+def test_a_start_outside_of_a_transaction_is_one_statement_that_bounds_its_wait(elsewhere: Elsewhere) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("set statement_timeout = '30s'")  # else one that knows no bound would wait for this test
+    try:
+        short = override_settings(TEMPORALEX={"START_LOCK_WAIT": 0.2})
+        with held_open(elsewhere, lambda: start("same")), short, pytest.raises(AlreadyRunning) as caught:
+            start("same")
+        assert caught.value.pending
+
+        with CaptureQueriesContext(connection) as sent:
+            start("other")
+        assert len(sent) == 1
+        with connection.cursor() as cursor:
+            cursor.execute("show lock_timeout")
+            assert cursor.fetchone() == ("0",)  # as it was: nobody else is bound by that
+    finally:
+        connection.close()
     assert set(Instance.objects.values_list("workflow_id", flat=True)) == {"same", "other"}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import cache
 from typing import Any, Protocol
 
 from django.db import connections
@@ -141,7 +142,11 @@ class Dialect(Protocol):
 
 def dialect_of(alias: str) -> Dialect | None:
     """The dialect of the database behind ``alias``, if it is supported."""
-    vendor = connections[alias].vendor
+    return _made(connections[alias].vendor, alias)
+
+
+@cache
+def _made(vendor: str, alias: str) -> Dialect | None:
     if vendor == "postgresql":
         from temporalex_django.db.dialects.postgres import PostgresDialect  # noqa: PLC0415 - psycopg is an extra
 

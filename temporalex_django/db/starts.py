@@ -229,8 +229,13 @@ def _insert_one_by_one(start: NewStart, started: Started, storage: DjangoStorage
         )
         if done == 1:
             values = _run_row(start, started, storage.alias, created_at=now, expires_at=start.expires_at(now))
-            storage.sql.execute(NEW_RUN.insert_marked(storage.sql.mark, ""), list(values.values()))
+            storage.sql.execute(_run_insert(storage.sql.mark, tuple(values)), list(values.values()))
     return done == 1
+
+
+@lru_cache(maxsize=128)
+def _run_insert(mark: Mark, columns: tuple[str, ...]) -> str:
+    return RUNS.pick(*columns).insert_marked(mark, "")
 
 
 def insert_message(

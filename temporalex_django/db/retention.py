@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -31,6 +32,8 @@ _PAGE = 500
 #: What one sweep may take before it lets its caller go on with other things.
 _BUDGET = 0.2
 _UUID7 = 7
+#: A chain's messages in two halves, since each has an index: all of them together have none.
+_PARTS = ("request_id is not null", "request_id is null")
 
 
 class Kept(NamedTuple):
@@ -82,8 +85,7 @@ class Retention:
         until = time.monotonic() + _BUDGET
         gone, self._gone = self._gone, []
         if gone:
-            test, parameter = self.storage.sql.among(gone, "uuid")
-            self.storage.sql.execute(f"delete from temporalex_message where chain_id {test}", [parameter])
+            _delete_messages(gone, storage=self.storage)
         now = self.storage.now()
         more = [self._sweep_class(name, versions, now, until) for name, versions in kept.items()]
         return any(more)
@@ -139,12 +141,13 @@ class Retention:
             if not found or found[0][0] == run:
                 return
             _delete_run(run, None, storage=self.storage)
-            self.storage.sql.execute(
-                # an update that was accepted is answered when its handler is done, however long that takes
-                "delete from temporalex_message where chain_id = %s and settled and coalesce(answered_at, created_at) <= %s"
-                " and coalesce(outcome_status, '') <> 'accepted'",
-                [chain, answered_before],
-            )
+            for part in _PARTS:
+                self.storage.sql.execute(
+                    # an update that was accepted is answered when its handler is done, however long that takes
+                    "delete from temporalex_message where chain_id = %s and settled and coalesce(answered_at, created_at) <= %s"
+                    f" and coalesce(outcome_status, '') <> 'accepted' and {part}",
+                    [chain, answered_before],
+                )
 
     def _delete(self, chain: UUID, *, closed_before: datetime) -> None:
         """Run by run; the chain with the last one. Another worker's is left to it."""
@@ -183,6 +186,12 @@ def _runs(chain: UUID, *, storage: DjangoStorage) -> list[UUID]:
     return [row[0] for row in rows]
 
 
+def _delete_messages(chains: Sequence[UUID], *, storage: DjangoStorage) -> None:
+    test, parameter = storage.sql.among(chains, "uuid")
+    for part in _PARTS:
+        storage.sql.execute(f"delete from temporalex_message where chain_id {test} and {part}", [parameter])
+
+
 def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> None:
     """A run; with the last one of a chain that too."""
     storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
@@ -191,7 +200,7 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
     delete_searched(storage.sql, [run])
     if last_of is not None:
         storage.sql.execute("delete from temporalex_chain where id = %s", [last_of])
-        storage.sql.execute("delete from temporalex_message where chain_id = %s", [last_of])
+        _delete_messages([last_of], storage=storage)
     storage.sql.execute("delete from temporalex_instance where id = %s", [run])
 
 

@@ -62,9 +62,9 @@ _SETTLED_UPDATE = _SETTLED.update("id", fresh="false", settled="true")
 _OUTCOME = MESSAGES.pick("chain_id", "request_id", "outcome_status", "outcome", "answered_at")
 _OUTCOME_UPDATE = _OUTCOME.update("chain_id", "request_id")
 _CLOSED = MESSAGES.pick("chain_id", "outcome_status", "outcome")
-_CLOSED_UPDATE = _CLOSED.update(
-    "chain_id", only=f" and {MESSAGES.name}.kind = 'update' and {MESSAGES.name}.outcome_status = 'accepted'"
-)
+#: Each update has a request id, and those that have one an index.
+_ACCEPTED = f"kind = 'update' and {MESSAGES.name}.outcome_status = 'accepted' and request_id is not null"
+_CLOSED_UPDATE = _CLOSED.update("chain_id", only=f" and {_ACCEPTED}")
 _WAITING = MESSAGES.pick("id", "after")
 _WAITING_UPDATE = _WAITING.update("id", fresh="false")
 #: Columns of a run that a turn may change.
@@ -172,8 +172,7 @@ class TurnStatements(ABC):
     def _warn_of_unfinished(self, writes: Sequence[RunWrite]) -> None:
         for write in writes:
             rows = self.sql.select(
-                "select name from temporalex_message where chain_id = %s and kind = 'update' and outcome_status = 'accepted'"
-                " order by id",
+                f"select name from temporalex_message where chain_id = %s and {_ACCEPTED} order by id",
                 [write.run.chain_id],
                 ("text",),
             )

@@ -45,7 +45,12 @@ class Message(models.Model):
         default_permissions = ("view",)
         indexes = [
             models.Index(fields=["queue", "chain"], name="temporalex_message_fresh", condition=Q(fresh=True)),
-            models.Index(fields=["chain", "id"], name="temporalex_message_inbox", condition=Q(settled=False)),
+            # what was never delivered to a closed chain has no request id, either: each message is in one of these two
+            models.Index(
+                fields=["chain", "id"],
+                name="temporalex_message_inbox",
+                condition=Q(settled=False) | Q(request_id__isnull=True),
+            ),
         ]
         constraints = [
             models.UniqueConstraint(

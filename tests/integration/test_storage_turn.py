@@ -26,6 +26,7 @@ from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import AlreadyRunning, PayloadError, WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, Worker
 from tests.app.attempts import tiny
+from tests.support.client_flows import Basket, drain
 
 pytestmark = [pytest.mark.django_db, pytest.mark.each_lane]
 
@@ -460,6 +461,39 @@ def test_what_is_new_in_long_histories_is_read_without_what_is_known(storage: Dj
 
     assert [[event.number for event in found[run]] for run in runs] == [[events - 1, events]] * len(runs)
     assert read == [2 * len(runs)]
+
+
+@pytest.mark.postgres
+def test_closing_a_chain_and_deleting_it_reads_no_messages_of_others() -> None:
+    """Answers are kept as long as their chains: there are many more of them than there is work."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "insert into temporalex_message (chain_id, queue, kind, name, body, request_id, settled, fresh, outcome_status, created_at)"
+            " select gen_random_uuid(), 'default', case when n % 50 = 0 then 'signal' else 'update' end, 'add', '',"
+            " case when n % 50 > 0 then 'u' || n end, true, false, 'completed', now() from generate_series(1, 5000) n"
+        )
+        cursor.execute("analyze temporalex_message")
+    plans: dict[str, str] = {}
+
+    def explained(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if "temporalex_message" in str(sql) and not sql.startswith("insert"):
+            asking = psycopg.Cursor(connection.connection)
+            asking.execute(f"explain {sql}", params)
+            plans[sql] = "\n".join(line for (line,) in asking.fetchall())
+        return execute(sql, params, many, context)
+
+    handle = Basket.start(id="b-1")
+    drain()
+    handle.update("add", 1)
+    with connection.execute_wrapper(explained):
+        handle.signal("checkout")
+        drain()
+        assert handle.result() == [1]
+        handle.delete("kept for long enough")
+
+    assert sum("outcome_status = 'accepted'" in sql for sql in plans) == 1
+    assert sum(sql.startswith("delete") for sql in plans) >= 2
+    assert {sql: plan for sql, plan in plans.items() if "Seq Scan on temporalex_message" in plan} == {}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -32,8 +32,9 @@ _PAGE = 500
 #: What one sweep may take before it lets its caller go on with other things.
 _BUDGET = 0.2
 _UUID7 = 7
-#: A chain's messages in two halves, since each has an index: all of them together have none.
-_PARTS = ("request_id is not null", "request_id is null")
+#: A chain's settled messages, and all of them, in parts that have an index each: together they have none.
+_SETTLED = ("request_id is not null", "request_id is null and settled")
+_PARTS = (*_SETTLED, "request_id is null and not settled")
 
 
 class Kept(NamedTuple):
@@ -141,7 +142,7 @@ class Retention:
             if not found or found[0][0] == run:
                 return
             _delete_run(run, None, storage=self.storage)
-            for part in _PARTS:
+            for part in _SETTLED:
                 self.storage.sql.execute(
                     # an update that was accepted is answered when its handler is done, however long that takes
                     "delete from temporalex_message where chain_id = %s and settled and coalesce(answered_at, created_at) <= %s"

@@ -1045,9 +1045,15 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="message",
             index=models.Index(
-                condition=models.Q(("settled", False), ("request_id__isnull", True), _connector="OR"),
-                fields=["chain", "id"],
-                name="temporalex_message_inbox",
+                condition=models.Q(("settled", False)), fields=["chain", "id"], name="temporalex_message_inbox"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="message",
+            index=models.Index(
+                condition=models.Q(("request_id__isnull", True), ("settled", True)),
+                fields=["chain"],
+                name="temporalex_message_settled",
             ),
         ),
         migrations.AddConstraint(

@@ -45,11 +45,11 @@ class Message(models.Model):
         default_permissions = ("view",)
         indexes = [
             models.Index(fields=["queue", "chain"], name="temporalex_message_fresh", condition=Q(fresh=True)),
-            # what was never delivered to a closed chain has no request id, either: each message is in one of these two
-            models.Index(
-                fields=["chain", "id"],
-                name="temporalex_message_inbox",
-                condition=Q(settled=False) | Q(request_id__isnull=True),
+            models.Index(fields=["chain", "id"], name="temporalex_message_inbox", condition=Q(settled=False)),
+            models.Index(  # for retention: each message is in this one, in the one before, or in that of request ids
+                fields=["chain"],
+                name="temporalex_message_settled",
+                condition=Q(settled=True, request_id__isnull=True),
             ),
         ]
         constraints = [

@@ -496,6 +496,31 @@ def test_closing_a_chain_and_deleting_it_reads_no_messages_of_others() -> None:
     assert {sql: plan for sql, plan in plans.items() if "Seq Scan on temporalex_message" in plan} == {}
 
 
+@pytest.mark.postgres
+def test_an_inbox_is_read_without_what_was_settled_before(storage: DjangoStorage) -> None:
+    """An entity has tens of thousands of signals behind it: they cost its turns nothing."""
+    started = start(storage)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "insert into temporalex_message (chain_id, queue, kind, name, body, settled, fresh, created_at)"
+            " select %s, 'default', 'signal', 'go', '', true, false, now() from generate_series(1, 5000) n",
+            [started.chain_id],
+        )
+        cursor.execute("analyze temporalex_message")
+    plans: list[str] = []
+
+    def explained(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        asking = psycopg.Cursor(connection.connection)
+        asking.execute(f"explain (analyze, buffers off, timing off) {sql}", params)
+        plans.append("\n".join(line for (line,) in asking.fetchall()))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(explained):
+        assert storage.inbox([started.chain_id]) == {started.chain_id: []}
+    assert plans
+    assert "Rows Removed by Filter" not in "".join(plans)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_who_waits_for_the_writer_lock_looks_often_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     if not DjangoStorage().sql.writer_lock:

@@ -123,7 +123,7 @@ def ended(result: TaskResult, now: datetime) -> Ended:
     assert result.outcome is not None
     task, options, retention = result.task, logged(result), result.task.options.get("retention")
     kind, attributes = result.outcome
-    began = next((one["at"] for one in options["log"] if one["at"]), None)
+    began = next((datetime.fromisoformat(one["at"]) for one in options["log"] if one["at"]), None)
     return Ended(
         task=path_of(task.activity),
         backend=str(options.get("backend")),
@@ -131,8 +131,9 @@ def ended(result: TaskResult, now: datetime) -> Ended:
         outcome=attributes if result.body is None else result.body,
         status=status_of(kind),
         attempts=task.attempt,
-        started_at=None if began is None else datetime.fromisoformat(began),
-        finished_at=now,
+        started_at=began,
+        # the worker reckoned that moment by what the database's clock said a while ago
+        finished_at=now if began is None else max(now, began),
         keep_until=None if retention is None else now + timedelta(seconds=retention),
     )
 

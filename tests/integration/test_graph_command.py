@@ -10,6 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
+from temporalex_django import Wait
 from temporalex_django.management import graph as command
 from tests.app.graphs import Order
 from tests.support.client_flows import Basket, drain
@@ -24,7 +25,9 @@ def draw(*arguments: str) -> str:
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch):
+    """A run that waits: it is not to go on while this machine draws it."""
+    monkeypatch.setattr(Wait, "timer", lambda _: (3600.0, "timeout"))
     path = tmp_path / "log"
     path.touch()
     handle = Order.start("1", {"path": str(path)})

@@ -55,7 +55,7 @@ def test_a_process_ends_with_its_worker_whatever_it_computes(subprocess_env: dic
         grinding = int(log.read_text().split()[1])
         running.kill()
     try:
-        wait_for(lambda: not identity_of(grinding), what="the end of what listens to nobody")
+        assert wait_for(lambda: not identity_of(grinding), what="the end of what listens to nobody")
     finally:
         with suppress(ProcessLookupError):
             os.kill(grinding, signal.SIGKILL)

@@ -161,10 +161,9 @@ class TaskStatements(ABC):
         take = self._ask_take(queue, capacity, owner, which, excluded) if self.sql.arrays else None
 
         def taken() -> list[TaskState]:
-            ranked = rank()
-            if take is not None and not ranked:
-                found = take()
-            else:
+            ranked, found = rank(), take() if take is not None else []
+            # what is taken is read whatever was said of priorities: another worker may have been there in between
+            if not found and (take is None or ranked):
                 most_near = max(capacity.most, _NEAR if capacity.asyncs or capacity.ahead else 0)
                 near = self.near(queue, most_near, which, excluded, ranked=ranked)
                 found = self.take_these([task for task, name in near if capacity.takes(name)], owner)

@@ -41,6 +41,7 @@ from temporalex_django.engine.storage import (
 from temporalex_django.engine.taker import Taker
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import (
+    DeadlockDetected,
     JudgingFailed,
     KeyMissing,
     NondeterminismError,
@@ -215,10 +216,11 @@ class WorkflowEngine(Executors):
         """The step of one claimed run, and what becomes of it.
 
         One that ends while it waits has its parked messages, too, and so has one that is blocked and is tried because
-        somebody waits for an answer. One that ended processes is not tried for that: it would end another one.
+        somebody waits for an answer. One that ended processes is not tried for that: it would end another one; nor is
+        one whose code did not come to a wait: all others of the turn would wait for it, as often as anybody asks.
         """
         step = Advance(run, messages, now, inline_atomic=self._inline_atomic)
-        if waits and not run.paused and not run.crashes and step.asked:
+        if waits and not run.paused and not run.crashes and step.asked and not self._hangs(run):
             messages, waits = self.storage.inbox([run.chain_id])[run.chain_id], False
             step = Advance(run, messages, now, inline_atomic=self._inline_atomic)
         fate = fate_of(run, ends=step.ends, waits=waits, atomic=self._inline_atomic and due(run.atomic_due, now))
@@ -227,6 +229,11 @@ class WorkflowEngine(Executors):
                 run, self.storage.inbox([run.chain_id])[run.chain_id], now, inline_atomic=self._inline_atomic
             )
         return step, fate
+
+    def _hangs(self, run: RunState) -> bool:
+        """Whether what blocks it is that its code did not come to a wait."""
+        mark = self.storage.blocked_by(run.run_id)
+        return mark is not None and mark["code"] == DeadlockDetected.code
 
     def _written(
         self,

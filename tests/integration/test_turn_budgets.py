@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
 from django.test.utils import override_settings
+from django.utils.timezone import now
 
 from temporalex_django import WorkflowHandle
 from temporalex_django.actions import update
@@ -22,6 +24,7 @@ from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop
 from tests.app.turns import spins
+from tests.support.runs import flow
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -160,6 +163,28 @@ def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
     assert instance(busy).closing_value == {"result": list(range(300))}
     assert instance(busy).blocked is None
     replays(busy)
+
+
+def test_a_run_that_came_to_no_wait_is_not_tried_because_an_update_came(
+    loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others of the turn would wait for it, as often as anybody sends one."""
+    tried = []
+
+    async def run(self: Any, args: Any) -> None:
+        tried.append(1)
+        while True:
+            pass
+
+    monkeypatch.setattr(loop.engine, "_deadlock_timeout", 0.2)
+    spinning = start(flow(run).name)
+    polls_until(loop, lambda: instance(spinning).blocked)
+    Chain.objects.filter(pk=spinning.chain_id).update(due_at=now() + timedelta(hours=1))
+    store = DjangoStorage()
+    insert_message(spinning.chain_id, kind="update", name="add", body=1, request_id="u-1", storage=store)
+    polls_until(loop, lambda: not Message.objects.filter(fresh=True).exists())
+    assert Message.objects.get(request_id="u-1").outcome_status == "rejected"
+    assert len(tried) == 1
 
 
 def test_an_update_in_a_request_is_answered_behind_signals_that_came_before_their_phase(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: The page with the cart is looked at after every so many lines, and before the checkout.
 LOOK_EVERY = 5
+#: Seconds after the checkout; the shop's own page looks once a second.
+FIRST_LOOK = 0.2
 
 
 class Customer(Person):
@@ -99,12 +101,12 @@ class Customer(Person):
         self.insist(visit, confirm, what="confirm", fine={HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
 
     def _wait_for_phase(self, visit: Visit, *, phases: set[str]) -> None:
-        deadline, pause = time.monotonic() + self.patience, 0.1
+        deadline, pause = time.monotonic() + self.patience, FIRST_LOOK
         while True:
+            self.clock.sleep(pause)
             answer = self.insist(visit, lambda: self.shop.query(visit.basket.id, "status"), what="query of the status")
             status = value(answer.body)
             if status["phase"] in phases:
                 return
             self.patient(deadline, what=f"phase {status['phase']}")
-            self.clock.sleep(pause)
             pause = min(pause * 1.3, 0.5)

@@ -32,6 +32,15 @@ def count(text: str) -> int:
     return value
 
 
+def positive_count(text: str) -> int:
+    """Read a whole number of 1 or more."""
+    value = count(text)
+    if not value:
+        message = "0 is not above 0"
+        raise ArgumentTypeError(message)
+    return value
+
+
 def add_play_options(parser: CommandParser, *, flow: str) -> None:
     """Add how a day is played (as ``flow`` unless it is said otherwise), and on how many workers."""
     flows = ("cart", "graph", "both")

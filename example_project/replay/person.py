@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from example_project.replay.rest import Answer, LostAnswer, Shop, value
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from example_project.replay.clock import Clock
     from example_project.replay.day import Basket
-
-CLOSED = {"completed", "failed", "cancelled", "terminated", "timed_out"}
 
 
 class Stuck(Exception):
@@ -62,14 +61,14 @@ class Person(ABC):
         """Wait until the run is closed; gives its result. Raises Stuck for a run that did not complete."""
         deadline, pause = time.monotonic() + self.patience, 0.1
         while True:
-            answer = self.insist(visit, lambda: self.shop.describe(run), what="status of the run")
+            # The shop answers when the run is closed, or after a while that it is not: nobody has to ask all the time.
+            answer = self.insist(visit, lambda: self.shop.result(run), what="result", fine={HTTPStatus.ACCEPTED})
             status = answer.body["status"]
-            if status in CLOSED:
+            if answer.status != HTTPStatus.ACCEPTED:
                 break
-            self.patient(deadline, what=f"run is {status}, waits for {answer.body.get('waiting_for')}")
-            self.clock.sleep(pause)
+            self.patient(deadline, what=f"run is {status}: {answer.body.get('detail')}")
+            self.clock.sleep(pause)  # too many may be waiting; then the shop answers at once
             pause = min(pause * 1.3, 0.5)
-        answer = self.insist(visit, lambda: self.shop.result(run), what="result")
         result = value(answer.body)
         if status != "completed" or not isinstance(result, dict):
             message = f"run is {status}: {answer.reason}"

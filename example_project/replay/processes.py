@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 START_DEADLINE = 60.0
 STOP_DEADLINE = 20.0
+# Python code of one process runs on one processor at a time.
+WEB_PROCESSES = 2
 PR_SET_PDEATHSIG = 1
 
 
@@ -66,6 +68,8 @@ class Process:
                     self._said.set()
                 log.write(raw)
                 log.flush()
+        if stream is not None:
+            stream.close()
         self._said.set()
 
     def first_line(self) -> str:
@@ -177,7 +181,8 @@ class Shop:
             )
             cluster = self._start("cluster", "manage.py", "qcluster")
             self.cluster_pid = cluster.child.pid
-            self.base_url = self._start("web", "manage.py", "serve", "--port", str(self.port)).first_line()
+            serve = ("manage.py", "serve", "--port", str(self.port), "--processes", str(WEB_PROCESSES))
+            self.base_url = self._start("web", *serve).first_line()
         except BaseException:
             self.stop()
             raise

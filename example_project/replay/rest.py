@@ -44,7 +44,7 @@ class Answer:
 
 
 class Connection:
-    """One web process."""
+    """One web server."""
 
     def __init__(self, base_url: str, *, headers: dict[str, str] | None = None) -> None:
         parts = urlsplit(base_url)
@@ -77,7 +77,7 @@ class Connection:
 
 
 class Shop:
-    """The REST API of one web process."""
+    """The REST API of one shop."""
 
     def __init__(self, base_url: str, *, token: str) -> None:
         self.base_url = base_url
@@ -107,9 +107,9 @@ class Shop:
         """Read the run's row."""
         return self._send("GET", f"{run_id}/")
 
-    def result(self, run_id: str) -> Answer:
-        """Read the result."""
-        return self._send("GET", f"{run_id}/result/")
+    def result(self, run_id: str, *, wait: float = 5) -> Answer:
+        """Wait for the result of a run; 202 when it is still open."""
+        return self._send("GET", f"{run_id}/result/?wait={wait:g}")
 
     def _send(self, method: str, path: str, *, body: Any = None) -> Answer:
         content = None if body is None else json.dumps(body).encode()

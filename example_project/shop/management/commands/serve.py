@@ -1,7 +1,8 @@
-"""manage.py serve: the demo's web server, threads and kept-alive connections, static files included."""
+"""manage.py serve: the demo's web server, processes with threads and kept-alive connections, static files included."""
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import sys
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from django.contrib.staticfiles.handlers import StaticFilesHandler
 from django.core.management.base import BaseCommand, CommandParser
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler, get_internal_wsgi_application
+from django.db import connections
+
+from example_project.replay.options import positive_count
 
 
 class Handler(WSGIRequestHandler):
@@ -33,17 +37,29 @@ class Command(BaseCommand):
     help = "Serve the shop on 127.0.0.1; the first line of output is the address."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Read the port."""
+        """Read the port, and how many serve it."""
         parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+        parser.add_argument(
+            "--processes", type=positive_count, default=1, metavar="N", help="that take connections from the port"
+        )
 
-    def handle(self, *args: Any, port: int, **options: Any) -> None:
+    def handle(self, *args: Any, port: int, processes: int, **options: Any) -> None:
         """Serve."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with Server(("127.0.0.1", port), Handler) as server:
             server.set_app(StaticFilesHandler(get_internal_wsgi_application()))
+            connections.close_all()  # two processes must not talk over one connection
+            # A connection stays with the process that took it, and with it a customer: what that has in memory of his
+            # cart is what the next request needs.
+            for _ in range(processes - 1):
+                multiprocessing.get_context("fork").Process(target=_serve, args=(server,), daemon=True).start()
             self.stdout.write(f"http://127.0.0.1:{server.server_address[1]}")
             self.stdout.flush()
-            try:
-                server.serve_forever(poll_interval=0.1)
-            except KeyboardInterrupt:
-                return
+            _serve(server)
+
+
+def _serve(server: Server) -> None:
+    try:
+        server.serve_forever(poll_interval=0.1)
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,38 @@
+"""The demo's web server, as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from example_project.replay.processes import Process, descendants
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_one_port_is_served_by_several_processes_that_end_together(tmp_path: Path) -> None:
+    web = Process(
+        "web",
+        command=["manage.py", "serve", "--port", "0", "--processes", "2"],
+        env={**os.environ, "SHOP_VAR": str(tmp_path)},
+        cwd=ROOT,
+        log=tmp_path / "web.log",
+    )
+    try:
+        address = web.first_line()
+        (other,) = descendants(web.child.pid)
+        web.child.send_signal(signal.SIGSTOP)
+        with urlopen(f"{address}/static/shop/icon.svg", timeout=30) as answer:
+            assert answer.status == 200
+        web.child.send_signal(signal.SIGCONT)
+        web.child.terminate()
+        assert web.child.wait(30) == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(other.pid, 0)
+    finally:
+        web.child.send_signal(signal.SIGCONT)
+        web.stop()

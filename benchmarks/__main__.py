@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import goals, rows
-from benchmarks.measures import TooLong, within
+from benchmarks.measures import TooLong, break_off, within
 from benchmarks.peers.measured import PEERS, measured
 
 #: Thresholds of the garbage collector that ``manage.py temporalex worker`` sets.
@@ -62,7 +62,7 @@ def _leave(number: int, _frame: Any) -> None:
     """What was started is ended on the way out, and whoever is impatient does not keep it from that."""
     for one in _BREAKS:
         signal.signal(one, signal.SIG_IGN)
-    sys.exit(128 + number)
+    break_off(SystemExit(128 + number))
 
 
 def _options() -> argparse.Namespace:

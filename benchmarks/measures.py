@@ -7,11 +7,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
+
+#: What signals have broken the measurement off with, the first one first.
+_broken_off: list[BaseException] = []
 
 
 class TooLong(Exception):
     """A benchmark has used up its time."""
+
+
+def break_off(error: BaseException) -> NoReturn:
+    """Raise ``error``, from a signal; and again in the next ``wait_until``.
+
+    What a handler raises is lost where Python happens to be in a callback of the collector.
+    """
+    _broken_off.append(error)
+    raise error
 
 
 @contextmanager
@@ -19,7 +31,7 @@ def within(seconds: float) -> Iterator[None]:
     """Raise ``TooLong`` in the block, which is in the main thread, when it takes longer."""
 
     def ring(_number: int, _frame: FrameType | None) -> None:
-        raise TooLong(f"not done within {seconds:.0f} s")
+        break_off(TooLong(f"not done within {seconds:.0f} s"))
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
@@ -28,12 +40,15 @@ def within(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        _broken_off[:] = [error for error in _broken_off if not isinstance(error, TooLong)]
 
 
 def wait_until(done: Callable[[], bool], *, seconds: float, every: float = 0.02) -> float:
     """Wait until ``done()``; the moment (``time.perf_counter``) at which it was seen. Raises ``TimeoutError``."""
     deadline = time.perf_counter() + seconds
     while not done():
+        if _broken_off:
+            raise _broken_off[0]
         if time.perf_counter() > deadline:
             raise TimeoutError(f"not done after {seconds:g} s")
         time.sleep(every)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks import goals, results
+from benchmarks.measures import TooLong, break_off, wait_until, within
 from tests.support.campaign import SCALE
 from tests.support.processes import minding_interrupts
 from tests.support.waiting import wait_for
@@ -135,6 +136,19 @@ def room() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_broken_off_where_python_loses_what_is_raised_it_ends_all_the_same() -> None:
+    class Collected:
+        def __del__(self) -> None:
+            break_off(TooLong("now"))
+
+    with within(60):
+        Collected()
+        with pytest.raises(TooLong, match="now"):
+            wait_until(lambda: False, seconds=30)
+    assert wait_until(lambda: True, seconds=1)
 
 
 @pytest.mark.slow

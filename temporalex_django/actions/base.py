@@ -193,10 +193,9 @@ class Action(ABC, Generic[T]):
             details={**details, **audit.job_of(self.by)},
             **audit.of_actor(self.by),
         )
-        # what applications and programs send all day in the names of users is no administration
+        # what applications send all day in the names of their users is no administration
         stored = getattr(self.by.user, "pk", None) is not None
-        all_day = self.ordinary and (self.by.program or self.by.source == CODE.source)
-        if subject.run_id is not None and stored and not all_day:
+        if subject.run_id is not None and stored and not (self.ordinary and self.by.source == CODE.source):
             audit.log_entry(self.by, self.name, subject.run_id, f"{subject.workflow} {subject.workflow_id}", reason)
 
     def _announce(self, subject: Subject, reason: str) -> None:

@@ -13,7 +13,6 @@ from django.contrib.auth.models import Permission
 from django.core.cache import cache
 from django.db import transaction
 from django.test import Client, override_settings
-from rest_framework.test import APIClient
 
 from temporalex_django import Ok, Workflow, WorkflowHandle, api, conf, errors
 from temporalex_django.actions.addresses import request_id
@@ -206,16 +205,6 @@ def test_what_people_do_stands_in_djangos_log(run: Any) -> None:
         ("ann", run.run_id, "test.Basket b-1", "signal (rest)"),
         ("ann", run.run_id, "test.Basket b-1", "terminate (rest): enough"),
     ]
-
-
-def test_what_programs_send_all_day_is_in_the_audit_alone(run: Any) -> None:
-    till = APIClient()
-    till.force_authenticate(stored("till", f"{APP}.signal_instance", f"{APP}.terminate_instance"))
-    till.post(f"{RUN}signals/note/", {"payload": 1}, format="json")
-    till.post(f"{RUN}terminate/", {"reason": "enough"}, format="json")
-
-    assert rows() == [("till", "signal", "rest", "b-1"), ("till", "terminate", "rest", "b-1")]
-    assert LogEntry.objects.get().change_message == "terminate (rest): enough"
 
 
 # -- what a policy must not tell, and must not undo ------------------------------------------------------------------

@@ -32,7 +32,7 @@ class NotStarted(Exception):
     """A process of the shop ended, or did not say where it listens; the message ends with its log."""
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask Linux to end the process when the one that started it is gone, however it went."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -53,7 +53,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C is for the program that started them; it ends them in order
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - called from the main thread, one system call
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - called from the main thread, one system call
             )
         self._lines: list[str] = []
         self._said = threading.Event()

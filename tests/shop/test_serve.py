@@ -10,15 +10,18 @@ from urllib.request import urlopen
 import pytest
 
 from example_project.replay.processes import Process, descendants
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_one_port_is_served_by_several_processes_that_end_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_one_port_is_served_by_several_processes_that_end_together(tmp_path: Path, end: signal.Signals) -> None:
+    settings = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DATABASE_URL": "", "DEMO_DB": "sqlite"}
     web = Process(
         "web",
         command=["manage.py", "serve", "--port", "0", "--processes", "2"],
-        env={**os.environ, "SHOP_VAR": str(tmp_path)},
+        env={**os.environ, **settings, "SHOP_VAR": str(tmp_path)},
         cwd=ROOT,
         log=tmp_path / "web.log",
     )
@@ -29,10 +32,9 @@ def test_one_port_is_served_by_several_processes_that_end_together(tmp_path: Pat
         with urlopen(f"{address}/static/shop/icon.svg", timeout=30) as answer:
             assert answer.status == 200
         web.child.send_signal(signal.SIGCONT)
-        web.child.terminate()
-        assert web.child.wait(30) == 0
-        with pytest.raises(ProcessLookupError):
-            os.kill(other.pid, 0)
+        web.child.send_signal(end)
+        assert web.child.wait(30) == (0 if end == signal.SIGTERM else -signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{other.pid}").exists(), seconds=30, what="the end of the other one")
     finally:
         web.child.send_signal(signal.SIGCONT)
         web.stop()

@@ -13,6 +13,7 @@ from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler,
 from django.db import connections
 
 from example_project.replay.options import positive_count
+from example_project.replay.processes import die_with_parent
 
 
 class Handler(WSGIRequestHandler):
@@ -52,7 +53,7 @@ class Command(BaseCommand):
             # A connection stays with the process that took it, and with it a customer: what that has in memory of his
             # cart is what the next request needs.
             for _ in range(processes - 1):
-                multiprocessing.get_context("fork").Process(target=_serve, args=(server,), daemon=True).start()
+                multiprocessing.get_context("fork").Process(target=_serve_too, args=(server,), daemon=True).start()
             self.stdout.write(f"http://127.0.0.1:{server.server_address[1]}")
             self.stdout.flush()
             _serve(server)
@@ -63,3 +64,8 @@ def _serve(server: Server) -> None:
         server.serve_forever(poll_interval=0.1)
     except KeyboardInterrupt:
         return
+
+
+def _serve_too(server: Server) -> None:
+    die_with_parent()  # killed, it ends nobody
+    _serve(server)

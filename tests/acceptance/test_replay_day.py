@@ -390,11 +390,9 @@ def test_a_lost_answer_is_not_a_second_order(tmp_path: Path, desk: Any, orders: 
 
 def test_an_order_that_was_cancelled_is_a_complaint(tmp_path: Path) -> None:
     class Cancelled:
-        def describe(self, run: str) -> Answer:
-            return Answer(status=200, body={"status": "completed"})
-
         def result(self, run: str) -> Answer:
-            return Answer(status=200, body={"result": {"cancel_order": {"reason": "nobody looked"}}})
+            ended = {"status": "completed", "result": {"cancel_order": {"reason": "nobody looked"}}}
+            return Answer(status=200, body=ended)
 
     day = day_of(tmp_path, GOOD)
     buyer = Buyer(Cancelled(), clock=Clock(begins=day.begins, speed=1), patience=5)  # type: ignore[arg-type]

@@ -258,6 +258,16 @@ def remove_marker(path: str) -> None:
             Path(path).unlink()
 
 
+def empty_marker(path: str) -> None:
+    """Erase what stands in a marker of a process that has ended: inside the transaction that judges it, as its end.
+
+    So a death counts once, also when its judge is killed behind his commit; one who is killed just before it takes the
+    knowledge with him, and one more death has to tell.
+    """
+    with suppress(OSError), _opened(path, os.O_RDWR) as handle:
+        os.pwrite(handle, bytes(_SIZE - _HEADER.size), _HEADER.size)
+
+
 def beats_of(pid: int, domain: str) -> tuple[str, int]:
     """Path of the marker of a process and how often its watchdog has beaten.
 

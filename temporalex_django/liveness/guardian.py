@@ -166,28 +166,3 @@ def _outlive(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-class StopSignals:
-    """Sets ``event`` at SIGTERM or SIGINT.
-
-    A second one, unless it is the same one by another way, ends this process at once.
-
-    A signal to all processes of a service or a terminal comes twice: by itself, and from the parent.
-    """
-
-    _TWICE_WITHIN = 1.0
-
-    def __init__(self, event: threading.Event) -> None:
-        self.event = event
-        self._told_at = 0.0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._told)
-
-    def _told(self, number: int, _frame: Any) -> None:
-        now = time.monotonic()
-        if self.event.is_set() and now - self._told_at > self._TWICE_WITHIN:
-            raise SystemExit(128 + number)
-        if not self.event.is_set():
-            self._told_at = now
-        self.event.set()

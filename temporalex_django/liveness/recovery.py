@@ -28,7 +28,7 @@ from temporalex_django.engine import activity_policy, blocked, lone
 from temporalex_django.engine.blocked import mark_of, next_try
 from temporalex_django.engine.shapes import Blocked
 from temporalex_django.errors import KeyMissing, RunBlocked
-from temporalex_django.liveness.crash_markers import Left, Marked, abandoned, left_in, remove_marker
+from temporalex_django.liveness.crash_markers import Left, Marked, abandoned, empty_marker, left_in, remove_marker
 from temporalex_django.liveness.leases import wake_for_others
 from temporalex_django.liveness.process_identity import is_gone, is_neighbour
 from temporalex_django.liveness.verdicts import Verdict, judge
@@ -131,6 +131,7 @@ def judge_abandoned(storage: DjangoStorage) -> int:
             if left is not None and left.marks:
                 with storage.transaction("marker"):
                     _blame(storage, left)
+                    empty_marker(path)
             remove_marker(path)
     return len(paths)
 
@@ -184,6 +185,8 @@ def _bury(
         if alone:
             _found_out(storage)
         wake_for_others(storage, list(json.loads(classes[0][0])))
+        if left is not None:
+            empty_marker(row.crash_marker)
     if left is not None:
         remove_marker(row.crash_marker)
     found.workers.append(row.id)

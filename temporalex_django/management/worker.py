@@ -19,7 +19,8 @@ from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied
 from temporalex_django.conf import get_settings
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.liveness.guardian import StopSignals, attended
+from temporalex_django.liveness.guardian import attended
+from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management import exits, printing
 from temporalex_django.workers.loop import WorkerLoop, all_queues
 from temporalex_django.workers.patience import once_there

@@ -14,6 +14,7 @@ from django.db import ProgrammingError
 
 from temporalex_django import RetryPolicy, activity, errors
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core import crash_points
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
@@ -142,6 +143,40 @@ def test_a_marker_that_a_worker_names_is_read_once_by_who_buries_it() -> None:
     assert recover(storage).workers == [dead.pk]
     judge_abandoned(storage)
     assert Chain.objects.get().crashes == 1
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing behind it is done."""
+
+
+@pytest.mark.parametrize("site", ["bury", "marker"])
+def test_a_death_counts_once_also_when_its_judge_dies_behind_his_commit(
+    site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An activity would fail as lost after two deaths, and a run be blocked."""
+    storage = DjangoStorage(worker=True)
+    run = started()
+    path = left_by_a_dead_process(storage, ("chain", run.chain_id))
+    if site == "bury":
+        row(storage, identity=identity_of().rpartition(":")[0] + ":1", late=False)
+        Worker.objects.update(crash_marker=path)
+
+    def reached(point: str) -> None:
+        if point == f"{site}: after commit":
+            raise Killed
+
+    def judged() -> None:
+        recover(storage)
+        judge_abandoned(storage)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(crash_points, "reached", reached)
+        with pytest.raises(Killed):
+            judged()
+    assert Chain.objects.get().crashes == 1
+    judged()
+    assert Chain.objects.get().crashes == 1
+    assert not Path(path).exists()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import time
 import django
 
 from temporalex_django.liveness.guardian import die_with
+from temporalex_django.liveness.stop_signals import EventSetter
 
 log = logging.getLogger("temporalex_django.worker")
 
@@ -29,7 +30,7 @@ def main(parent: int) -> None:
     """
     die_with(parent)
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, EventSetter(stop).tell)
     faulthandler.enable()
     django.setup()
     from temporalex_django.workers.loop import WorkerLoop  # noqa: PLC0415 - when the apps are there

@@ -1,0 +1,55 @@
+"""Signals that tell a worker to stop, without the locks of what they interrupt.
+
+The handler of a signal runs in the midst of whatever the main thread does. If that is ``wait`` or ``set`` of the very
+event (the handler of a signal that came just before sets it, too), then the event's lock is taken, and a handler that
+calls ``set`` waits for it for ever. So a thread sets it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from queue import SimpleQueue
+from typing import Any
+
+
+class EventSetter:
+    """Has a thread of its own set ``event`` when ``tell`` is called, which any handler may do."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self._event = event
+        self._told: SimpleQueue[None] = SimpleQueue()  # the one whose ``put`` may be interrupted by itself
+        threading.Thread(target=self._run, name="temporalex-stop", daemon=True).start()
+
+    def tell(self, *_: Any) -> None:
+        self._told.put(None)
+
+    def _run(self) -> None:
+        self._told.get()
+        self._event.set()
+
+
+class StopSignals:
+    """Sets ``event`` at SIGTERM or SIGINT.
+
+    A second one, unless it is the same one by another way, ends this process at once.
+
+    A signal to all processes of a service or a terminal comes twice: by itself, and from the parent.
+    """
+
+    _TWICE_WITHIN = 1.0
+
+    def __init__(self, event: threading.Event) -> None:
+        self._setter = EventSetter(event)
+        self._told_at: float | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told)
+
+    def _told(self, number: int, _frame: Any) -> None:
+        now = time.monotonic()
+        if self._told_at is None:
+            self._told_at = now
+            self._setter.tell()
+        elif now - self._told_at > self._TWICE_WITHIN:
+            raise SystemExit(128 + number)

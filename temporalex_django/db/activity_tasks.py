@@ -392,11 +392,22 @@ class TaskStatements(ABC):
             return self._end(_of_runs(results)) + self._others(results)
 
     def end_tasks(self, results: Sequence[TaskResult]) -> tuple[list[int], list[TaskInHand]]:
-        """A statement for those that ended, and one for those that are due again."""
+        return self.ask_ends(results)()
+
+    def ask_ends(self, results: Sequence[TaskResult]) -> Callable[[], tuple[list[int], list[TaskInHand]]]:
+        """``end_tasks`` in two halves, as ``Dialect.ask``: a statement for those that ended.
+
+        The answer comes with one for those that are due again.
+        """
         if not results:
-            return [], []
-        valid, ended = self._deleted(_of_runs(results))
-        return valid + self._others(results), ended
+            return lambda: ([], [])
+        deleted = self._ask_deleted(_of_runs(results))
+
+        def ends() -> tuple[list[int], list[TaskInHand]]:
+            valid, ended = deleted()
+            return valid + self._others(results), ended
+
+        return ends
 
     def _others(self, results: Sequence[TaskResult]) -> list[int]:
         """Of those of which no chain hears: they are of none, or due again."""
@@ -404,23 +415,29 @@ class TaskStatements(ABC):
         gone = lone_tasks.end(lone, sql=self.sql, now=self.now()) if lone else []
         return gone + self._again([r for r in results if r.outcome is None])
 
-    def _deleted(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> tuple[list[int], list[TaskInHand]]:
+    def _ask_deleted(
+        self, final: Mapping[tuple[int, int, int | None], TaskResult]
+    ) -> Callable[[], tuple[list[int], list[TaskInHand]]]:
         """Delete those that are still theirs."""
         types = (*_ATTEMPT.types, *_HEARS.types)
-        with self.sql.together():  # with what begins the transaction
-            gone = self.sql.write_returning(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
-        encode, decode = codec().encode, codec().decode
-        ended = []
-        for task, attempt, own, chain, run, queue in gone:
-            result = final[task, attempt, own]
-            kind, attributes = result.outcome or ("", {})
-            body = encode(attributes) if result.body is None else result.body
-            ended.append(
-                TaskInHand(
-                    id=task, chain_id=chain, run_id=run, queue=queue, kind=kind, attributes=decode(body), body=body
+        rows = self.sql.ask_writing(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
+
+        def deleted() -> tuple[list[int], list[TaskInHand]]:
+            encode, decode = codec().encode, codec().decode
+            valid, ended = [], []
+            for task, attempt, own, chain, run, queue in rows():
+                result = final[task, attempt, own]
+                kind, attributes = result.outcome or ("", {})
+                body = encode(attributes) if result.body is None else result.body
+                valid.append(task)
+                ended.append(
+                    TaskInHand(
+                        id=task, chain_id=chain, run_id=run, queue=queue, kind=kind, attributes=decode(body), body=body
+                    )
                 )
-            )
-        return [row[0] for row in gone], ended
+            return valid, ended
+
+        return deleted
 
     def tell(self, ended: Sequence[TaskInHand]) -> None:
         if not ended:
@@ -432,7 +449,7 @@ class TaskStatements(ABC):
     def _end(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
         """Delete those that are still theirs, and tell their chains."""
         if not self.sql.chained_writes:
-            valid, ended = self._deleted(final)
+            valid, ended = self._ask_deleted(final)()
             self.tell(ended)
             return valid
         clock, ends = None if self.clock is None else self.clock(), []

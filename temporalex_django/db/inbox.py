@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
@@ -42,9 +42,15 @@ class InboxStatements(ABC):
 
         A statement of its own after the lock: it sees what was committed until then.
         """
+        return self.ask_inbox(chains, waiting=waiting, page=page)()
+
+    def ask_inbox(
+        self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
+    ) -> Callable[[], dict[UUID, Inbox]]:
+        """``inbox`` in two halves, as ``Dialect.ask``."""
         found = {chain: Inbox() for chain in chains}
         if not chains:
-            return found
+            return lambda: found
         page = min(self.inbox_page // len(found), page or self.inbox_page)
         page = max(page, min(_SMALLEST_PAGE, self.inbox_page))
         test, parameter = self.sql.among(chains, "uuid")
@@ -61,18 +67,22 @@ class InboxStatements(ABC):
                 f"temporalex_chain c cross join lateral (select {_MESSAGE} from temporalex_message m"
                 f" where m.chain_id = c.id and {which} order by m.id limit {page}) m where c.id {test}"
             )
-        rows = self.sql.select(
+        rows = self.sql.ask(
             f"select {_READ} from {source} order by m.chain_id, m.id", [*parameters, parameter], _MESSAGE_TYPES
         )
-        by_chain: dict[UUID, list[tuple[Any, ...]]] = {}
-        for row in rows:
-            by_chain.setdefault(row[0], []).append(row)
-        for chain, of_chain in by_chain.items():
-            if len(of_chain) == page:  # a backlog
-                by_chain[chain] = self._backlog(chain, page, which="m.fresh" if chain in waiting else "true")
-                found[chain].more = True
-        self._fill(found, by_chain)
-        return found
+
+        def inbox() -> dict[UUID, Inbox]:
+            by_chain: dict[UUID, list[tuple[Any, ...]]] = {}
+            for row in rows():
+                by_chain.setdefault(row[0], []).append(row)
+            for chain, of_chain in by_chain.items():
+                if len(of_chain) == page:  # a backlog
+                    by_chain[chain] = self._backlog(chain, page, which="m.fresh" if chain in waiting else "true")
+                    found[chain].more = True
+            self._fill(found, by_chain)
+            return found
+
+        return inbox
 
     def _backlog(self, chain: UUID, page: int, *, which: str) -> list[tuple[Any, ...]]:
         """Of a long inbox the oldest new messages.

@@ -34,7 +34,7 @@ from temporalex_django.db.turn_writes import TurnStatements
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.rotation import BothEnds, Rotation
 from temporalex_django.engine.shapes import Blocked
-from temporalex_django.engine.storage import Claimed, RunFacts, RunState
+from temporalex_django.engine.storage import Claimed, Inbox, RunFacts, RunState
 from temporalex_django.engine.worker_storage import WorkerStorage
 
 #: Rows that became due longer ago than this are looked for once a second only: under an old snapshot the index holds
@@ -184,38 +184,41 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
             return Claimed(s for s in map(_state, self._ask_lock(chains)()) if self.worker or not s.crashes)
         with self.sql.together():
             claimed = self.ask_claim(limit=limit, queues=queues, first=first)
-        return claimed()
+        return claimed(first)
 
-    def ask_claim(self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = ()) -> Callable[[], Claimed]:
+    def ask_claim(
+        self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = ()
+    ) -> Callable[[Collection[UUID]], Claimed]:
         """``claim`` in two halves, as ``Dialect.ask``: the second one behind ``together()``.
 
-        The first queue is asked at once, the others for what it leaves.
+        The first queue is asked at once, the others for what it leaves. The answer is told which of ``first`` count:
+        the others are locked, no more.
         """
         order = self.in_turn(queues, "runs")
         if not order:
-            return Claimed
+            return lambda _: Claimed()
         wanted = [chain for chain in first if not self.is_deferred(chain)]
         asked = self._ask_queue_of_runs(order[0], limit, wanted)
 
-        def answer() -> Claimed:
+        def answer(counts: Collection[UUID]) -> Claimed:
             claimed: dict[UUID, RunState] = {}
-            moment = asked(claimed, queues)
+            moment = asked(claimed, queues, counts)
             for queue in order[1:]:
                 if len(claimed) >= limit:
                     break
                 with self.sql.together():
                     further = self._ask_queue_of_runs(queue, limit - len(claimed), ())
-                moment = further(claimed, queues)
+                moment = further(claimed, queues, ())
             return Claimed(claimed.values(), now=moment)
 
         return answer
 
     def _ask_queue_of_runs(
         self, queue: str, limit: int, wanted: Sequence[UUID]
-    ) -> Callable[[dict[UUID, RunState], Sequence[str]], datetime | None]:
-        """Ask for those of one queue, and ``wanted`` ones of any.
+    ) -> Callable[[dict[UUID, RunState], Sequence[str], Collection[UUID]], datetime | None]:
+        """Ask for those of one queue, and ``wanted`` ones of any, of which the answer takes those that count.
 
-        The answer adds them in the order in which they are to be activated, and gives the time after the locks unless
+        It adds them in the order in which they are to be activated, and gives the time after the locks unless
         it waited for more of them. Time may not suffice for all, so some of each kind come before the many of one.
         """
         look = self._looks.setdefault(queue, _Look())
@@ -228,8 +231,8 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
         others = self._due(queue, look, max(room - look.fresh, limit // 4, 1))
         now = self._ask_now()
 
-        def answer(claimed: dict[UUID, RunState], queues: Sequence[str]) -> datetime | None:
-            ended = [state for state in map(_state, locked()) if state.queue in queues]
+        def answer(claimed: dict[UUID, RunState], queues: Sequence[str], counts: Collection[UUID]) -> datetime | None:
+            ended = [s for s in map(_state, locked()) if s.queue in queues and s.chain_id in counts]
             newest, oldest = others()
             known = {state.chain_id: state for state in (*ended, *newest, *oldest)}
             with_messages, late = self._lock_fresh(queue, look, fresh(), messages, claimed.keys() | known.keys())
@@ -412,20 +415,40 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
+    def begin(
+        self,
+        chains: Collection[UUID],
+        *,
+        waiting: Collection[UUID] = (),
+        page: int | None = None,
+        runs: Collection[UUID] = (),
+    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunFacts]]:
+        with self.sql.together():
+            inbox, facts = self.ask_inbox(chains, waiting=waiting, page=page), self._ask_facts(runs)
+        return inbox(), facts()
+
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
+        return self._ask_facts(runs)()
+
+    def _ask_facts(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunFacts]]:
         if not runs:
-            return {}
+            return dict
         test, parameter = self.sql.among(runs, "uuid")
-        found = {}
-        for row in self.sql.select(_FACTS.select(f"where id {test}"), [parameter], _FACTS.types):
-            try:
-                facts = _facts(_FACTS.read(row))
-            except Exception:
-                stored = _FACTS.raw(row)
-                with reading(f"the input of {stored['workflow']} {stored['workflow_id']}", run=stored["run_id"]):
-                    raise
-            found[facts.run_id] = facts
-        return found
+        rows = self.sql.ask(_FACTS.select(f"where id {test}"), [parameter], _FACTS.types)
+
+        def facts() -> dict[UUID, RunFacts]:
+            found = {}
+            for row in rows():
+                try:
+                    of_run = _facts(_FACTS.read(row))
+                except Exception:
+                    stored = _FACTS.raw(row)
+                    with reading(f"the input of {stored['workflow']} {stored['workflow_id']}", run=stored["run_id"]):
+                        raise
+                found[of_run.run_id] = of_run
+            return found
+
+        return facts
 
     def blocked_by(self, run_id: UUID) -> Blocked | None:
         ((mark,),) = self.sql.select(_BLOCKED.select("where id = %s"), [run_id], _BLOCKED.types)

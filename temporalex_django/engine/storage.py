@@ -392,6 +392,16 @@ class RunStorage(Protocol):
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]: ...
 
+    def begin(
+        self,
+        chains: Collection[UUID],
+        *,
+        waiting: Collection[UUID] = (),
+        page: int | None = None,
+        runs: Collection[UUID] = (),
+    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunFacts]]:
+        """``inbox`` of these chains and ``facts`` of these runs, with one wait."""
+
     def blocked_by(self, run_id: UUID) -> Blocked | None:
         """Why a run is blocked, and since when; None: it is not."""
 

@@ -168,7 +168,12 @@ class WorkflowEngine(Executors):
             return report
         now = now or self.storage.now()
         waiting = {run.chain_id for run in claimed if waits(run, now, force=force)}
-        inbox = self.storage.inbox([run.chain_id for run in claimed], waiting=waiting, page=self._page(claimed))
+        # of a run that has no history yet, and is not blocked for what it cannot read, its facts will be needed
+        new = [run.run_id for run in claimed if _is_new(run) and run.chain_id not in waiting]
+        inbox, facts = self.storage.begin(
+            [run.chain_id for run in claimed], waiting=waiting, page=self._page(claimed), runs=new
+        )
+        report.facts.update(facts)
         steps: dict[Advance, Fate] = {}
         for run in claimed:
             step, fate = self._judged(run, inbox[run.chain_id], now, waits=run.chain_id in waiting)
@@ -400,6 +405,10 @@ class WorkflowEngine(Executors):
             if self.storage.lost(exc) or self.storage.transient(exc):
                 raise
         return error
+
+
+def _is_new(run: RunState) -> bool:
+    return run.head_token is None and not run.closed and not run.failed_tries
 
 
 def _enough(until: float) -> bool:

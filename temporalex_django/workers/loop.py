@@ -205,10 +205,9 @@ class WorkerLoop:
         try:
             with self.storage.transaction("turn"):
                 began = time.monotonic()
-                valid, ended = self.storage.end_tasks(results)
                 # Those that wait come before those that this turn makes, where the latter can be taken while they are
                 # written.
-                tasks = self._advance(capacity, report, ended)
+                valid, tasks = self._advance(capacity, report, results)
                 tasks += report.taken if self.storage.sql.claims_on_insert else self._claim_tasks(capacity)
                 if self.storage.sql.writer_lock and (held := time.monotonic() - began) > _HELD:
                     self._reach = max(int(len(report.claimed) * _HELD / held), _FEWEST_RUNS)
@@ -230,30 +229,38 @@ class WorkerLoop:
         limit = min(self.storage.turn_size, self._reach)
         return limit if limit == self.storage.turn_size else limit - limit // 4
 
-    def _advance(self, capacity: Capacity, report: TurnReport, ended: list[TaskInHand]) -> list[TaskState]:
-        """Advance runs; activities that were waiting, where they are taken before.
+    def _advance(
+        self, capacity: Capacity, report: TurnReport, results: Sequence[TaskResult]
+    ) -> tuple[list[int], list[TaskState]]:
+        """Advance runs: which of ``results`` are ends of theirs, and activities that were waiting.
 
-        One wait for runs and activities.
+        The latter where they are taken before. One wait for ends, runs and activities: whose end does not count any
+        more is locked in vain, and left alone.
         """
         gates = self.gates
         refuses = gates.refuses if activity.limited or gates.in_force else None
         taker = Taker(owner=self.row.epoch, capacity=capacity, queues=gates.open_queues, refuses=refuses)
         limit = min(self.storage.turn_size, self._reach)
+        chains = (result.task.chain_id for result in results if result.outcome is not None)
+        hear = {chain for chain in chains if chain is not None}
+        kept = capacity.keep_back()
+        with self.storage.sql.together():
+            ends = self.storage.ask_ends(results)
+            waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else list
+            claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=hear)
+        valid, ended = ends()
         by_chain: dict[UUID, list[TaskInHand]] = {}
         for one in ended:
             by_chain.setdefault(one.chain_id, []).append(one)
-        kept = capacity.keep_back()
-        with self.storage.sql.together():
-            waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else list
-            claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=by_chain.keys())
         tasks = self._sifted(waiting())
         capacity.together = (capacity.together or 0) + kept
-        self.engine.advance(limit=limit, queues=gates.queues, taker=taker, report=report, ended=by_chain, claim=claim)
+        claimed = partial(claim, by_chain.keys())
+        self.engine.advance(limit=limit, queues=gates.queues, taker=taker, report=report, ended=by_chain, claim=claimed)
         if report.unbegun:
             self._reach = max(report.runs + report.runs // 8, _FEWEST_RUNS)
         elif len(report.claimed) >= limit:
             self._reach = min(limit + limit // 4, self.storage.turn_size)
-        return tasks
+        return valid, tasks
 
     def _capacity(self) -> Capacity:
         return Capacity() if self.quarantine.wanted else self.pool.capacity()

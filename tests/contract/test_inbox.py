@@ -45,6 +45,19 @@ def test_every_chain_that_is_asked_for_has_an_inbox(place: Place) -> None:
     assert not any(messages.more for messages in found.values())
 
 
+def test_a_turn_reads_inboxes_and_the_facts_of_some_runs_together(place: Place) -> None:
+    one, other = place.start("one", args={"n": 1}), place.start("other")
+    place.send(other)
+
+    with place.storage.transaction():
+        place.storage.claim(limit=2, queues=["default"])
+        inboxes, facts = place.storage.begin([one, other], runs=place.runs(one))
+        assert {chain: len(messages) for chain, messages in inboxes.items()} == {one: 0, other: 1}
+        assert facts == place.storage.facts(place.runs(one))
+        assert [of.workflow_id for of in facts.values()] == ["one"]
+        assert place.storage.begin([]) == ({}, {})
+
+
 def test_what_is_consumed_is_gone(place: Place) -> None:
     chain = place.start()
     first, second = place.send(chain), place.send(chain)

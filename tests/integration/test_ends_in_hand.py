@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -103,14 +104,14 @@ def test_the_history_is_the_same_whatever_way_the_ends_came(loop: WorkerLoop, mo
         assert (rows, Message.objects.count(), ActivityTask.objects.count()) == ([], 0, 0)
 
     ran.clear()
-    end_tasks = loop.storage.end_tasks
+    ask_ends = loop.storage.ask_ends
 
     def end_and_tell(results: Any) -> Any:
-        valid, ended = end_tasks(results)
+        valid, ended = ask_ends(results)()
         loop.storage.tell(ended)
-        return valid, []
+        return lambda: (valid, [])
 
-    monkeypatch.setattr(loop.storage, "end_tasks", end_and_tell)
+    monkeypatch.setattr(loop.storage, "ask_ends", end_and_tell)
     with told() as rows:
         by_rows = EndsInHand.start()
         assert polled(loop, by_rows) == result
@@ -228,3 +229,21 @@ def test_a_turn_takes_the_ends_of_as_many_runs_as_it_has_room_for(loop: WorkerLo
         5,
         5,
     )
+
+
+def test_the_end_of_an_attempt_that_was_lost_activates_nobody(loop: WorkerLoop) -> None:
+    """Its run is locked before it is known that it does not count any more, and left alone."""
+    lost, good = in_the_hand_of(loop, "lost", "good")
+    before = HistoryEvent.objects.filter(run_id=lost.run_id).count()
+    ActivityTask.objects.filter(run_id=lost.run_id).update(
+        owner=None, attempt=0, due_at=timezone.now() + timedelta(hours=1)
+    )
+
+    assert polled(loop, good) == "good"
+
+    assert HistoryEvent.objects.filter(run_id=lost.run_id).count() == before
+    assert not Message.objects.exists()
+    assert not loop.pool.results()
+    ActivityTask.objects.update(due_at=timezone.now())
+    assert polled(loop, lost) == "lost"
+    assert ran == ["lost", "good", "lost"]

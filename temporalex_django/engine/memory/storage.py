@@ -128,6 +128,16 @@ class MemoryRunStorage(MemoryWrites):
                 found.append(replace(kept.message))
         return found
 
+    def begin(
+        self,
+        chains: Collection[UUID],
+        *,
+        waiting: Collection[UUID] = (),
+        page: int | None = None,
+        runs: Collection[UUID] = (),
+    ) -> tuple[dict[UUID, Inbox], dict[UUID, RunFacts]]:
+        return self.inbox(chains, waiting=waiting, page=page), self.facts(runs)
+
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
         return {run_id: self.runs[run_id].facts for run_id in runs if run_id in self.runs}
 

@@ -23,6 +23,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.telling import told
 from temporalex_django.db import lone_tasks
 from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.readable_tasks import decode_task, is_readable
 from temporalex_django.db.rows import ENDED, ENDED_INSERT, FAILURE, FENCE, MESSAGES, TASKS, failure_row
 from temporalex_django.db.turn_writes import earliest
 from temporalex_django.engine import activity_policy
@@ -232,7 +233,7 @@ class TaskStatements(ABC):
         readable, broken, keyless = [], [], []
         for task in tasks:
             try:
-                _decode(task)
+                decode_task(task)
                 readable.append(task)
             except KeyMissing as exc:
                 if not self.worker:
@@ -506,7 +507,7 @@ class TaskStatements(ABC):
         )
         tasks = [_task(row) for row in rows]
         for task in tasks:
-            _decode(task)
+            decode_task(task)
             task.attempt += 1
         return tasks
 
@@ -530,7 +531,7 @@ class TaskStatements(ABC):
 
     def _lone(self, which: str, parameter: int) -> list[TaskState]:
         rows = self.sql.select(_TASK.select(f"where chain_id is null and {which}"), [parameter], _TASK.types)
-        return [task for task in map(_task, rows) if _is_readable(task)]
+        return [task for task in map(_task, rows) if is_readable(task)]
 
     def tasks_of(self, run_id: UUID) -> list[TaskState]:
         return self._read_tasks("where run_id = %s order by seq", [run_id])
@@ -538,7 +539,7 @@ class TaskStatements(ABC):
     def _read_tasks(self, which: str, parameters: list[Any]) -> list[TaskState]:
         tasks = [_task(row) for row in self.sql.select(_TASK.select(which), parameters, _TASK.types)]
         for task in tasks:
-            _decode(task)
+            decode_task(task)
             task.attempt += task.atomic and task.owner is None
         return tasks
 
@@ -583,32 +584,6 @@ def _later(moment: datetime | None, seconds: float | None) -> datetime | None:
 def _task(row: tuple[Any, ...]) -> TaskState:
     """The activity of a row, its payloads (``args``, ``options``, ``heartbeat_details``) as they are stored.
 
-    See ``_decode``.
+    See ``decode_task``.
     """
     return TaskState(**_TASK.raw(row), kwargs={})
-
-
-def _is_readable(task: TaskState) -> bool:
-    """Whether its payloads are decoded now."""
-    try:
-        _decode(task)
-    except (KeyMissing, PayloadError) as exc:
-        log.warning("an activity is left to a worker that can read it: %s", told(exc))
-        return False
-    return True
-
-
-def _decode(task: TaskState) -> None:
-    """Decode the payloads in place. Raises ``PayloadError``."""
-    decode = codec().decode
-    call: Any = task.args
-    options: Any = task.options
-    try:
-        task.args, task.kwargs = decode(call)
-        task.options = decode(options)
-        if task.heartbeat_details is not None:
-            task.heartbeat_details = decode(task.heartbeat_details)
-    except KeyMissing:
-        raise
-    except Exception as exc:
-        raise PayloadError(f"activity {task.seq} ({task.activity}) cannot be read: {exc}") from exc

@@ -205,8 +205,7 @@ class WorkerLoop:
         try:
             with self.storage.transaction("turn"):
                 began = time.monotonic()
-                # Those that wait come before those that this turn makes, where the latter can be taken while they are
-                # written.
+                # those that wait come before those that this turn makes, where these are taken while they are written
                 valid, tasks = self._advance(capacity, report, results)
                 tasks += report.taken if self.storage.sql.claims_on_insert else self._claim_tasks(capacity)
                 if self.storage.sql.writer_lock and (held := time.monotonic() - began) > _HELD:
@@ -232,18 +231,15 @@ class WorkerLoop:
     def _advance(
         self, capacity: Capacity, report: TurnReport, results: Sequence[TaskResult]
     ) -> tuple[list[int], list[TaskState]]:
-        """Advance runs: which of ``results`` are ends of theirs, and activities that were waiting.
+        """Advance runs: which of ``results`` count, and activities that were waiting, where they are taken before.
 
-        The latter where they are taken before. One wait for ends, runs and activities: whose end does not count any
-        more is locked in vain, and left alone.
+        One wait for ends, runs and activities: a run whose end does not count any more is locked in vain.
         """
         gates = self.gates
         refuses = gates.refuses if activity.limited or gates.in_force else None
         taker = Taker(owner=self.row.epoch, capacity=capacity, queues=gates.open_queues, refuses=refuses)
-        limit = min(self.storage.turn_size, self._reach)
-        chains = (result.task.chain_id for result in results if result.outcome is not None)
-        hear = {chain for chain in chains if chain is not None}
-        kept = capacity.keep_back()
+        limit, kept = min(self.storage.turn_size, self._reach), capacity.keep_back()
+        hear = {end.task.chain_id for end in results if end.outcome is not None and end.task.chain_id is not None}
         with self.storage.sql.together():
             ends = self.storage.ask_ends(results)
             waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else list

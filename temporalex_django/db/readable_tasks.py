@@ -1,0 +1,39 @@
+"""Payloads of activities as a worker can, or cannot, read them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from temporalex_django.conf import codec
+from temporalex_django.core.telling import told
+from temporalex_django.engine.storage import TaskState
+from temporalex_django.errors import KeyMissing, PayloadError
+
+log = logging.getLogger("temporalex_django.activity")
+
+
+def is_readable(task: TaskState) -> bool:
+    """Whether its payloads are decoded now."""
+    try:
+        decode_task(task)
+    except (KeyMissing, PayloadError) as exc:
+        log.warning("an activity is left to a worker that can read it: %s", told(exc))
+        return False
+    return True
+
+
+def decode_task(task: TaskState) -> None:
+    """Decode the payloads in place. Raises ``PayloadError``."""
+    decode = codec().decode
+    call: Any = task.args
+    options: Any = task.options
+    try:
+        task.args, task.kwargs = decode(call)
+        task.options = decode(options)
+        if task.heartbeat_details is not None:
+            task.heartbeat_details = decode(task.heartbeat_details)
+    except KeyMissing:
+        raise
+    except Exception as exc:
+        raise PayloadError(f"activity {task.seq} ({task.activity}) cannot be read: {exc}") from exc

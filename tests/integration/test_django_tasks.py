@@ -29,7 +29,7 @@ from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.authoring import activity
 from temporalex_django.conf import codec
-from temporalex_django.db import activity_tasks
+from temporalex_django.db import readable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.recovery import _blame_activity, release_orphans
 from temporalex_django.liveness.verdicts import Marked, Verdict
@@ -364,7 +364,7 @@ def test_what_a_dead_worker_had_is_given_back_by_who_lacks_the_key_too(monkeypat
     ActivityTask.objects.update(owner=-5, attempt=1)
     storage = DjangoStorage()
     with monkeypatch.context() as lacking:
-        lacking.setattr(activity_tasks, "codec", Keyless)
+        lacking.setattr(readable_tasks, "codec", Keyless)
         release_orphans(storage)
         ActivityTask.objects.filter(run_id=again.id).update(crashes=2)
         killed = Marked("task", ActivityTask.objects.get(run_id=again.id).pk)

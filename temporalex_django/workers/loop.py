@@ -29,10 +29,8 @@ from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
-from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import TaskResult, TaskState
-from temporalex_django.engine.taker import Taker
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import KeyMissing, PayloadError
@@ -48,6 +46,7 @@ from temporalex_django.workers.patience import once_there, pause_after
 from temporalex_django.workers.polled import Polled
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.quarantine import Quarantine
+from temporalex_django.workers.turner import FEWEST_RUNS, Turner
 
 if TYPE_CHECKING:
     from temporalex_django.workers.listener import Listener
@@ -63,10 +62,6 @@ _MOMENT = 0.002
 _FRUITLESS_POLLS = 10
 #: While it listens to hints, an idle worker looks at the tables by itself this many times less often.
 _BY_ITSELF = 5
-#: It claims as many runs as its turns get done of late, and these at least.
-_FEWEST_RUNS = 20
-#: As long as a turn has the writer lock no longer, where there is one, it takes more runs than the fewest.
-_HELD = 0.015
 #: How long phase 2 of one poll goes on, and how long it leaves a run alone at most whose business rows others have
 #: locked.
 _PHASE_TWO = 0.1
@@ -139,8 +134,9 @@ class WorkerLoop:
             rebuilds=True,
             judges=partial(DatabaseJudge, self.alias),
         )
-        # so many runs the last turns came to: more are not worth claiming
-        self._reach = _FEWEST_RUNS if self.storage.sql.writer_lock else self.storage.turn_size
+        self.turner = Turner(
+            storage=self.storage, engine=self.engine, gates=self.gates, row=self.row, quarantine=self.quarantine
+        )
         self.turns = 0
         self.polls = 0  # looks at the tables that are over
         self.looked_at = time.monotonic()  # when the loop came by last
@@ -198,18 +194,12 @@ class WorkerLoop:
         if self.caution:
             return self._cautiously()
         rebuilding = self.engine.rebuilding if self.engine.rebuild() else 0
-        results, capacity = first_of(self.pool.results(), self._room_for_ends()), self._capacity()
+        results, capacity = first_of(self.pool.results(), self.turner.room_for_ends), self._capacity()
         if not results and not self.expectant and (due := self._next_due()) != 0.0:
             return Polled(rebuilding=rebuilding, looked=True, due=due)
         report = TurnReport()
         try:
-            with self.storage.transaction("turn"):
-                began = time.monotonic()
-                # those that wait come before those that this turn makes, where these are taken while they are written
-                valid, tasks = self._advance(capacity, report, results)
-                tasks += report.taken if self.storage.sql.claims_on_insert else self._claim_tasks(capacity)
-                if self.storage.sql.writer_lock and (held := time.monotonic() - began) > _HELD:
-                    self._reach = max(int(len(report.claimed) * _HELD / held), _FEWEST_RUNS)
+            valid, tasks = self.turner.turn(results, capacity, report)
         except Exception as exc:
             if self.storage.lost(exc):
                 raise
@@ -223,41 +213,6 @@ class WorkerLoop:
             runs=runs, tasks=len(tasks), results=len(results), rebuilding=rebuilding or self.engine.rebuilding
         )
 
-    def _room_for_ends(self) -> int:
-        """Of so many runs ends of activities are taken into a turn; where time is short, some of it is for others."""
-        limit = min(self.storage.turn_size, self._reach)
-        return limit if limit == self.storage.turn_size else limit - limit // 4
-
-    def _advance(
-        self, capacity: Capacity, report: TurnReport, results: Sequence[TaskResult]
-    ) -> tuple[list[int], list[TaskState]]:
-        """Advance runs: which of ``results`` count, and activities that were waiting, where they are taken before.
-
-        One wait for ends, runs and activities: a run whose end does not count any more is locked in vain.
-        """
-        gates = self.gates
-        refuses = gates.refuses if activity.limited or gates.in_force else None
-        taker = Taker(owner=self.row.epoch, capacity=capacity, queues=gates.open_queues, refuses=refuses)
-        limit, kept = min(self.storage.turn_size, self._reach), capacity.keep_back()
-        hear = {end.task.chain_id for end in results if end.outcome is not None and end.task.chain_id is not None}
-        with self.storage.sql.together():
-            ends = self.storage.ask_ends(results)
-            waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else list
-            claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=hear)
-        valid, ended = ends()
-        by_chain: dict[UUID, list[TaskInHand]] = {}
-        for one in ended:
-            by_chain.setdefault(one.chain_id, []).append(one)
-        tasks = self._sifted(waiting())
-        capacity.together = (capacity.together or 0) + kept
-        claimed = partial(claim, by_chain.keys())
-        self.engine.advance(limit=limit, queues=gates.queues, taker=taker, report=report, ended=by_chain, claim=claimed)
-        if report.unbegun:
-            self._reach = max(report.runs + report.runs // 8, _FEWEST_RUNS)
-        elif len(report.claimed) >= limit:
-            self._reach = min(limit + limit // 4, self.storage.turn_size)
-        return valid, tasks
-
     def _capacity(self) -> Capacity:
         return Capacity() if self.quarantine.wanted else self.pool.capacity()
 
@@ -265,26 +220,6 @@ class WorkerLoop:
         """The same while somebody died of nobody knows what."""
         threads = min(self._capacity().threads, get_settings().ACTIVITY_THREADS >> min(self.caution, 30))
         return Capacity(threads=threads or (0 if self.pool.busy else 1))
-
-    def _claim_tasks(self, capacity: Capacity) -> list[TaskState]:
-        with self.storage.joined():
-            with self.storage.sql.together():
-                taken = self._ask_tasks(capacity)
-            return self._sifted(taken())
-
-    def _ask_tasks(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
-        """In two halves, as ``TaskStatements.ask_tasks``."""
-        suspects = self.quarantine.wanted
-        if suspects and self.quarantine.ready:
-            capacity = Capacity(threads=1)
-        if not capacity:
-            return list
-        return self.storage.ask_tasks(
-            capacity=capacity, queues=self.gates.open_queues, owner=self.row.epoch, suspects=suspects
-        )
-
-    def _sifted(self, tasks: list[TaskState]) -> list[TaskState]:
-        return self.gates.sift(tasks) if activity.limited or self.gates.in_force else tasks
 
     def _next_due(self) -> float | None:
         """Seconds until something is due that this worker may take."""
@@ -355,7 +290,7 @@ class WorkerLoop:
             log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), told(cause))
         results, valid = self._each_stored(results)
         with self.storage.transaction("apart"):
-            tasks = self._claim_tasks(self._capacity())
+            tasks = self.turner.claim_tasks(self._capacity())
         self._exchanged(results, valid, tasks)
         done = Polled(tasks=len(tasks), results=len(results))
         done.runs += sum(self._alone(chain) for chain in chains)
@@ -437,7 +372,7 @@ class WorkerLoop:
         try:
             with self.storage.transaction("careful ends"):
                 valid = self.storage.finish_tasks(results)
-                tasks = self._claim_tasks(few)
+                tasks = self.turner.claim_tasks(few)
         except Exception as exc:
             if self.storage.lost(exc):
                 raise
@@ -500,8 +435,8 @@ class WorkerLoop:
                     if self.storage.sql.writer_lock:
                         stop.wait(_WRITERS_PAUSE)
                         continue
-                    self.expectant = found.runs >= _FEWEST_RUNS
-                    if found.tasks and found.runs < _FEWEST_RUNS:
+                    self.expectant = found.runs >= FEWEST_RUNS
+                    if found.tasks and found.runs < FEWEST_RUNS:
                         self.wake.wait(_MOMENT)
                     continue
                 due = found.due if found.looked else self._next_due()

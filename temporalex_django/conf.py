@@ -121,7 +121,7 @@ class Settings:
     )
     TURN_SIZE: int | None = _setting(
         None,
-        "Runs that share one transaction. None: 200 on PostgreSQL; on SQLite 20, and more where so many take 15 ms, 100 at most.",
+        "Runs that share one transaction. None: 200 on PostgreSQL; on SQLite 20, and more where so many take 8 ms, 100 at most.",
     )
     ACTIVITY_THREADS: int = _setting(8, "Threads of a worker for activities that are plain functions.")
     ACTIVITY_TASKS: int = _setting(

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("temporalex_django.worker")
 
 #: Between two turns where one lock of the database keeps all writers out: web requests want it too.
-_WRITERS_PAUSE = 0.005
+_WRITERS_PAUSE = 0.003
 #: Something is due and could not be had: another worker has it locked, or is the one that has its class.
 _CONTENDED = 0.05
 #: A turn of few runs has begun activities: so long it waits for the end of one, before it looks for anything else.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: It claims as many runs as its turns get done of late, and these at least.
 FEWEST_RUNS = 20
 #: As long as a turn has the writer lock no longer, where there is one, it takes more runs than the fewest.
-_HELD = 0.015
+_HELD = 0.008
 
 
 class Turner:

@@ -18,8 +18,8 @@ from django.db import OperationalError, connections, transaction
 
 from temporalex_django.db.dialects.base import Answer, Columns, Types
 
-#: Milliseconds that SQLite waits for the writer lock at a time: shorter than the pause between a worker's turns.
-_SHORT = 4
+#: Milliseconds that SQLite waits for the writer lock at a time (it looks after 0, 1 and 3): no longer than a worker pauses.
+_SHORT = 3
 
 #: A line a database alias for the threads of this process: see ``SqliteDialect.atomic``.
 _LINES: dict[str, threading.Lock] = {}
@@ -30,7 +30,7 @@ class SqliteDialect:
     """See ``Dialect``. Values are stored as Django's backend stores them: hex ids, naive UTC text for times."""
 
     name = "sqlite"
-    turn_size = 100  # where so many take no longer than a moment: see ``workers.loop``
+    turn_size = 100  # where so many take no longer than a moment: see ``workers.turner``
     writer_lock = True
     few = "%s"
     listens = claims_on_insert = chained_writes = arrays = lateral = tunes_tables = False
@@ -47,7 +47,7 @@ class SqliteDialect:
     def atomic(self) -> Iterator[None]:
         """Stand in line for the writer lock: behind other threads of this process first, then with short waits.
 
-        SQLite itself looks every 100 ms in the end, and a worker leaves 5 between two turns: who had waited for a while
+        SQLite itself looks every 100 ms in the end, and a worker leaves 3 between two turns: who had waited for a while
         hardly ever got it. Where many threads looked every 5 ms, the one that had the lock hardly ever got the
         interpreter (30 threads that start at once on a busy machine: none was done after 20 s).
         """

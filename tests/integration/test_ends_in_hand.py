@@ -216,7 +216,7 @@ def test_a_worker_that_ends_before_its_commit_or_behind_it(
 def test_a_turn_takes_the_ends_of_as_many_runs_as_it_has_room_for(loop: WorkerLoop) -> None:
     """And those that are due get their share beside them."""
     handles = in_the_hand_of(loop, "one", "two", "three", "four")
-    loop._reach = 2
+    loop.turner._reach = 2
     fresh = EndsOnce.start("fresh")
 
     loop.poll()

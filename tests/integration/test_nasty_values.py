@@ -269,7 +269,7 @@ def test_a_batch_with_an_end_that_cannot_be_written_is_stored_one_by_one(monkeyp
             Returning.start({"what": "poison", "name": "x"}),
         )
         worker.engine.turn(limit=10, queues=worker.queues)
-        worker.pool.submit(worker._claim_tasks(Capacity(threads=10)))
+        worker.pool.submit(worker.turner.claim_tasks(Capacity(threads=10)))
         assert worker.pool.busy == 4
         if way == "leaves":
             worker._leave(None, hurried=True)

@@ -152,13 +152,13 @@ def test_an_activity_has_limits_of_its_own_and_holds_up_no_others(
     lines = Counter(ActivityTask.objects.values_list("line", flat=True))
     assert lines == {f"a:{seldom.name}\nred": 3, f"a:{seldom.name}": 3, None: 2}
     gates = loop.gates
-    assert [task.activity for task in loop._claim_tasks(Capacity(threads=100))] == [often.name] * 2
+    assert [task.activity for task in loop.turner.claim_tasks(Capacity(threads=100))] == [often.name] * 2
     assert len(taken_by(gates, 1)) == 2
     assert ActivityTask.objects.filter(owner=1, line__endswith="red").count() == 1
     free(1)
     # one that was scheduled before it had limits joins its line when somebody meets it
     ActivityTask.objects.filter(owner=None).update(line=None)
-    assert loop._claim_tasks(Capacity(threads=100)) == []
+    assert loop.turner.claim_tasks(Capacity(threads=100)) == []
     assert not ActivityTask.objects.filter(owner=None, line=None).exists()
     assert len(taken_by(gates, 1)) == 2
     # nor does one that may begin once a minute: others may come, and it is looked for them soon
@@ -263,6 +263,6 @@ def test_suspects_under_limits_are_tried_and_nobody_stops_for_a_death_elsewhere(
 
 def one_round(loop: WorkerLoop) -> None:
     """Three activities begin and end, and four runs go on."""
-    tasks = loop._claim_tasks(Capacity(threads=3))
+    tasks = loop.turner.claim_tasks(Capacity(threads=3))
     loop.storage.finish_tasks([Attempt(task, loop.row.now).run() for task in tasks])
     loop.engine.turn(limit=4, queues=["default"])

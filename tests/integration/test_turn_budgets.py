@@ -80,12 +80,12 @@ def test_a_turn_has_the_writer_lock_for_a_moment(loop: WorkerLoop, monkeypatch: 
     for number in range(80):
         start("Tally", workflow_id=f"t-{number}")
     monkeypatch.setattr("temporalex_django.engine.turn._BUDGET", 60.0)
-    monkeypatch.setattr("temporalex_django.workers.loop._HELD", 60.0)
+    monkeypatch.setattr("temporalex_django.workers.turner._HELD", 60.0)
     assert [loop.poll().runs for _ in range(3)] == [20, 25, 31]
 
-    monkeypatch.setattr("temporalex_django.workers.loop._HELD", 1e-9)
+    monkeypatch.setattr("temporalex_django.workers.turner._HELD", 1e-9)
     assert loop.poll().runs == 4
-    assert loop._reach == 20
+    assert loop.turner._reach == 20
 
 
 def test_a_backlog_of_slow_signals_is_consumed_and_a_neighbour_goes_on(loop: WorkerLoop) -> None:

@@ -18,7 +18,8 @@ from django.db import OperationalError, connections, transaction
 
 from temporalex_django.db.dialects.base import Answer, Columns, Types
 
-#: Milliseconds that SQLite waits for the writer lock at a time (it looks after 0, 1 and 3): no longer than a worker pauses.
+#: Milliseconds that SQLite waits for the writer lock at a time, with looks after 0, 1 and 3: no longer than workers
+#: pause.
 _SHORT = 3
 
 #: A line a database alias for the threads of this process: see ``SqliteDialect.atomic``.

@@ -10,26 +10,24 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import blake2s
 from typing import Any
 from uuid import UUID
 
 from django.db import Error as DatabaseError
-from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db import connections
 
 from temporalex_django.conf import codec, get_settings, weight_of
-from temporalex_django.core import crash_points
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.limits import fair_turns
 from temporalex_django.db.activity_tasks import TaskStatements
-from temporalex_django.db.connections import limit_transaction, worker_statement_timeout
-from temporalex_django.db.dialects.base import Answer, Dialect, dialect_for
+from temporalex_django.db.dialects.base import Answer
 from temporalex_django.db.inbox import InboxStatements, reading
 from temporalex_django.db.inbox_order import InboxOrder
 from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
+from temporalex_django.db.transactions import Transactions
 from temporalex_django.db.turn_writes import TurnStatements
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.rotation import BothEnds, Rotation
@@ -70,7 +68,7 @@ class _Look:
         self.full_at = 0.0
 
 
-class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements, WorkerStorage):
+class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, TurnStatements, WorkerStorage):
     """``WorkerStorage`` on one database alias.
 
     ``clock`` (a callable that gives an aware datetime) replaces the database's clock everywhere: virtual time in tests.
@@ -81,11 +79,8 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
     def __init__(
         self, alias: str | None = None, clock: Callable[[], datetime] | None = None, *, worker: bool = False
     ) -> None:
-        self.alias = alias or get_settings().DATABASE
+        super().__init__(alias or get_settings().DATABASE, worker=worker)
         self.clock = clock
-        self.worker = worker
-        self._own: Any = None  # the connection on which a ``transaction`` of this object is open
-        self.sql: Dialect = dialect_for(self.alias)
         self._looks: dict[str, _Look] = {}
         self._deferred: dict[UUID, float] = {}
         self.absent: set[str] = set()
@@ -105,69 +100,6 @@ class DjangoStorage(InboxStatements, InboxOrder, TaskStatements, TurnStatements,
     @property
     def turn_size(self) -> int:
         return get_settings().TURN_SIZE or self.sql.turn_size
-
-    # --- transactions ------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def transaction(self, site: str = "") -> Iterator[None]:
-        """A transaction of the alias, or a savepoint inside one that is open.
-
-        On SQLite the writer lock is taken at once. ``site``: its name in ``core.crash_points``.
-        """
-        connection, outer = connections[self.alias], self._own
-        outermost = not connection.in_atomic_block
-        with self.sql.atomic() if outermost else transaction.atomic(using=self.alias):
-            if outermost and self.worker:
-                limit_transaction(self.alias)
-            self._own = connection
-            try:
-                yield
-            finally:
-                self._own = outer
-            if site and outermost:
-                crash_points.reached(f"{site}: before commit")
-        if site and outermost:
-            crash_points.reached(f"{site}: after commit")
-
-    def joined(self) -> AbstractContextManager[None]:
-        """Part of our own ``transaction``, which fails with it, without a savepoint; where none is open, one."""
-        connection = connections[self.alias]
-        return nullcontext() if connection.in_atomic_block and self._own is connection else self.transaction()
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        with transaction.atomic(using=self.alias):
-            yield
-
-    @contextmanager
-    def checked_savepoint(self) -> Iterator[None]:
-        """A savepoint for an atomic activity.
-
-        Its end raises what deferred constraints (Django's foreign keys) would raise at the commit.
-        """
-        with self.savepoint(), self.sql.checked(statement_timeout=worker_statement_timeout(self.alias)):
-            yield
-
-    def on_commit(self, callback: Callable[[], None]) -> None:
-        """Call it after the commit of the transaction that is open, or now if none is; what it raises is logged."""
-        transaction.on_commit(callback, using=self.alias, robust=True)
-
-    def transient(self, exc: BaseException) -> bool:
-        """Whether the same work may succeed on another try.
-
-        Lock timeout, deadlock, serialization failure, a cancelled statement.
-        """
-        return self.sql.transient(exc)
-
-    def interrupted(self, exc: BaseException) -> bool:
-        """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
-        return self.sql.interrupted(exc)
-
-    def lost(self, exc: BaseException) -> bool:
-        """Whether the connection is gone: nothing was committed, and the caller should reconnect."""
-        if isinstance(exc, InterfaceError):
-            return True
-        return isinstance(exc, OperationalError) and not self.sql.transient(exc) and self.sql.over(exc)
 
     # --- claiming ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
@@ -126,6 +127,9 @@ class TurnStatements(ABC):
     def now(self) -> datetime: ...
 
     @abstractmethod
+    def together_at_the_end(self) -> AbstractContextManager[None]: ...
+
+    @abstractmethod
     def tasks_of(self, run_id: UUID) -> list[TaskState]: ...
 
     @abstractmethod
@@ -143,7 +147,9 @@ class TurnStatements(ABC):
         self.lined = self.lined or line is not None
         return line
 
-    def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
+    def write(
+        self, writes: Sequence[RunWrite], *, taker: Taker | None = None, last: bool = False
+    ) -> Callable[[], list[TaskState]]:
         """Store what a turn produced. Locks: the messages and activities that it names, nothing of other runs."""
         OtherRuns(self.sql, self.clock).write(writes)
         self._warn_of_unfinished([w for w in writes if w.cut_off and w.next_run is None])
@@ -151,7 +157,8 @@ class TurnStatements(ABC):
         new = (
             taker.chooses(t for w in writes for t in w.tasks) if taker is not None and self.sql.claims_on_insert else []
         )
-        with self.sql.together():
+        asks = any(w.human_tasks or w.cut_off for w in writes)  # rows of their own, by the ORM
+        with self.together_at_the_end() if last and not asks else self.sql.together():
             taken = self._write_taken(writes, new, taker)
             events = (
                 [w.run.run_id, e.number, e.activation, e.kind, e.at, e.attributes if e.body is None else e.body]
@@ -165,9 +172,9 @@ class TurnStatements(ABC):
                 audit_refused(refused, alias=self.alias)
             self._write_runs(writes)
             self._write_chains(writes)
-        if any(w.human_tasks or w.cut_off for w in writes):
+        if asks:
             write_human_tasks(writes, alias=self.alias)
-        return taken()
+        return taken
 
     def _warn_of_unfinished(self, writes: Sequence[RunWrite]) -> None:
         for write in writes:
@@ -242,13 +249,15 @@ class TurnStatements(ABC):
         owner, queues = taker.owner, {w.run.run_id: w.run.queue for w in writes}
         rows = _TAKEN.rows((*task_row(t, queues[t.run_id], self.line_of(t)), owner, 1) for t in new)
         ids = self.sql.ask_writing(_TAKEN.columns, _TAKEN_INSERT, rows, ("int8", *_COMMAND.types))
+        decode = codec().decode
+        calls = [decode(stored[_CALL]) for stored in rows]  # copies: an activity may change what it is given
 
         def taken() -> list[TaskState]:
-            numbers, decode, found = {(run, seq): task for task, run, seq in ids()}, codec().decode, []
-            for t, stored in zip(new, rows, strict=True):
-                args, kwargs = decode(stored[_CALL])  # a copy: an activity may change what it is given
-                found.append(t.as_state(numbers[t.run_id, t.seq], args=args, kwargs=kwargs, attempt=1, owner=owner))
-            return found
+            numbers = {(run, seq): task for task, run, seq in ids()}
+            return [
+                t.as_state(numbers[t.run_id, t.seq], args=args, kwargs=kwargs, attempt=1, owner=owner)
+                for t, (args, kwargs) in zip(new, calls, strict=True)
+            ]
 
         return taken
 

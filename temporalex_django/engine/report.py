@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -14,13 +15,13 @@ class TurnReport:
     """What a turn did. ``runs`` counts the runs that it took up; ``atomic`` names those that are due for phase 2.
 
     ``claimed`` are the chains that it claimed, ``unbegun`` how many of them its time did not suffice for, ``suspects``
-    others that were due and are to be taken one by one, since their code ended a process. ``taken`` are the activities
-    that were written as claimed.
+    others that were due and are to be taken one by one, since their code ended a process. ``taken`` gives the
+    activities that were written as claimed, behind the commit.
     """
 
     claimed: list[UUID] = field(default_factory=list)
     suspects: list[UUID] = field(default_factory=list)
-    taken: list[TaskState] = field(default_factory=list)
+    taken: Callable[[], list[TaskState]] = list
     unbegun: int = 0
     runs: int = 0
     tasks: int = 0

@@ -423,13 +423,16 @@ class RunStorage(Protocol):
     def new_run_id(self) -> UUID:
         """For a run that goes on as new; later ones sort behind earlier ones where the storage sorts by it."""
 
-    def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
+    def write(
+        self, writes: Sequence[RunWrite], *, taker: Taker | None = None, last: bool = False
+    ) -> Callable[[], list[TaskState]]:
         """Store what a turn produced, of runs that the open transaction has locked. What is not there is left out.
 
         Children are started first, so that a message of the same turn finds them.
         Locks their messages and activities, no other run's. With a ``taker`` new activities for which it has capacity
-        may be stored as claimed by it, in their first attempt: those are given back, and must not begin before the
-        commit. A storage that cannot tell the ids of rows that it inserts takes none.
+        may be stored as claimed by it, in their first attempt: the answer gives those, behind the commit, before which
+        they must not begin. A storage that cannot tell the ids of rows that it inserts takes none. ``last``: nothing
+        comes behind it in this transaction, so that the commit need not wait for it.
         """
 
     def put_first(self, chain: UUID, messages: Sequence[Behind], *, received: int) -> None:

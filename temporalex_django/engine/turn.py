@@ -118,7 +118,7 @@ class WorkflowEngine(Executors):
     ) -> TurnReport:
         """Both phases, each transaction committed. Raises what the storage raises; the runs concerned are due again."""
         with self.storage.transaction("alone"):
-            report = self.advance(limit=limit, queues=queues, chains=chains, force=force)
+            report = self.advance(limit=limit, queues=queues, chains=chains, force=force, last=True)
         for chain_id in report.atomic:
             report.add(self.advance_atomic(chain_id, queues=queues))
         return report
@@ -141,6 +141,7 @@ class WorkflowEngine(Executors):
         locked: Sequence[RunState] = (),
         now: datetime | None = None,
         claim: Callable[[], Claimed] | None = None,
+        last: bool = False,
     ) -> TurnReport:
         """Phase 1 inside the caller's transaction. ``force`` tries blocked runs although they are not due.
 
@@ -148,7 +149,7 @@ class WorkflowEngine(Executors):
         claimed when this raises. ``ended``, by chain, goes to those runs without a row of the inbox; what cannot be
         delivered now is told. ``locked`` are runs as a claim of the same transaction gave them, instead of a claim;
         ``now`` is the storage's time after that, where it is known. ``claim`` gives what the storage was asked for
-        before.
+        before. ``last``: nothing comes behind this in the transaction.
 
         What it caches is known by its token: when the caller rolls back, the token is not the one on the row and the
         entry is never used.
@@ -205,7 +206,7 @@ class WorkflowEngine(Executors):
         for run_id, entry in entries.items():  # claimed and not begun
             self.cache.put(run_id, entry)
         self._tell(ended, report)
-        report.taken = self.storage.write(report.writes, taker=taker)
+        report.taken = self.storage.write(report.writes, taker=taker, last=last)
         report.tasks = sum(len(write.tasks) for write in report.writes)
         return report
 

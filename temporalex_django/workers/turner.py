@@ -59,10 +59,11 @@ class Turner:
             began = time.monotonic()
             # those that wait come before those that this turn makes, where these are taken while they are written
             valid, tasks = self._advance(results, capacity, report)
-            tasks += report.taken if self.storage.sql.claims_on_insert else self.claim_tasks(capacity)
+            if not self.storage.sql.claims_on_insert:
+                tasks += self.claim_tasks(capacity)
             if self.storage.sql.writer_lock and (held := time.monotonic() - began) > _HELD:
                 self._reach = max(int(len(report.claimed) * _HELD / held), FEWEST_RUNS)
-        return valid, tasks
+        return valid, tasks + report.taken()
 
     def _advance(
         self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
@@ -87,7 +88,15 @@ class Turner:
         tasks = self._sifted(waiting())
         capacity.together = (capacity.together or 0) + kept
         claimed = partial(claim, by_chain.keys())
-        self.engine.advance(limit=limit, queues=gates.queues, taker=taker, report=report, ended=by_chain, claim=claimed)
+        self.engine.advance(
+            limit=limit,
+            queues=gates.queues,
+            taker=taker,
+            report=report,
+            ended=by_chain,
+            claim=claimed,
+            last=self.storage.sql.claims_on_insert,
+        )
         if report.unbegun:
             self._reach = max(report.runs + report.runs // 8, FEWEST_RUNS)
         elif len(report.claimed) >= limit:

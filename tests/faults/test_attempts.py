@@ -105,11 +105,11 @@ def test_a_statement_of_a_turn_that_is_cancelled_is_tried_again(monkeypatch: Any
     started = start("Doubling", {"n": 4})
     write, slow = DjangoStorage.write, iter([True, True])
 
-    def cancelled(self: DjangoStorage, writes: Any, **more: Any) -> None:
+    def cancelled(self: DjangoStorage, writes: Any, **more: Any) -> Any:
         if writes and next(slow, False):
             with connection.cursor() as cursor:
                 cursor.execute("set local statement_timeout = '10ms'; select pg_sleep(20)")
-        write(self, writes, **more)
+        return write(self, writes, **more)
 
     monkeypatch.setattr(DjangoStorage, "write", cancelled)
     run_until_idle()

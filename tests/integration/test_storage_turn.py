@@ -260,7 +260,7 @@ def test_a_taker_gets_what_it_has_room_for(storage: DjangoStorage) -> None:
         (run,) = claim(storage)
         tasks = [replace(task(run, n), activity=tiny.name if n < 4 else "nobody.has_it") for n in (1, 2, 3, 4)]
         taker = Taker(owner=7, capacity=Capacity(threads=2), queues={"default"})
-        taken = storage.write([RunWrite(run=run, tasks=tasks)], taker=taker)
+        taken = storage.write([RunWrite(run=run, tasks=tasks)], taker=taker)()
 
     expected = [1, 2] if storage.sql.claims_on_insert else []
     assert [(one.seq, one.attempt, one.owner) for one in taken] == [(n, 1, 7) for n in expected]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -24,9 +24,11 @@ _FREE = frozenset({"rejected", "undelivered"})
 class MemoryWrites(MemoryStarts, MemoryTasks):
     """``RunStorage.write``."""
 
-    def write(self, writes: Sequence[RunWrite], *, taker: Taker | None = None) -> list[TaskState]:
-        """Nobody takes while it writes: there are no workers."""
-        del taker
+    def write(
+        self, writes: Sequence[RunWrite], *, taker: Taker | None = None, last: bool = False
+    ) -> Callable[[], list[TaskState]]:
+        """Nobody takes while it writes, and nobody waits: there are no workers."""
+        del taker, last
         for write in writes:
             for child in write.children:
                 self._start_child(child)
@@ -38,7 +40,7 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
                 self._close_children(write.run)
         for write in writes:
             self._write(write)
-        return []
+        return list
 
     # -- other runs ---------------------------------------------------------------------------------------------------
 

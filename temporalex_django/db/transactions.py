@@ -1,0 +1,103 @@
+"""Transactions of a storage on Django's connection, and what may be tried again after one that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from django.db import InterfaceError, OperationalError, connections, transaction
+
+from temporalex_django.core import crash_points
+from temporalex_django.db.connections import limit_transaction, worker_statement_timeout
+from temporalex_django.db.dialects.base import Dialect, dialect_for
+
+
+class Transactions:
+    """What a storage does about them. ``worker``: it is one of a worker, whose transactions have limits."""
+
+    def __init__(self, alias: str, *, worker: bool) -> None:
+        self.alias = alias
+        self.worker = worker
+        self.sql: Dialect = dialect_for(alias)
+        self._own: Any = None  # the connection on which a ``transaction`` of this object is open
+        self._ending: ExitStack | None = None  # what is left to be done at the end of that, where it commits
+
+    @contextmanager
+    def transaction(self, site: str = "") -> Iterator[None]:
+        """A transaction of the alias, or a savepoint inside one that is open.
+
+        On SQLite the writer lock is taken at once. ``site``: its name in ``core.crash_points``.
+        """
+        connection, outer = connections[self.alias], (self._own, self._ending)
+        outermost = not connection.in_atomic_block
+        with self.sql.atomic() if outermost else transaction.atomic(using=self.alias):
+            if outermost and self.worker:
+                limit_transaction(self.alias)
+            with ExitStack() as end:
+                self._own, self._ending = connection, end if outermost and not self.sql.writer_lock else None
+                try:
+                    yield
+                finally:
+                    self._own, self._ending = outer
+                if site and outermost:
+                    crash_points.reached(f"{site}: before commit")
+        if site and outermost:
+            crash_points.reached(f"{site}: after commit")
+
+    def together_at_the_end(self) -> AbstractContextManager[None]:
+        """As ``Dialect.together``, for the last statements of a transaction.
+
+        Of our own the commit is sent with them, when its block is over: their answers are there behind it, and what one
+        of them raises it raises. Nothing else is to be asked before.
+        """
+        end = self._ending
+        if end is None or self._own is not connections[self.alias]:
+            return self.sql.together()
+        end.enter_context(self.sql.together())
+        end.push(self._commit)
+        return nullcontext()
+
+    def _commit(self, failed: type[BaseException] | None, *_: object) -> None:
+        if failed is None:
+            self.sql.execute("commit")  # Django's own finds nothing that is open any more
+
+    def joined(self) -> AbstractContextManager[None]:
+        """Part of our own ``transaction``, which fails with it, without a savepoint; where none is open, one."""
+        connection = connections[self.alias]
+        return nullcontext() if connection.in_atomic_block and self._own is connection else self.transaction()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        with transaction.atomic(using=self.alias):
+            yield
+
+    @contextmanager
+    def checked_savepoint(self) -> Iterator[None]:
+        """A savepoint for an atomic activity.
+
+        Its end raises what deferred constraints (Django's foreign keys) would raise at the commit.
+        """
+        with self.savepoint(), self.sql.checked(statement_timeout=worker_statement_timeout(self.alias)):
+            yield
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Call it after the commit of the transaction that is open, or now if none is; what it raises is logged."""
+        transaction.on_commit(callback, using=self.alias, robust=True)
+
+    def transient(self, exc: BaseException) -> bool:
+        """Whether the same work may succeed on another try.
+
+        Lock timeout, deadlock, serialization failure, a cancelled statement.
+        """
+        return self.sql.transient(exc)
+
+    def interrupted(self, exc: BaseException) -> bool:
+        """Whether a statement was cancelled, by its ``statement_timeout`` or by somebody."""
+        return self.sql.interrupted(exc)
+
+    def lost(self, exc: BaseException) -> bool:
+        """Whether the connection is gone: nothing was committed, and the caller should reconnect."""
+        if isinstance(exc, InterfaceError):
+            return True
+        return isinstance(exc, OperationalError) and not self.sql.transient(exc) and self.sql.over(exc)

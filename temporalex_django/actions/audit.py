@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
+from uuid import UUID
 
 from django.apps import apps
 from django.contrib.contenttypes.models import ContentType
@@ -129,12 +130,22 @@ def read(by: Acting, run: Instance) -> None:
 
     One INSERT a minute: the default cache knows what was noted, and what it forgets is noted again.
     """
+    _read(by, run.pk, lambda alias: _write(by, READ, run, alias=alias))
+
+
+def read_task(by: Acting, number: UUID, path: str) -> None:
+    """The same of a Django task, which belongs to no run: its id and its function stand in the details."""
+    details = {"task": path, "id": str(number)}
+    _read(by, number, lambda alias: _write(by, READ, None, alias=alias, named=path, details=details))
+
+
+def _read(by: Acting, what: UUID, write: Callable[[str], None]) -> None:
     key = getattr(by.user, "pk", None)
     if key is None or by.program or by.source == _CODE:
         return
-    alias, known = get_settings().DATABASE, f"temporalex:read:{key}:{run.pk}"
+    alias, known = get_settings().DATABASE, f"temporalex:read:{key}:{what}"
     if cache.get(known) is None:
-        _write(by, READ, run, alias=alias)
+        write(alias)
         # a row that is not written, or rolled back, is no reason to note nothing for a minute
         transaction.on_commit(lambda: cache.set(known, 1, _SAME.total_seconds()), using=alias)
 
@@ -146,6 +157,7 @@ def _write(
     *,
     alias: str,
     workflow: str = "",
+    named: str = "",
     details: Mapping[str, str] | None = None,
     **more: Any,
 ) -> None:
@@ -154,7 +166,7 @@ def _write(
         action=action,
         run_id=None if run is None else run.pk,
         workflow=workflow if run is None else run.workflow,
-        workflow_id="" if run is None else run.workflow_id,
+        workflow_id=named[:_LONGEST_NAME] if run is None else run.workflow_id,
         details={**(details or {}), **job_of(by)},
         **of_actor(by),
         **more,

@@ -6,15 +6,16 @@ from typing import Any, cast
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW_PAYLOAD, policy
+from temporalex_django.actions import audit
 from temporalex_django.admin.base import CappedPaginator, M, ReadOnlyAdmin
 from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, TaskStatusFilter
+from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.shown import badge, moment, value
-from temporalex_django.authoring.people import Person
 from temporalex_django.models import EndedTask, EnqueuedTask
 from temporalex_django.models.fields import decoded
 
@@ -36,8 +37,23 @@ class _TaskAdmin(ReadOnlyAdmin[M]):
 
     def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
         """Without arguments, results and errors for whoever may not see payloads."""
-        allowed = policy().allows(cast("Person", request.user), VIEW_PAYLOAD)
+        allowed = policy().allows(user_of(request), VIEW_PAYLOAD)
         return [name for name in cast("Any", self.fields) if allowed or name not in _PAYLOADS]
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,  # noqa: FBT001, FBT002 - Django's own
+        change: bool = False,  # noqa: FBT001, FBT002
+        form_url: str = "",
+        obj: M | None = None,
+    ) -> HttpResponse:
+        """The page of a task: that a person was shown its payloads is noted."""
+        if obj is not None and policy().allows(user_of(request), VIEW_PAYLOAD):
+            number = obj.run_id if isinstance(obj, EnqueuedTask) else obj.pk
+            audit.read_task(actor_of(request), number, str(obj))
+        return super().render_change_form(request, context, add, change, form_url, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
         return self.get_fields(request, obj)

@@ -16,13 +16,16 @@ from django.core.management.base import BaseCommand, CommandParser
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.lone_tasks import STATUSES
 from temporalex_django.db.paging import in_pages
-from temporalex_django.management import printing
-from temporalex_django.management.exits import misused
+from temporalex_django.errors import ActionNotPermitted
+from temporalex_django.management import as_user as people
+from temporalex_django.management import exits, printing
 from temporalex_django.models import EndedTask, EnqueuedTask
 
 _SHOWN = 50
 _PAGE = 500
 _UNREAD = ("call", "options")
+#: As for the lists in the admin.
+_RIGHTS = ("temporalex_django.view_enqueuedtask", "temporalex_django.view_endedtask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--queue", metavar="NAME", help="only those of this queue")
     parser.add_argument("--task", metavar="PATH", help="only those of this function")
     parser.add_argument("--limit", type=int, metavar="N", help=f"at most so many (default: {_SHOWN}; with --json all)")
+    people.add_argument(parser)
     printing.add_json(parser)
 
 
@@ -59,12 +63,16 @@ def handle(
     queue: str | None,
     task: str | None,
     limit: int | None,
+    as_user: str | None,
     json: bool,
     **_: object,
 ) -> None:
     """Reads pages of 500 by key from two tables."""
+    by = people.actor(as_user)
+    if by.user is not None and (lacks := [right for right in _RIGHTS if not by.user.has_perm(right)]):
+        raise exits.told(ActionNotPermitted(f"listing Django tasks takes the permission {' and '.join(lacks)}"))
     if limit is not None and limit < 1:
-        raise misused(f"--limit {limit}", "Give a number from 1.")
+        raise exits.misused(f"--limit {limit}", "Give a number from 1.")
     most = None if json and limit is None else limit or _SHOWN
     size = _PAGE if most is None else min(_PAGE, most + 1)
     both = (_open(status, queue, task, size), _ended(status, queue, task, size))

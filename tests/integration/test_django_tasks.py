@@ -15,7 +15,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth import get_user_model
 from django.core.checks import run_checks
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -33,7 +33,17 @@ from temporalex_django.db import readable_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.recovery import _blame_activity, release_orphans
 from temporalex_django.liveness.verdicts import Marked, Verdict
-from temporalex_django.models import ActivityTask, Chain, EndedTask, EnqueuedTask, HistoryEvent, Instance, Message
+from temporalex_django.management import exits
+from temporalex_django.models import (
+    ActivityTask,
+    Chain,
+    EndedTask,
+    EnqueuedTask,
+    HistoryEvent,
+    Instance,
+    Message,
+    OperatorAction,
+)
 from temporalex_django.testing import DjangoEnvironment, WorkflowEnvironment
 from temporalex_django.workers.loop import run_until_idle
 from tests.settings_tasks import BACKEND, TASKS
@@ -284,12 +294,33 @@ def test_people_see_them(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         said = [one["sql"].lower() for one in asked if "_task" in one["sql"]]
         assert said and not any("distinct" in sql or '"call"' in sql or '"options"' in sql for sql in said)
     assert "secret" in client.get(f"{closed}{failed.id}/change/").content.decode()
+    assert client.get(f"{closed}{failed.id}/change/").status_code == 200  # the same read of the same person
+    read = OperatorAction.objects.filter(action="view_payload").order_by("id")
+    assert [(one.actor_name, one.workflow_id, one.details) for one in read] == [
+        ("root", "tests.app.tasks.mail", {"task": "tests.app.tasks.mail", "id": waiting.id}),
+        ("root", "tests.app.tasks.fails", {"task": "tests.app.tasks.fails", "id": failed.id}),
+    ]
     looks = stored("looks", "temporalex_django.view_endedtask", "temporalex_django.view_enqueuedtask")
     looks.is_staff = True
     looks.save()
     client.force_login(looks)
     page = client.get(f"{closed}{failed.id}/change/")
     assert page.status_code == 200 and "secret" not in page.content.decode()
+    assert read.count() == 2
+
+
+def test_who_may_look_at_both_lists_may_list_them_in_a_shell() -> None:
+    t.add.enqueue(1)
+    run_until_idle()
+    t.mail.enqueue("ann")
+    stored("open", "temporalex_django.view_enqueuedtask")
+    stored("all", "temporalex_django.view_endedtask", "temporalex_django.view_enqueuedtask")
+
+    said = listed("--json", "--as-user", "all")
+    assert [json.loads(line)["status"] for line in said.splitlines()] == ["READY", "SUCCESSFUL"]
+    with pytest.raises(CommandError, match="takes the permission temporalex_django.view_endedtask\\.") as caught:
+        listed("--as-user", "open")
+    assert caught.value.returncode == exits.NOT_PERMITTED
 
 
 # -- tasks in workflows ------------------------------------------------------------------------------------------------

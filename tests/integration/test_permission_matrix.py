@@ -641,6 +641,7 @@ COMMANDS = {
     "graph": Row(LOOK, lambda run, ref: run("test.MatrixChoice", "--id", ref), "graph"),
     "versions": Row(LOOK, lambda run, ref: run(), of_run=False),
     "list": Row(LOOK, lambda run, ref: run(), of_run=False),
+    "enqueued": Row(("view_enqueuedtask", "view_endedtask"), lambda run, ref: run(), of_run=False),
     "describe": Row(LOOK, lambda run, ref: run(ref)),
     "doctor": Row(LOOK, lambda run, ref: run(ref)),
     "drain": Row(("drain_worker",), lambda run, ref: run(str(worker().pk)), of_run=False, of_all=True),
@@ -683,7 +684,7 @@ COMMANDS |= {
     for name, one in SHELL_STEERING.items()
 }
 #: What nobody does in somebody's name: they show or change no run, or are a worker.
-FOR_OPERATORS = {"enqueued", "health", "replay", "worker"}
+FOR_OPERATORS = {"health", "replay", "worker"}
 
 
 def commands() -> set[str]:

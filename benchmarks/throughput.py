@@ -164,7 +164,7 @@ def beside(count: int, seconds: float) -> dict[str, Any]:
     with worker():
         took: list[float] = []
         began = time.perf_counter()
-        while _left() and (time.perf_counter() - began < seconds or not _completed()):
+        while not took or (_left() and (time.perf_counter() - began < seconds or not _completed())):
             took.append(timed(lambda: handle.update("count", 1)))
             time.sleep(0.02)
         spent, done = time.perf_counter() - began, _completed()

@@ -62,10 +62,13 @@ class InboxStatements(ABC):
             numbered = "row_number() over (partition by m.chain_id order by m.id) as number"
             source = f"(select {_MESSAGE}, {numbered} from temporalex_message m where {which} and m.chain_id {test}) m"
             source += f" where m.number <= {page}"
-        else:  # one scan of the index a chain, which ends at the limit
+        else:
+            # One scan of the index a chain, which ends at the limit. The planner is not to know how many chains
+            # there are: if few, it finds a plan of its own cheaper than the prepared one and plans each time (0.17 ms).
             source = (
                 f"temporalex_chain c cross join lateral (select {_MESSAGE} from temporalex_message m"
-                f" where m.chain_id = c.id and {which} order by m.id limit {page}) m where c.id {test}"
+                f" where m.chain_id = c.id and {which} order by m.id limit {page}) m"
+                " where c.id = any(array(select unnest(%s::uuid[])))"
             )
         rows = self.sql.ask(
             f"select {_READ} from {source} order by m.chain_id, m.id", [*parameters, parameter], _MESSAGE_TYPES

@@ -95,6 +95,26 @@ def empty() -> None:
             cursor.execute(f"truncate {', '.join(tables)}")
 
 
+@contextmanager
+def vacuuming(every: str) -> Iterator[str]:
+    """Let the server that runs here look for tables to vacuum so often; another keeps its pause. Gives which."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        if postmaster:
+            cursor.execute("alter system set autovacuum_naptime = %s", [every])
+            cursor.execute("select pg_reload_conf()")
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("select setting || 's' from pg_settings where name = 'autovacuum_naptime'")
+            yield every if postmaster else cursor.fetchone()[0]
+    finally:
+        if postmaster:
+            with connection.cursor() as cursor:
+                cursor.execute("alter system reset autovacuum_naptime")
+                cursor.execute("select pg_reload_conf()")
+
+
 def _start(folder: Path, *, grown: bool) -> Any:
     from scripts.embedded_postgres import EmbeddedPostgres
 

@@ -157,7 +157,8 @@ class TurnStatements(ABC):
         new = (
             taker.chooses(t for w in writes for t in w.tasks) if taker is not None and self.sql.claims_on_insert else []
         )
-        asks = any(w.human_tasks or w.cut_off for w in writes)  # rows of their own, by the ORM
+        refused = [refused for w in writes for refused in w.refused]
+        asks = refused or any(w.human_tasks or w.cut_off for w in writes)  # rows of their own, by the ORM
         with self.together_at_the_end() if last and not asks else self.sql.together():
             taken = self._write_taken(writes, new, taker)
             events = (
@@ -168,11 +169,10 @@ class TurnStatements(ABC):
             self.sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.rows(events))
             self._write_tasks(writes, {(t.run_id, t.seq) for t in new})
             self._write_inbox(writes)
-            if refused := [refused for w in writes for refused in w.refused]:
-                audit_refused(refused, alias=self.alias)
             self._write_runs(writes)
             self._write_chains(writes)
         if asks:
+            audit_refused(refused, alias=self.alias)
             write_human_tasks(writes, alias=self.alias)
         return taken
 

@@ -1,13 +1,13 @@
-"""Statements on PostgreSQL: psycopg's binary protocol on Django's own connection."""
+"""Statements on PostgreSQL: the binary protocol on Django's own connection, in which psycopg is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import connections, transaction
@@ -15,9 +15,10 @@ from django.db import connections, transaction
 from temporalex_django.conf import get_settings
 from temporalex_django.db.dialects.base import Answer, Columns, Types
 from temporalex_django.db.dialects.pg_arrays import array, register
+from temporalex_django.db.dialects.pg_together import Asked, Link
 
-#: Connections that can send our arrays.
-_known: WeakSet[Any] = WeakSet()
+#: Of connections that can send our arrays.
+_links: WeakKeyDictionary[Any, Link] = WeakKeyDictionary()
 #: Of advisory locks: who has this one stands in line.
 _IN_LINE = 0x7E4A1EC
 _KEEPALIVES = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
@@ -32,9 +33,9 @@ _OVER = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05"})
 class PostgresDialect:
     """See ``Dialect``.
 
-    Django's cursor binds on the client, as text; for payloads in bulk that is the bottleneck. This one binds on the
-    server, and is wrapped by Django all the same, so that query logs, execute wrappers and error classes are the usual
-    ones.
+    Django's cursor binds on the client, as text; for payloads in bulk that is the bottleneck. Those of ``pg_together``
+    bind on the server, and are wrapped by Django all the same, so that query logs, execute wrappers and error classes
+    are the usual ones.
     """
 
     name = "postgresql"
@@ -54,36 +55,37 @@ class PostgresDialect:
         """Rows are locked one by one."""
         return transaction.atomic(using=self.alias)
 
-    def cursor(self) -> Any:
+    def _link(self) -> Link:
         connection = connections[self.alias]
         connection.ensure_connection()
-        if connection.connection not in _known:
-            _known.add(connection.connection)
-            register(connection.connection)
-            if connection.connection.prepare_threshold is None and not get_settings().POOLED:
-                connection.connection.prepare_threshold = (
-                    5  # Django turns it off, for poolers; its own cursors never prepare
-                )
-        raw: Any = psycopg.Cursor(connection.connection)
-        raw.format = psycopg.pq.Format.BINARY
-        return connection.make_debug_cursor(raw) if connection.queries_logged else connection.make_cursor(raw)
+        raw = connection.connection
+        link = _links.get(raw)
+        if link is None:
+            # where psycopg prepares statements too, it deallocates all of them after a rollback, whoever prepared them
+            prepares = raw.prepare_threshold is None and not get_settings().POOLED
+            link = _links[raw] = Link(raw, prepares=prepares)
+            register(raw)
+        return link
+
+    def _cursor(self) -> Any:
+        connection = connections[self.alias]
+        asked: Any = Asked(self._link())
+        return connection.make_debug_cursor(asked) if connection.queries_logged else connection.make_cursor(asked)
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
         return self.ask(sql, parameters, types)()
 
     def ask(self, sql: str, parameters: Sequence[Any], types: Types) -> Answer:
         del types  # psycopg knows them
-        return self._sent(sql.replace("%s", "%b"), parameters)
-
-    def _sent(self, statement: str, parameters: Sequence[Any]) -> Answer:
-        cursor = self.cursor()
-        cursor.execute(statement, parameters)
-        return partial(_rows, cursor)
+        cursor = self._cursor()
+        cursor.execute(sql, parameters)
+        answer: Answer = cursor.fetchall
+        return answer
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
-        with self.cursor() as cursor:
-            cursor.execute(sql.replace("%s", "%b"), parameters)
-            return int(cursor.rowcount)
+        cursor = self._cursor()
+        cursor.execute(sql, parameters)
+        return int(cursor.rowcount)
 
     def among(self, values: Collection[Any], kind: str) -> tuple[str, Any]:
         return f"= any(%s::{kind}[])", array(list(values), kind)
@@ -91,8 +93,7 @@ class PostgresDialect:
     def write(self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], *, key: str | None = None) -> None:
         arrays = _arrays(columns, rows, key)
         if arrays:
-            with self.cursor() as cursor:
-                cursor.execute(_statement(columns, body, key), arrays)
+            self.execute(_statement(columns, body, key), arrays)
 
     def write_returning(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
@@ -102,16 +103,14 @@ class PostgresDialect:
     def ask_writing(
         self, columns: Columns, body: str, rows: Iterable[Sequence[Any]], types: Types, *, key: str | None = None
     ) -> Answer:
-        del types
         arrays = _arrays(columns, rows, key)
-        return self._sent(_statement(columns, body, key), arrays) if arrays else list
+        return self.ask(_statement(columns, body, key), arrays, types) if arrays else list
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Statements inside are sent one after the other without waiting for each answer; the end waits, and raises."""
-        connection = connections[self.alias]
-        connection.ensure_connection()
-        with connection.wrap_database_errors, connection.connection.pipeline():
+        link = self._link()
+        with connections[self.alias].wrap_database_errors, link.together():
             yield
 
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
@@ -186,12 +185,6 @@ class PostgresDialect:
         return raw is None or raw.closed or state is None or state in _OVER or state.startswith("08")
 
 
-def _rows(cursor: Any) -> list[tuple[Any, ...]]:
-    with cursor:
-        found: list[tuple[Any, ...]] = cursor.fetchall()
-        return found
-
-
 def _milliseconds(seconds: float) -> str:
     return f"{max(1, int(seconds * 1000))}ms"
 
@@ -212,7 +205,7 @@ def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) ->
 @lru_cache(maxsize=512)
 def _statement(columns: Columns, body: str, key: str | None) -> str:
     names = ", ".join(name for name, _ in columns)
-    arrays = ", ".join(f"%b::{kind}[]" for _, kind in columns)
+    arrays = ", ".join(f"%s::{kind}[]" for _, kind in columns)
     if key is not None:
-        body = body.replace("{key}", f"= any(%b::{dict(columns)[key]}[])")
+        body = body.replace("{key}", f"= any(%s::{dict(columns)[key]}[])")
     return f"with v({names}) as (select * from unnest({arrays})) {body}"

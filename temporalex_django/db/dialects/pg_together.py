@@ -1,0 +1,260 @@
+"""Statements that PostgreSQL gets together: they are written one behind the other, and waited for once.
+
+psycopg's pipeline looks after its connection at every statement, in Python: that was two fifths of what a turn of few
+runs cost its worker. This gives libpq what psycopg would; types, errors and the wait are psycopg's.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import Any, Final
+
+import psycopg
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.waiting import Ready, Wait
+
+#: So often a statement is sent before it is prepared, as in psycopg; a connection has so many at most.
+_BEFORE: Final = 5
+_MOST_PREPARED: Final = 200
+#: feature_not_supported: a migration has changed what a prepared statement gives. invalid_sql_statement_name: somebody
+#: else has deallocated it.
+_OUTDATED, _GONE = "0A000", "26000"
+_PLACE: Final = re.compile("%[s%]")
+
+Key = tuple[bytes, tuple[int, ...]]
+
+
+class Asked:
+    """The cursor of one statement, as far as Django's wrappers and the dialect want one.
+
+    In a ``together`` block the answer comes with that of the others.
+    """
+
+    __slots__ = ("_link", "_result", "_transformer", "query", "values")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.query: bytes | None = None
+        self._result: Any = None
+        self._transformer = Transformer(link.connection)
+        self.values: Sequence[Any] = ()
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """Send it, and wait unless it is sent together with others."""
+        if parameters:
+            self.values = self._transformer.dump_sequence(parameters, [PyFormat.BINARY] * len(parameters))
+        self.query = _numbered(sql)
+        self._link.send(self, self.query)
+        if not self._link.depth:
+            self._link.wait()
+
+    @property
+    def _query(self) -> Asked:
+        """Django's log of queries asks a cursor of psycopg for it."""
+        return self
+
+    @property
+    def types(self) -> tuple[int, ...]:
+        return self._transformer.types or ()
+
+    @property
+    def formats(self) -> Sequence[Format]:
+        return self._transformer.formats or ()
+
+    @property
+    def rowcount(self) -> int:
+        """-1 while nobody knows."""
+        changed = None if self._result is None else self._result.command_tuples
+        return -1 if changed is None else int(changed)
+
+    def answered(self, result: Any) -> None:
+        self._result = result
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All rows; waits for the answers to everything that was sent, if they are not there."""
+        if self._result is None:
+            self._link.wait()
+        if self._result is None or self._result.status != ExecStatus.TUPLES_OK:
+            raise psycopg.ProgrammingError("the statement gave no rows, or failed")
+        self._transformer.set_pgresult(self._result, set_loaders=True, format=Format.BINARY)
+        return self._transformer.load_rows(0, self._result.ntuples, tuple)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Link:
+    """What is on its way on one connection, and what that connection has prepared. Of one thread."""
+
+    def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool) -> None:
+        self._connection = weakref.ref(connection)  # which has this object
+        self._prepares = prepares
+        self.depth = 0  # of ``together`` blocks that are open
+        self._sent: list[Asked | bytes | None] = []  # by answer: to whom, or the name that is prepared
+        self._names: dict[Key, bytes] = {}  # the least recently used first
+        self._seen: dict[Key, int] = {}
+        self._stale: list[bytes] = []
+        self._number = 0
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        connection = self._connection()
+        assert connection is not None, "it is used by its connection alone"
+        return connection
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Statements of ``Asked`` inside are sent one behind the other; the end waits, and raises what one raised.
+
+        Nothing behind a statement that failed is done. What was sent before an exception inside is done: that is for
+        the transaction to take back. Other cursors of the connection are not to be used inside. Whatever interrupts
+        the exchange itself closes the connection: nobody knows where it stands.
+        """
+        self.depth += 1
+        try:
+            yield
+        except BaseException:
+            with suppress(psycopg.Error):
+                self.wait()
+            raise
+        finally:
+            self.depth -= 1
+        self.wait()
+
+    def send(self, asked: Asked, sql: bytes) -> None:
+        protocol = self.connection.pgconn
+        try:
+            if first := not self._sent:
+                self._begin()
+            name = self._prepared((sql, asked.types)) if self._prepares else None
+            if name is None:
+                protocol.send_query_params(sql, asked.values, asked.types, asked.formats, Format.BINARY)
+            else:
+                protocol.send_query_prepared(name, asked.values, asked.formats, Format.BINARY)
+            self._sent.append(asked)
+            if first:
+                protocol.flush()
+        except BaseException:
+            self._give_up()
+            raise
+
+    def wait(self) -> None:
+        """Give everybody his answer. Raises the first error of the server."""
+        if not self._sent:
+            return
+        connection, results = self.connection, list[Any]()
+        sent, self._sent = self._sent, []
+        try:
+            connection.pgconn.pipeline_sync()
+            connection.wait(_answers(connection.pgconn, results))
+            connection.pgconn.exit_pipeline_mode()
+        except BaseException as exc:
+            self._give_up()
+            if isinstance(exc, psycopg.OperationalError) and (error := _error(results, connection)) is not None:
+                raise error from exc  # why it has closed the connection
+            raise
+        for one, result in zip(sent, results, strict=True):
+            if isinstance(one, Asked):
+                one.answered(result)
+            elif one is not None and result.status != ExecStatus.COMMAND_OK:
+                self._names = {key: name for key, name in self._names.items() if name != one}
+        if (error := _error(results, connection)) is not None:
+            if error.sqlstate in (_OUTDATED, _GONE):
+                self._stale += self._names.values() if error.sqlstate == _OUTDATED else []
+                self._names = {}
+            raise error
+
+    def _begin(self) -> None:
+        """The first statement: what psycopg does before each transaction, and what is not needed any more."""
+        connection = self.connection
+        if connection.closed:
+            raise psycopg.OperationalError("the connection is closed")
+        protocol = connection.pgconn
+        opens = not connection.autocommit and protocol.transaction_status == TransactionStatus.IDLE
+        protocol.enter_pipeline_mode()
+        if opens:
+            protocol.send_query_params(_beginning(connection), None)
+            self._sent.append(None)
+        for name in self._stale:
+            protocol.send_query_params(b"deallocate " + name, None)
+            self._sent.append(None)
+        self._stale = []
+
+    def _prepared(self, key: Key) -> bytes | None:
+        """The name of the statement, which is prepared now if it comes often."""
+        name = self._names.pop(key, None)
+        if name is None:
+            seen = self._seen[key] = self._seen.get(key, 0) + 1
+            if seen <= _BEFORE:
+                if len(self._seen) > _MOST_PREPARED:
+                    self._seen.clear()
+                return None
+            del self._seen[key]
+            if len(self._names) >= _MOST_PREPARED:
+                self._stale.append(self._names.pop(next(iter(self._names))))
+            self._number += 1
+            name = b"_tx_%d" % self._number
+            self.connection.pgconn.send_prepare(name, *key)
+            self._sent.append(name)
+        self._names[key] = name
+        return name
+
+    def _give_up(self) -> None:
+        self._sent = []
+        self.connection.close()
+
+
+@lru_cache(maxsize=1024)
+def _numbered(sql: str) -> bytes:
+    """``%s`` as PostgreSQL has it, by number, and ``%%`` as ``%``."""
+    number = 0
+
+    def place(found: re.Match[str]) -> str:
+        nonlocal number
+        if found[0] == "%%":
+            return "%"
+        number += 1
+        return f"${number}"
+
+    return _PLACE.sub(place, sql).encode()
+
+
+def _beginning(connection: psycopg.Connection[Any]) -> bytes:
+    """BEGIN, as the options of the connection want it."""
+    words = ["BEGIN"]
+    if connection.isolation_level is not None:
+        words.append(f"ISOLATION LEVEL {psycopg.IsolationLevel(connection.isolation_level).name.replace('_', ' ')}")
+    if connection.read_only is not None:
+        words.append("READ ONLY" if connection.read_only else "READ WRITE")
+    if connection.deferrable is not None:
+        words.append("DEFERRABLE" if connection.deferrable else "NOT DEFERRABLE")
+    return " ".join(words).encode()
+
+
+def _answers(protocol: Any, found: list[Any]) -> Generator[Wait, Ready | int, None]:
+    """Add the result of each statement, in order; psycopg waits for the connection."""
+    while True:
+        ready = yield Wait.RW if protocol.flush() else Wait.R
+        if ready & Ready.R:
+            protocol.consume_input()
+            while notice := protocol.notifies():  # psycopg keeps it for whoever listens on this connection
+                if protocol.notify_handler is not None:
+                    protocol.notify_handler(notice)
+        while not protocol.is_busy():
+            result = protocol.get_result()  # none behind each statement
+            if result is None:
+                continue
+            if result.status == ExecStatus.PIPELINE_SYNC:
+                return
+            found.append(result)
+
+
+def _error(results: list[Any], connection: psycopg.Connection[Any]) -> psycopg.Error | None:
+    failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
+    return None if failed is None else error_from_result(failed, encoding=connection.info.encoding)

@@ -1,0 +1,283 @@
+"""Statements that PostgreSQL gets together: what each answers, what a failure leaves, what breaks the connection."""
+
+# ruff: noqa: PT012 - what is raised comes at the end of a block
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import (
+    DatabaseError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    OperationalError,
+    connection,
+    connections,
+    transaction,
+)
+from django.test.utils import CaptureQueriesContext
+
+from temporalex_django.db.dialects.base import Dialect, dialect_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
+#: Sent so often a statement is prepared.
+OFTEN = 8
+
+
+@pytest.fixture
+def sql() -> Iterator[Dialect]:
+    dialect = dialect_for("default")
+    dialect.execute("create table if not exists beads (n int4 primary key, colour text)")
+    yield dialect
+    connection.close()
+    dialect_for("default").execute("drop table beads")
+
+
+def thread(sql: Dialect, *numbers: int) -> None:
+    for number in numbers:
+        sql.execute("insert into beads values (%s::int4, %s::text)", [number, "red"])
+
+
+def threaded(sql: Dialect) -> list[int]:
+    return [n for (n,) in sql.select("select n from beads order by n", [], ("int4",))]
+
+
+def prepared() -> set[str]:
+    """Statements that this session has prepared by now."""
+    with connection.cursor() as cursor:
+        cursor.execute("select statement from pg_prepared_statements where name like '\\_tx%'")
+        return {statement for (statement,) in cursor.fetchall()}
+
+
+@contextmanager
+def other_session() -> Iterator[psycopg.Connection[Any]]:
+    parameters = connections["default"].get_connection_params()
+    with psycopg.connect(
+        **{k: v for k, v in parameters.items() if k not in {"pool", "cursor_factory"}}, autocommit=True
+    ) as other:
+        yield other
+
+
+def test_each_gets_its_own_answer(sql: Dialect) -> None:
+    with sql.together():
+        first = sql.ask("select %s::int4 + 1, '100%%'", [1], ("int4", "text"))
+        thread(sql, 1, 2)
+        rows = sql.ask("select n, colour, null from beads order by n", [], ("int4", "text", "text"))
+        none = sql.ask("select n from beads where n > %s::int4", [5], ("int4",))
+
+    assert first() == [(2, "100%")]
+    assert rows() == [(1, "red", None), (2, "red", None)]
+    assert none() == []
+
+
+def test_an_answer_can_be_had_inside_and_a_block_be_in_another(sql: Dialect) -> None:
+    with sql.together():
+        thread(sql, 1)
+        assert threaded(sql) == [1]
+        with sql.together():
+            thread(sql, 2)
+            inner = sql.ask("select max(n) from beads", [], ("int4",))
+        assert inner() == [(2,)]
+        thread(sql, 3)
+
+    assert threaded(sql) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("often", [1, OFTEN], ids=["new", "prepared"])
+def test_nothing_behind_one_that_fails_is_done(sql: Dialect, often: int) -> None:
+    for number in range(often):
+        with sql.together():
+            thread(sql, number)
+    with pytest.raises(IntegrityError, match="beads_pkey"), sql.together():
+        thread(sql, 100, 0, 101)
+        answer = sql.ask("select 1", [], ("int4",))
+
+    assert threaded(sql) == list(range(often)), "together they are one transaction where none is open"
+    with pytest.raises(DatabaseError):
+        answer()
+
+
+def test_in_a_transaction_a_savepoint_takes_back_what_failed(sql: Dialect) -> None:
+    with transaction.atomic():
+        thread(sql, 1)
+        with pytest.raises(IntegrityError), transaction.atomic(), sql.together():
+            thread(sql, 2, 1, 3)
+        with sql.together():
+            thread(sql, 4)
+
+    assert threaded(sql) == [1, 4]
+
+
+def test_an_exception_inside_is_the_one_that_is_raised_and_leaves_the_connection_good(sql: Dialect) -> None:
+    with pytest.raises(ZeroDivisionError), transaction.atomic(), sql.together():
+        thread(sql, 1, 1)
+        _ = 1 / 0
+
+    with sql.together():
+        thread(sql, 2)
+    assert threaded(sql) == [2]
+
+
+def test_it_begins_the_transaction_as_the_connection_is_set(sql: Dialect) -> None:
+    connection.ensure_connection()
+    connection.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    with transaction.atomic():
+        with sql.together():
+            level = sql.ask("select current_setting('transaction_isolation')", [], ("text",))
+        assert connection.connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+
+    assert level() == [("repeatable read",)]
+    assert connection.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def test_what_comes_often_is_prepared_once(sql: Dialect) -> None:
+    for number in range(OFTEN):
+        with sql.together():
+            thread(sql, number)
+
+    assert [statement for statement in prepared() if "beads" in statement] == [
+        "insert into beads values ($1::int4, $2::text)"
+    ]
+    assert threaded(sql) == list(range(OFTEN))
+
+
+def test_behind_a_pooler_nothing_is_prepared(sql: Dialect, settings: Any) -> None:
+    settings.TEMPORALEX = {**getattr(settings, "TEMPORALEX", {}), "POOLED": True}
+    connection.close()
+    for number in range(OFTEN):
+        with sql.together():
+            thread(sql, number)
+
+    assert prepared() == set()
+
+
+def test_a_connection_does_not_keep_all_that_it_ever_prepared(sql: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("temporalex_django.db.dialects.pg_together._MOST_PREPARED", 3)
+    for number in range(5):
+        for _ in range(OFTEN):
+            with sql.together():
+                answer = sql.ask(f"select {number} + %s::int4", [1], ("int4",))
+            assert answer() == [(number + 1,)]
+    with sql.together():
+        sql.ask("select 1", [], ("int4",))
+
+    assert len(prepared()) == 3
+
+
+def test_what_a_migration_makes_of_a_prepared_statement_costs_one_try(sql: Dialect) -> None:
+    for _ in range(OFTEN):
+        with sql.together():
+            sql.ask("select * from beads", [], ())
+    with other_session() as other:
+        other.execute("alter table beads add column size int4")
+    with pytest.raises(NotSupportedError, match="cached plan"), sql.together():
+        sql.ask("select * from beads", [], ())
+
+    with sql.together():
+        thread(sql, 1)
+        rows = sql.ask("select * from beads", [], ())
+    assert rows() == [(1, "red", None)]
+
+
+def test_statements_that_somebody_deallocated_cost_one_try(sql: Dialect) -> None:
+    for number in range(OFTEN):
+        with sql.together():
+            thread(sql, number)
+    with connection.cursor() as cursor:
+        cursor.execute("deallocate all")
+    with pytest.raises(DatabaseError, match="does not exist"), sql.together():
+        thread(sql, 100)
+
+    with sql.together():
+        thread(sql, 101)
+    assert threaded(sql)[-1] == 101
+
+
+def test_a_session_that_is_ended_says_why_and_the_connection_is_closed(sql: Dialect) -> None:
+    raw = connection.connection
+    with pytest.raises(OperationalError, match="terminating connection"), transaction.atomic(), sql.together():
+        thread(sql, 1)
+        sql.ask("select pg_terminate_backend(pg_backend_pid())", [], ("bool",))
+
+    assert raw.closed
+    connection.close()
+    assert threaded(sql) == []
+
+
+def test_on_a_connection_that_is_closed_already_nothing_is_sent(sql: Dialect) -> None:
+    connection.ensure_connection()
+    connection.connection.close()
+    with pytest.raises((OperationalError, InterfaceError), match="closed"), sql.together():
+        thread(sql, 1)
+
+    connection.close()
+    assert threaded(sql) == []
+
+
+def test_whoever_is_interrupted_while_he_waits_has_no_connection_left(
+    sql: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise SystemExit(3)
+
+    raw = connection.connection
+    with pytest.raises(SystemExit), transaction.atomic():
+        thread(sql, 1)
+        with sql.together():
+            thread(sql, 2)
+            monkeypatch.setattr(raw, "wait", interrupted)
+
+    assert raw.closed
+    connection.close()
+    assert threaded(sql) == []
+
+
+def test_what_cannot_be_sent_leaves_nothing_half_sent(sql: Dialect) -> None:
+    with pytest.raises(DatabaseError), transaction.atomic(), sql.together():
+        thread(sql, 1)
+        sql.ask("select %s::int4", [object()], ("int4",))
+
+    with sql.together():
+        thread(sql, 2)
+    assert threaded(sql) == [2]
+
+
+def test_djangos_query_log_has_them(sql: Dialect) -> None:
+    with CaptureQueriesContext(connection) as queries, sql.together():
+        thread(sql, 7)
+
+    assert ["insert into beads" in one["sql"] for one in queries] == [True]
+
+
+def test_execute_wrappers_see_them(sql: Dialect) -> None:
+    seen: list[str] = []
+
+    def note(execute: Any, statement: str, params: Any, many: bool, context: Any) -> Any:
+        seen.append(statement)
+        return execute(statement, params, many, context)
+
+    with connection.execute_wrapper(note), sql.together():
+        thread(sql, 1)
+
+    assert ["insert into beads" in one for one in seen] == [True]
+
+
+def test_a_notification_that_comes_with_an_answer_is_there_for_who_listens(sql: Dialect) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("listen beads")
+    with sql.together():
+        sql.ask("select pg_notify('beads', 'blue')", [], ("text",))
+
+    assert [notice.payload for notice in connection.connection.notifies(timeout=0)] == ["blue"]
+
+
+def test_many_large_answers_and_questions_fit_through(sql: Dialect) -> None:
+    large = "x" * 3_000_000
+    with sql.together():
+        answers = [sql.ask("select %s::text || %s::text", [large, str(n)], ("text",)) for n in range(20)]
+
+    assert [len(answer()[0][0]) for answer in answers] == [len(large) + len(str(n)) for n in range(20)]

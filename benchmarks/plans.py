@@ -9,9 +9,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, Final
-from unittest.mock import patch
 
 from benchmarks import million, server
 from benchmarks.backlog import queue
@@ -71,7 +70,7 @@ def _planned() -> dict[tuple[str, str], list[str]]:
     queue(One, _RUNS)
     with connection.cursor() as cursor:
         cursor.execute("analyze")
-    with connection.execute_wrapper(explainer), _one_by_one():
+    with connection.execute_wrapper(explainer):
         explainer.stage = "a start"
         one = One.start()
         explainer.stage = "a signal"
@@ -86,7 +85,7 @@ def _planned() -> dict[tuple[str, str], list[str]]:
     run_until_idle(timeout=90)
     for run in Instance.objects.filter(workflow="Parked", status="waiting").order_by("-pk")[:_RUNS]:
         Parked.handle(run.workflow_id).signal("seen", 1)
-    with connection.execute_wrapper(explainer), _one_by_one():
+    with connection.execute_wrapper(explainer):
         explainer.stage = _MESSAGES
         run_until_idle(timeout=90)
     # what a worker asks once in several turns it asks when it comes and goes
@@ -96,13 +95,6 @@ def _planned() -> dict[tuple[str, str], list[str]]:
         for what, plan in explainer.plans.items()
         if what[0] not in (_TURNS, _MESSAGES) or what[1] not in once
     }
-
-
-def _one_by_one() -> AbstractContextManager[Any]:
-    """No statements together: each is explained on the same connection before it is sent."""
-    from temporalex_django.db.dialects.pg_together import Link
-
-    return patch.object(Link, "together", lambda _: nullcontext())
 
 
 def _explained(connection: Any, sql: str, params: Any) -> list[str]:

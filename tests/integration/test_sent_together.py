@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import psycopg
@@ -28,13 +28,19 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 OFTEN = 8
 
 
-@pytest.fixture
-def sql() -> Iterator[Dialect]:
+@pytest.fixture(params=["ahead", "at the end"])
+def sql(request: pytest.FixtureRequest) -> Iterator[Dialect]:
+    """With wrappers of others all are sent at the end."""
     dialect = dialect_for("default")
     dialect.execute("create table if not exists beads (n int4 primary key, colour text)")
-    yield dialect
+    with connection.execute_wrapper(passing) if request.param == "at the end" else nullcontext():
+        yield dialect
     connection.close()
     dialect_for("default").execute("drop table beads")
+
+
+def passing(execute: Any, statement: str, params: Any, many: bool, context: Any) -> Any:
+    return execute(statement, params, many, context)
 
 
 def thread(sql: Dialect, *numbers: int) -> None:
@@ -87,6 +93,17 @@ def test_an_answer_can_be_had_inside_and_a_block_be_in_another(sql: Dialect) -> 
     assert threaded(sql) == [1, 2, 3]
 
 
+def test_a_block_that_fails_takes_nothing_with_it_that_was_asked_around_it(sql: Dialect) -> None:
+    with transaction.atomic(), sql.together():
+        thread(sql, 1)
+        with suppress(ZeroDivisionError), sql.together():
+            thread(sql, 2)
+            _ = 1 / 0
+        thread(sql, 3)
+
+    assert {1, 3} <= {*threaded(sql)}
+
+
 @pytest.mark.parametrize("often", [1, OFTEN], ids=["new", "prepared"])
 def test_nothing_behind_one_that_fails_is_done(sql: Dialect, often: int) -> None:
     for number in range(often):
@@ -120,6 +137,21 @@ def test_an_exception_inside_is_the_one_that_is_raised_and_leaves_the_connection
     with sql.together():
         thread(sql, 2)
     assert threaded(sql) == [2]
+
+
+def test_wrappers_that_ask_on_the_same_connection_may_be_used_inside(sql: Dialect) -> None:
+    planned: list[str] = []
+
+    def explain(execute: Any, statement: str, params: Any, many: bool, context: Any) -> Any:
+        with psycopg.Cursor(context["connection"].connection) as cursor:
+            planned.append(cursor.execute(f"explain {statement}", params).fetchall()[0][0])
+        return execute(statement, params, many, context)
+
+    with transaction.atomic(), connection.execute_wrapper(explain), sql.together():
+        thread(sql, 1, 2)
+
+    assert ["Insert on beads" in plan for plan in planned] == [True, True]
+    assert threaded(sql) == [1, 2]
 
 
 def test_it_begins_the_transaction_as_the_connection_is_set(sql: Dialect) -> None:

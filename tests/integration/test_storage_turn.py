@@ -416,9 +416,9 @@ def test_a_claim_reads_the_first_of_those_that_are_due_and_sorts_none(storage: D
 
     def explained(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         if "order by due_at" in str(sql):
-            asking = type(context["cursor"])(context["cursor"].cursor.__class__(connection.connection), connection)
-            asking.cursor.execute(f"explain (costs off) {sql}", params)
-            plans.append("\n".join(line for (line,) in asking.cursor.fetchall()))
+            asking = psycopg.Cursor(connection.connection)
+            asking.execute(f"explain (costs off) {sql}", params)
+            plans.append("\n".join(line for (line,) in asking.fetchall()))
         return execute(sql, params, many, context)
 
     with storage.transaction(), connection.execute_wrapper(explained):

@@ -1,4 +1,4 @@
-"""Statements that PostgreSQL gets together: they are written one behind the other, and waited for once.
+"""Statements that PostgreSQL gets together: they are sent at once, and waited for once.
 
 psycopg's pipeline looks after its connection at every statement, in Python: that was two fifths of what a turn of few
 runs cost its worker. This gives libpq what psycopg would; types, errors and the wait are psycopg's.
@@ -40,19 +40,17 @@ class Asked:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self.query: bytes | None = None
+        self.query = b""
         self._result: Any = None
         self._transformer = Transformer(link.connection)
         self.values: Sequence[Any] = ()
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Send it, and wait unless it is sent together with others."""
+        """Send it and wait, unless it is sent together with others."""
         if parameters:
             self.values = self._transformer.dump_sequence(parameters, [PyFormat.BINARY] * len(parameters))
         self.query = _numbered(sql)
-        self._link.send(self, self.query)
-        if not self._link.depth:
-            self._link.wait()
+        self._link.ask(self)
 
     @property
     def _query(self) -> Asked:
@@ -79,7 +77,7 @@ class Asked:
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows; waits for the answers to everything that was sent, if they are not there."""
         if self._result is None:
-            self._link.wait()
+            self._link.exchange()
         if self._result is None or self._result.status != ExecStatus.TUPLES_OK:
             raise psycopg.ProgrammingError("the statement gave no rows, or failed")
         self._transformer.set_pgresult(self._result, set_loaders=True, format=Format.BINARY)
@@ -96,7 +94,9 @@ class Link:
         self._connection = weakref.ref(connection)  # which has this object
         self._prepares = prepares
         self.depth = 0  # of ``together`` blocks that are open
-        self._sent: list[Asked | bytes | None] = []  # by answer: to whom, or the name that is prepared
+        self._ahead = False
+        self._asked: list[Asked] = []
+        self._sent: list[Asked | bytes | None] = []  # by answer: to whom it is, or the name that is prepared by it
         self._names: dict[Key, bytes] = {}  # the least recently used first
         self._seen: dict[Key, int] = {}
         self._stale: list[bytes] = []
@@ -109,56 +109,57 @@ class Link:
         return connection
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Statements of ``Asked`` inside are sent one behind the other; the end waits, and raises what one raised.
+    def together(self, *, ahead: bool = True) -> Iterator[None]:
+        """Statements of ``Asked`` inside are sent together; the end waits, and raises what one of them raised.
 
-        Nothing behind a statement that failed is done. What was sent before an exception inside is done: that is for
-        the transaction to take back. Other cursors of the connection are not to be used inside. Whatever interrupts
-        the exchange itself closes the connection: nobody knows where it stands.
+        Nothing behind a statement that failed is done. A block inside another first waits for what was asked so far.
+        ``ahead``: the server begins while the next ones are made; other cursors of the connection would then wait for
+        ever inside, and what was asked before an exception is done: that is for the transaction to take back. Else all
+        are sent at the end, and other cursors come first. Whatever interrupts the exchange closes the connection:
+        nobody knows where it stands.
         """
+        self.exchange()
+        outer, self._ahead = self._ahead, ahead
         self.depth += 1
         try:
             yield
         except BaseException:
+            self._asked = []
             with suppress(psycopg.Error):
-                self.wait()
+                self.exchange()
             raise
         finally:
             self.depth -= 1
-        self.wait()
+            self._ahead = outer
+        self.exchange()
 
-    def send(self, asked: Asked, sql: bytes) -> None:
-        protocol = self.connection.pgconn
-        try:
-            if first := not self._sent:
-                self._begin()
-            name = self._prepared((sql, asked.types)) if self._prepares else None
-            if name is None:
-                protocol.send_query_params(sql, asked.values, asked.types, asked.formats, Format.BINARY)
-            else:
-                protocol.send_query_prepared(name, asked.values, asked.formats, Format.BINARY)
-            self._sent.append(asked)
-            if first:
-                protocol.flush()
-        except BaseException:
-            self._give_up()
-            raise
+    def ask(self, asked: Asked) -> None:
+        self._asked.append(asked)
+        if not self.depth:
+            self.exchange()
+        elif self._ahead:
+            with self._closing():
+                begins = not self._sent
+                self._send()
+                if begins:
+                    self.connection.pgconn.flush()
 
-    def wait(self) -> None:
-        """Give everybody his answer. Raises the first error of the server."""
-        if not self._sent:
+    def exchange(self) -> None:
+        """Send what was asked, and give everybody his answer. Raises the first error of the server."""
+        if not self._asked and not self._sent:
             return
         connection, results = self.connection, list[Any]()
-        sent, self._sent = self._sent, []
         try:
-            connection.pgconn.pipeline_sync()
-            connection.wait(_answers(connection.pgconn, results))
-            connection.pgconn.exit_pipeline_mode()
-        except BaseException as exc:
-            self._give_up()
-            if isinstance(exc, psycopg.OperationalError) and (error := _error(results, connection)) is not None:
-                raise error from exc  # why it has closed the connection
+            with self._closing():
+                self._send()
+                connection.pgconn.pipeline_sync()
+                connection.wait(_answers(connection.pgconn, results))
+                connection.pgconn.exit_pipeline_mode()
+        except psycopg.OperationalError as exc:
+            if (error := _error(results, connection)) is not None:
+                raise error from exc  # why the server has closed the connection
             raise
+        sent, self._sent = self._sent, []
         for one, result in zip(sent, results, strict=True):
             if isinstance(one, Asked):
                 one.answered(result)
@@ -170,21 +171,36 @@ class Link:
                 self._names = {}
             raise error
 
-    def _begin(self) -> None:
-        """The first statement: what psycopg does before each transaction, and what is not needed any more."""
-        connection = self.connection
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._asked, self._sent = [], []
+            self.connection.close()
+            raise
+
+    def _send(self) -> None:
+        """Give libpq what was asked. Behind the first of a block it may send it whenever it likes."""
+        connection, asked = self.connection, self._asked
         if connection.closed:
             raise psycopg.OperationalError("the connection is closed")
-        protocol = connection.pgconn
-        opens = not connection.autocommit and protocol.transaction_status == TransactionStatus.IDLE
-        protocol.enter_pipeline_mode()
-        if opens:
-            protocol.send_query_params(_beginning(connection), None)
-            self._sent.append(None)
-        for name in self._stale:
-            protocol.send_query_params(b"deallocate " + name, None)
-            self._sent.append(None)
-        self._stale = []
+        protocol, self._asked = connection.pgconn, []
+        if not self._sent:
+            opens = not connection.autocommit and protocol.transaction_status == TransactionStatus.IDLE
+            protocol.enter_pipeline_mode()
+            before = [_beginning(connection)] if opens else []
+            for command in [*before, *(b"deallocate " + name for name in self._stale)]:
+                protocol.send_query_params(command, None)
+                self._sent.append(None)
+            self._stale = []
+        for one in asked:
+            name = self._prepared((one.query, one.types)) if self._prepares else None
+            if name is None:
+                protocol.send_query_params(one.query, one.values, one.types, one.formats, Format.BINARY)
+            else:
+                protocol.send_query_prepared(name, one.values, one.formats, Format.BINARY)
+            self._sent.append(one)
 
     def _prepared(self, key: Key) -> bytes | None:
         """The name of the statement, which is prepared now if it comes often."""
@@ -204,10 +220,6 @@ class Link:
             self._sent.append(name)
         self._names[key] = name
         return name
-
-    def _give_up(self) -> None:
-        self._sent = []
-        self.connection.close()
 
 
 @lru_cache(maxsize=1024)

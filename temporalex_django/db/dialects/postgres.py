@@ -16,6 +16,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.db.dialects.base import Answer, Columns, Types
 from temporalex_django.db.dialects.pg_arrays import array, register
 from temporalex_django.db.dialects.pg_together import Asked, Link
+from temporalex_django.db.guarded_orm import refuse_query
 
 #: Of connections that can send our arrays.
 _links: WeakKeyDictionary[Any, Link] = WeakKeyDictionary()
@@ -109,8 +110,10 @@ class PostgresDialect:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Statements inside are sent one after the other without waiting for each answer; the end waits, and raises."""
-        link = self._link()
-        with connections[self.alias].wrap_database_errors, link.together():
+        link, connection = self._link(), connections[self.alias]
+        # others' wrappers may use this connection
+        ahead = all(wrapper is refuse_query for wrapper in connection.execute_wrappers)
+        with connection.wrap_database_errors, link.together(ahead=ahead):
             yield
 
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:

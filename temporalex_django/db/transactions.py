@@ -35,7 +35,8 @@ class Transactions:
             if outermost and self.worker:
                 limit_transaction(self.alias)
             with ExitStack() as end:
-                self._own, self._ending = connection, end if outermost and not self.sql.writer_lock else None
+                commits = outermost and connection.commit_on_exit  # not where autocommit is off: that is the caller's
+                self._own, self._ending = connection, end if commits and not self.sql.writer_lock else None
                 try:
                     yield
                 finally:
@@ -97,7 +98,10 @@ class Transactions:
         return self.sql.interrupted(exc)
 
     def lost(self, exc: BaseException) -> bool:
-        """Whether the connection is gone: nothing was committed, and the caller should reconnect."""
+        """Whether the connection is gone, and the caller should reconnect.
+
+        Nothing was committed, unless it broke while a commit was on its way.
+        """
         if isinstance(exc, InterfaceError):
             return True
         return isinstance(exc, OperationalError) and not self.sql.transient(exc) and self.sql.over(exc)

@@ -3,8 +3,10 @@
 # ruff: noqa: PT012 - what is raised comes at the end of a block
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -20,8 +22,16 @@ from django.db import (
     transaction,
 )
 from django.test.utils import CaptureQueriesContext
+from packaging.version import Version
+from psycopg.pq import ConnStatus
+from psycopg.waiting import Ready
 
+from temporalex_django import Ok, Workflow, activity
+from temporalex_django.core.payloads import JsonCodec
+from temporalex_django.db.dialects import pg_together
 from temporalex_django.db.dialects.base import Dialect, dialect_for
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.workers.loop import run_until_idle
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 #: Sent so often a statement is prepared.
@@ -298,6 +308,89 @@ def test_execute_wrappers_see_them(sql: Dialect) -> None:
     assert ["insert into beads" in one for one in seen] == [True]
 
 
+class Asking(JsonCodec):
+    """Looks for its key in the database, each time."""
+
+    def encode(self, value: Any) -> bytes:
+        with connection.cursor() as cursor:
+            cursor.execute("select 1")
+        return super().encode(value)
+
+
+@activity()
+def nothing() -> None:
+    """Nothing."""
+
+
+class Pair(Workflow):
+    """Two activities in a row."""
+
+    async def run(self, args: None) -> Ok[None]:
+        """Do nothing twice."""
+        await nothing()
+        await nothing()
+        return Ok(None)
+
+
+def test_a_codec_may_ask_the_database(settings: Any) -> None:
+    settings.TEMPORALEX = {**getattr(settings, "TEMPORALEX", {}), "PAYLOAD_CODEC": f"{__name__}.Asking"}
+    handle = Pair.start()
+    run_until_idle()
+
+    assert handle.status == "completed"
+
+
+def test_where_the_caller_commits_himself_a_turn_does_not(sql: Dialect) -> None:
+    transaction.set_autocommit(False)
+    try:
+        storage = DjangoStorage()
+        with storage.transaction():
+            thread(sql, 1)
+            with storage.together_at_the_end():
+                thread(sql, 2)
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+
+    assert threaded(sql) == []
+
+
+def test_an_interrupt_while_it_waits_stays_one(sql: Dialect) -> None:
+    raw = connection.connection
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt), sql.together():
+            sql.ask("select pg_sleep(20)", [], ())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+    assert raw.closed
+    connection.close()
+    assert threaded(sql) == []
+
+
+def test_an_answer_that_cannot_be_read_ends_the_wait() -> None:
+    """By libpq, which then gives nothing, for ever."""
+    protocol = SimpleNamespace(
+        flush=int,
+        consume_input=int,
+        notifies=lambda: None,
+        is_busy=bool,
+        get_result=lambda: None,
+        status=ConnStatus.BAD,
+    )
+    answers = pg_together._answers(protocol, [])
+    next(answers)
+
+    with pytest.raises(psycopg.OperationalError, match="lost"):
+        answers.send(Ready.R)
+
+
+@pytest.mark.skipif(
+    Version(psycopg.__version__) < Version("3.2.4"), reason="before, psycopg gives it to nobody who listens later"
+)
 def test_a_notification_that_comes_with_an_answer_is_there_for_who_listens(sql: Dialect) -> None:
     with connection.cursor() as cursor:
         cursor.execute("listen beads")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
 #: So often a statement is sent before it is prepared, as in psycopg; a connection has so many at most.
@@ -43,7 +43,7 @@ class Asked:
         self.query = b""
         self._result: Any = None
         self._transformer = Transformer(link.connection)
-        self.values: Sequence[Any] = ()
+        self.values: Sequence[Any] = []
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         """Send it and wait, unless it is sent together with others."""
@@ -58,12 +58,16 @@ class Asked:
         return self
 
     @property
+    def connection(self) -> psycopg.Connection[Any]:
+        return self._link.connection
+
+    @property
     def types(self) -> tuple[int, ...]:
         return self._transformer.types or ()
 
     @property
-    def formats(self) -> Sequence[Format]:
-        return self._transformer.formats or ()
+    def formats(self) -> list[Format]:
+        return self._transformer.formats or []
 
     @property
     def rowcount(self) -> int:
@@ -113,9 +117,9 @@ class Link:
         """Statements of ``Asked`` inside are sent together; the end waits, and raises what one of them raised.
 
         Nothing behind a statement that failed is done. A block inside another first waits for what was asked so far.
-        ``ahead``: the server begins while the next ones are made; other cursors of the connection would then wait for
-        ever inside, and what was asked before an exception is done: that is for the transaction to take back. Else all
-        are sent at the end, and other cursors come first. Whatever interrupts the exchange closes the connection:
+        ``ahead``: the server begins while the next ones are made; other cursors of the connection then fail inside, or
+        wait for ever, and what was asked before an exception is done: that is for the transaction to take back. Else
+        all are sent at the end, and other cursors come first. Whatever interrupts the exchange closes the connection:
         nobody knows where it stands.
         """
         self.exchange()
@@ -167,7 +171,7 @@ class Link:
                 self._names = {key: name for key, name in self._names.items() if name != one}
         if (error := _error(results, connection)) is not None:
             if error.sqlstate in (_OUTDATED, _GONE):
-                self._stale += self._names.values() if error.sqlstate == _OUTDATED else []
+                self._stale = [*self._stale, *self._names.values()] if error.sqlstate == _OUTDATED else []
                 self._names = {}
             raise error
 
@@ -177,7 +181,7 @@ class Link:
             yield
         except BaseException:
             self._asked, self._sent = [], []
-            self.connection.close()
+            self.connection.pgconn.finish()  # a pool, too, takes it for closed
             raise
 
     def _send(self) -> None:
@@ -190,10 +194,11 @@ class Link:
             opens = not connection.autocommit and protocol.transaction_status == TransactionStatus.IDLE
             protocol.enter_pipeline_mode()
             before = [_beginning(connection)] if opens else []
-            for command in [*before, *(b"deallocate " + name for name in self._stale)]:
+            stale = self._stale if protocol.transaction_status != TransactionStatus.INERROR else []
+            for command in [*before, *(b"deallocate " + name for name in stale)]:
                 protocol.send_query_params(command, None)
                 self._sent.append(None)
-            self._stale = []
+            self._stale = self._stale[len(stale) :]
         for one in asked:
             name = self._prepared((one.query, one.types)) if self._prepares else None
             if name is None:
@@ -253,7 +258,7 @@ def _answers(protocol: Any, found: list[Any]) -> Generator[Wait, Ready | int, No
     """Add the result of each statement, in order; psycopg waits for the connection."""
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R
-        if ready & Ready.R:
+        if ready and ready & Ready.R:  # None when somebody was interrupted, and waits for the end all the same
             protocol.consume_input()
             while notice := protocol.notifies():  # psycopg keeps it for whoever listens on this connection
                 if protocol.notify_handler is not None:
@@ -261,6 +266,8 @@ def _answers(protocol: Any, found: list[Any]) -> Generator[Wait, Ready | int, No
         while not protocol.is_busy():
             result = protocol.get_result()  # none behind each statement
             if result is None:
+                if protocol.status != ConnStatus.OK:
+                    raise psycopg.OperationalError("the connection is lost: the server's answer cannot be read")
                 continue
             if result.status == ExecStatus.PIPELINE_SYNC:
                 return

@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 import psycopg
 from django.db import connections, transaction
 
-from temporalex_django.conf import get_settings
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.db.dialects.base import Answer, Columns, Types
 from temporalex_django.db.dialects.pg_arrays import array, register
 from temporalex_django.db.dialects.pg_together import Asked, Link
@@ -111,8 +112,8 @@ class PostgresDialect:
     def together(self) -> Iterator[None]:
         """Statements inside are sent one after the other without waiting for each answer; the end waits, and raises."""
         link, connection = self._link(), connections[self.alias]
-        # others' wrappers may use this connection
-        ahead = all(wrapper is refuse_query for wrapper in connection.execute_wrappers)
+        # wrappers and codecs of others may use this connection
+        ahead = type(codec()) is JsonCodec and all(wrapper is refuse_query for wrapper in connection.execute_wrappers)
         with connection.wrap_database_errors, link.together(ahead=ahead):
             yield
 

@@ -30,7 +30,7 @@ _PLACE: Final = re.compile("%[s%]")
 Key = tuple[bytes, tuple[int, ...]]
 
 
-class Asked:
+class SentStatement:
     """The cursor of one statement, as far as Django's wrappers and the dialect want one.
 
     In a ``together`` block the answer comes with that of the others.
@@ -53,7 +53,7 @@ class Asked:
         self._link.ask(self)
 
     @property
-    def _query(self) -> Asked:
+    def _query(self) -> SentStatement:
         """Django's log of queries asks a cursor of psycopg for it."""
         return self
 
@@ -99,8 +99,10 @@ class Link:
         self._prepares = prepares
         self.depth = 0  # of ``together`` blocks that are open
         self._ahead = False
-        self._asked: list[Asked] = []
-        self._sent: list[Asked | bytes | None] = []  # by answer: to whom it is, or the name that is prepared by it
+        self._asked: list[SentStatement] = []
+        self._sent: list[
+            SentStatement | bytes | None
+        ] = []  # by answer: to whom it is, or the name that is prepared by it
         self._names: dict[Key, bytes] = {}  # the least recently used first
         self._seen: dict[Key, int] = {}
         self._stale: list[bytes] = []
@@ -114,7 +116,7 @@ class Link:
 
     @contextmanager
     def together(self, *, ahead: bool = True) -> Iterator[None]:
-        """Statements of ``Asked`` inside are sent together; the end waits, and raises what one of them raised.
+        """Statements of ``SentStatement`` inside are sent together; the end waits, and raises what one of them raised.
 
         Nothing behind a statement that failed is done. A block inside another first waits for what was asked so far.
         ``ahead``: the server begins while the next ones are made; other cursors of the connection then fail inside, or
@@ -137,7 +139,7 @@ class Link:
             self._ahead = outer
         self.exchange()
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, asked: SentStatement) -> None:
         self._asked.append(asked)
         if not self.depth:
             self.exchange()
@@ -165,7 +167,7 @@ class Link:
             raise
         sent, self._sent = self._sent, []
         for one, result in zip(sent, results, strict=True):
-            if isinstance(one, Asked):
+            if isinstance(one, SentStatement):
                 one.answered(result)
             elif one is not None and result.status != ExecStatus.COMMAND_OK:
                 self._names = {key: name for key, name in self._names.items() if name != one}

@@ -16,7 +16,7 @@ from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.db.dialects.base import Answer, Columns, Types
 from temporalex_django.db.dialects.pg_arrays import array, register
-from temporalex_django.db.dialects.pg_together import Asked, Link
+from temporalex_django.db.dialects.pg_together import Link, SentStatement
 from temporalex_django.db.guarded_orm import refuse_query
 
 #: Of connections that can send our arrays.
@@ -71,7 +71,7 @@ class PostgresDialect:
 
     def _cursor(self) -> Any:
         connection = connections[self.alias]
-        asked: Any = Asked(self._link())
+        asked: Any = SentStatement(self._link())
         return connection.make_debug_cursor(asked) if connection.queries_logged else connection.make_cursor(asked)
 
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:

@@ -100,19 +100,21 @@ def vacuuming(every: str) -> Iterator[str]:
     """Let the server that runs here look for tables to vacuum so often; another keeps its pause. Gives which."""
     from django.db import connection
 
-    with connection.cursor() as cursor:
-        if postmaster:
-            cursor.execute("alter system set autovacuum_naptime = %s", [every])
-            cursor.execute("select pg_reload_conf()")
-    try:
+    if not postmaster:
         with connection.cursor() as cursor:
-            cursor.execute("select setting || 's' from pg_settings where name = 'autovacuum_naptime'")
-            yield every if postmaster else cursor.fetchone()[0]
+            cursor.execute("show autovacuum_naptime")
+            (pause,) = cursor.fetchone()
+        yield pause
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("alter system set autovacuum_naptime = %s", [every])
+        cursor.execute("select pg_reload_conf()")
+    try:
+        yield every
     finally:
-        if postmaster:
-            with connection.cursor() as cursor:
-                cursor.execute("alter system reset autovacuum_naptime")
-                cursor.execute("select pg_reload_conf()")
+        with connection.cursor() as cursor:
+            cursor.execute("alter system reset autovacuum_naptime")
+            cursor.execute("select pg_reload_conf()")
 
 
 def _start(folder: Path, *, grown: bool) -> Any:

@@ -197,6 +197,18 @@ def test_behind_a_pooler_nothing_is_prepared(sql: Dialect, settings: Any) -> Non
     assert prepared() == set()
 
 
+def test_where_psycopg_prepares_too_ours_are_not(sql: Dialect) -> None:
+    """It deallocates all of the session after a rollback, and would take them away from under us."""
+    connection.close()
+    connection.ensure_connection()
+    connection.connection.prepare_threshold = 1
+    for number in range(OFTEN):
+        with sql.together():
+            thread(sql, number)
+
+    assert prepared() == set()
+
+
 def test_a_connection_does_not_keep_all_that_it_ever_prepared(sql: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("temporalex_django.db.dialects.pg_together._MOST_PREPARED", 3)
     for number in range(5):

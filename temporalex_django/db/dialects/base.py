@@ -89,7 +89,10 @@ class Dialect(Protocol):
         """``write_returning`` in two halves, as ``ask``."""
 
     def together(self) -> AbstractContextManager[None]:
-        """Statements inside need not wait for each other's answers: those that give no rows, and what is asked."""
+        """Statements inside need not wait for each other's answers: those that give no rows, and what is asked.
+
+        Nothing else is to use the connection inside: no queryset, no cursor of Django's.
+        """
 
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         """An expression for now, and its parameters: the storage's clock if it has one of its own, else the database's.

@@ -36,12 +36,12 @@ class SentStatement:
     In a ``together`` block the answer comes with that of the others.
     """
 
-    __slots__ = ("_link", "_result", "_transformer", "query", "values")
+    __slots__ = ("_link", "_transformer", "query", "result", "values")
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self.query = b""
-        self._result: Any = None
+        self.result: Any = None
         self._transformer = Transformer(link.connection)
         self.values: Sequence[Any] = []
 
@@ -72,20 +72,17 @@ class SentStatement:
     @property
     def rowcount(self) -> int:
         """-1 while nobody knows."""
-        changed = None if self._result is None else self._result.command_tuples
+        changed = None if self.result is None else self.result.command_tuples
         return -1 if changed is None else int(changed)
-
-    def answered(self, result: Any) -> None:
-        self._result = result
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows; waits for the answers to everything that was sent, if they are not there."""
-        if self._result is None:
+        if self.result is None:
             self._link.exchange()
-        if self._result is None or self._result.status != ExecStatus.TUPLES_OK:
+        if self.result is None or self.result.status != ExecStatus.TUPLES_OK:
             raise psycopg.ProgrammingError("the statement gave no rows, or failed")
-        self._transformer.set_pgresult(self._result, set_loaders=True, format=Format.BINARY)
-        return self._transformer.load_rows(0, self._result.ntuples, tuple)
+        self._transformer.set_pgresult(self.result, set_loaders=True, format=Format.BINARY)
+        return self._transformer.load_rows(0, self.result.ntuples, tuple)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -100,9 +97,8 @@ class Link:
         self.depth = 0  # of ``together`` blocks that are open
         self._ahead = False
         self._asked: list[SentStatement] = []
-        self._sent: list[
-            SentStatement | bytes | None
-        ] = []  # by answer: to whom it is, or the name that is prepared by it
+        # by answer: to whom it is, or the name that is prepared by it
+        self._sent: list[SentStatement | bytes | None] = []
         self._names: dict[Key, bytes] = {}  # the least recently used first
         self._seen: dict[Key, int] = {}
         self._stale: list[bytes] = []
@@ -115,7 +111,7 @@ class Link:
         return connection
 
     @contextmanager
-    def together(self, *, ahead: bool = True) -> Iterator[None]:
+    def together(self, *, ahead: bool) -> Iterator[None]:
         """Statements of ``SentStatement`` inside are sent together; the end waits, and raises what one of them raised.
 
         Nothing behind a statement that failed is done. A block inside another first waits for what was asked so far.
@@ -168,7 +164,7 @@ class Link:
         sent, self._sent = self._sent, []
         for one, result in zip(sent, results, strict=True):
             if isinstance(one, SentStatement):
-                one.answered(result)
+                one.result = result
             elif one is not None and result.status != ExecStatus.COMMAND_OK:
                 self._names = {key: name for key, name in self._names.items() if name != one}
         if (error := _error(results, connection)) is not None:

@@ -18,7 +18,7 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core import payloads
 from temporalex_django.core.handing_over import warn_of_change
-from temporalex_django.db.starts import NewStart, insert_start, ring_on_commit
+from temporalex_django.db.starts import NewStart, insert_start
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, InvalidId, PayloadError
 from temporalex_django.graph.snapshot import first
@@ -79,7 +79,6 @@ class Start(Action[RunTarget]):
         except AlreadyRunning:  # told to who sees the run that has the id; to others it sounds as if it were free
             self._require_there(workflow_id=new.workflow_id, closed_at=None)
             raise
-        ring_on_commit(alias=self.storage.alias, queues=[new.queue])
         return RunTarget(
             chain_id=started.chain_id,
             run_id=started.run_id,

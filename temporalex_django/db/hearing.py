@@ -22,22 +22,31 @@ Rest = Callable[[float], None]
 def hearing(chain: UUID, *, alias: str) -> Iterator[Rest]:
     """While inside this thread's connection listens; gives a pause that ends when a turn of ``chain`` has been told of.
 
-    Just ``time.sleep`` where hints do not come: on SQLite, behind a pooler, in a transaction, on a standby. They may be
-    lost anywhere, and are sent for more than one reason: look before the first pause and after each. What breaks the
-    connection is left to be found by whoever uses it next.
+    Who has heard of it will look: the end of listening goes with that, and behind a look in vain there is no pause,
+    since it listens anew. Just ``time.sleep`` where hints do not come: on SQLite, behind a pooler, in a transaction, on
+    a standby. They may be lost anywhere, and are sent for more than one reason: look before the first pause and after
+    each. What breaks the connection is left to be found by whoever uses it next.
     """
-    connection, name = connections[alias], chain.hex
+    connection, dialect, name = connections[alias], dialect_for(alias), chain.hex
     raw = connection.connection if _hears(connection) else None
     if raw is None or not _told(connection, raw, "listen"):
         yield time.sleep
         return
 
+    ends: Callable[[], bool] | None = None  # takes the end of listening back, which goes with the next look
+
     def rest(seconds: float) -> None:
+        nonlocal ends
+        if ends is not None:
+            goes_on, ends = ends(), None
+            if not goes_on and _told(connection, raw, "listen"):
+                return  # what came in between was not heard
         deadline = time.monotonic() + seconds
         try:
             with connection.wrap_database_errors:
                 while (left := deadline - time.monotonic()) > 0:
                     if any(name in notice.payload for notice in raw.notifies(timeout=left, stop_after=1)):
+                        ends = dialect.behind(f"unlisten {DONE_CHANNEL}")
                         return
         except DatabaseError:
             time.sleep(max(deadline - time.monotonic(), 0.0))
@@ -45,7 +54,8 @@ def hearing(chain: UUID, *, alias: str) -> Iterator[Rest]:
     try:
         yield rest
     finally:
-        _told(connection, raw, "unlisten")
+        if ends is None or ends():
+            _told(connection, raw, "unlisten")
 
 
 def _hears(connection: Any) -> bool:

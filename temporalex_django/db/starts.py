@@ -77,10 +77,10 @@ class Inserted(NamedTuple):
 def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
     """Insert a chain that is due now, and its first run.
 
-    Inside the caller's transaction if one is open, and it stays usable whatever happens here. Locks nothing that
-    exists. Waits for another open transaction that starts the same id, at most ``START_LOCK_WAIT``. Raises
-    ``AlreadyRunning``, with ``pending=True`` when that wait was in vain (on SQLite, whose one lock says nothing of ids,
-    Django's ``OperationalError``), and ``InvalidId`` for the id of a run.
+    Inside the caller's transaction if one is open, and it stays usable whatever happens here. Workers are rung for when
+    it is committed. Locks nothing that exists. Waits for another open transaction that starts the same id, at most
+    ``START_LOCK_WAIT``. Raises ``AlreadyRunning``, with ``pending=True`` when that wait was in vain (on SQLite, whose
+    one lock says nothing of ids, Django's ``OperationalError``), and ``InvalidId`` for the id of a run.
     """
     started = Started(uuid7(), uuid7())
     taken = None if start.generated else as_run_id(start.workflow_id)
@@ -89,6 +89,9 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
     wide = ("", []) if start.generated else _wider_scope(start)
     try:
         insert = _insert_both if storage.sql.chained_writes else _insert_one_by_one
+        alone = not start.search_attributes and _is_heard(storage.alias)
+        if alone and storage.clock is None:
+            storage.sql.behind(NOTIFY, [CHANNEL, start.queue])
         with storage.transaction() if start.search_attributes else nullcontext():
             done = insert(start, started, storage, wide)
             if done and start.search_attributes:
@@ -105,6 +108,8 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
         ) from exc
     if not done:
         raise AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
+    if not alone and storage.clock is None:
+        ring_on_commit(alias=storage.alias, queues=[start.queue])
     return started
 
 
@@ -332,13 +337,20 @@ def ring(*, alias: str, queues: Iterable[str] = ()) -> None:
     Call it from ``on_commit``. Nothing on SQLite, in a transaction, or behind a pooler; what goes wrong is nobody's
     business.
     """
-    dialect = dialect_for(alias)
-    if connections[alias].in_atomic_block or not dialect.listens or get_settings().POOLED:
+    if not _is_heard(alias):
         return
     try:
-        dialect.execute(NOTIFY, [CHANNEL, ",".join(sorted(set(queues)))])
+        dialect_for(alias).execute(NOTIFY, [CHANNEL, ",".join(sorted(set(queues)))])
     except DatabaseError:
         return
+
+
+def _is_heard(alias: str) -> bool:
+    """Whether a hint that is sent now would be, and is a transaction of its own."""
+    connection = connections[alias]
+    if connection.in_atomic_block or not dialect_for(alias).listens or get_settings().POOLED:
+        return False
+    return bool(connection.get_autocommit())
 
 
 def ring_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:

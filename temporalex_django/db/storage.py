@@ -29,10 +29,11 @@ from temporalex_django.db.inbox_order import InboxOrder
 from temporalex_django.db.rows import CHAINS, EVENTS, RUNS
 from temporalex_django.db.transactions import Transactions
 from temporalex_django.db.turn_writes import TurnStatements
+from temporalex_django.engine.claimed import Claimed
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.rotation import BothEnds, Rotation
 from temporalex_django.engine.shapes import Blocked
-from temporalex_django.engine.storage import Claimed, Inbox, RunFacts, RunState
+from temporalex_django.engine.storage import Inbox, RunFacts, RunState
 from temporalex_django.engine.worker_storage import WorkerStorage
 
 #: Rows that became due longer ago than this are looked for once a second only: under an old snapshot the index holds
@@ -124,47 +125,56 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         """``claim`` in two halves, as ``Dialect.ask``: the second one behind ``together()``.
 
         The first queue is asked at once, the others for what it leaves. The answer is told which of ``first`` count:
-        the others are locked, no more.
+        the others are locked, no more. Inboxes of all of ``first`` are asked behind their locks.
         """
         order = self.in_turn(queues, "runs")
         if not order:
             return lambda _: Claimed()
         wanted = [chain for chain in first if not self.is_deferred(chain)]
-        asked = self._ask_queue_of_runs(order[0], limit, wanted)
+        locked = self._ask_lock(wanted)
+        asked = self._ask_queue_of_runs(order[0], limit, room=limit - len(wanted))
+        inboxes = self.ask_inbox(wanted)
 
         def answer(counts: Collection[UUID]) -> Claimed:
             claimed: dict[UUID, RunState] = {}
-            moment = asked(claimed, queues, counts)
+            held = [*map(_state, locked())]
+            ended = [state for state in held if state.queue in queues and state.chain_id in counts]
+            moment = asked(claimed, ended)
             for queue in order[1:]:
                 if len(claimed) >= limit:
                     break
+                left = limit - len(claimed)
                 with self.sql.together():
-                    further = self._ask_queue_of_runs(queue, limit - len(claimed), ())
-                moment = further(claimed, queues, ())
-            return Claimed(claimed.values(), now=moment)
+                    further = self._ask_queue_of_runs(queue, left, room=left)
+                moment = further(claimed, ())
+
+            def inbox() -> dict[UUID, Inbox]:
+                """Of those that were locked before it was read: of others it may have changed since."""
+                known = {state.chain_id for state in held} & claimed.keys()
+                return {chain: one for chain, one in inboxes().items() if chain in known} if known else {}
+
+            return Claimed(claimed.values(), now=moment, inbox=inbox)
 
         return answer
 
     def _ask_queue_of_runs(
-        self, queue: str, limit: int, wanted: Sequence[UUID]
-    ) -> Callable[[dict[UUID, RunState], Sequence[str], Collection[UUID]], datetime | None]:
-        """Ask for those of one queue, and ``wanted`` ones of any, of which the answer takes those that count.
+        self, queue: str, limit: int, *, room: int
+    ) -> Callable[[dict[UUID, RunState], Sequence[RunState]], datetime | None]:
+        """Ask for those of one queue, of which there is ``room`` for so many.
 
-        It adds them in the order in which they are to be activated, and gives the time after the locks unless
-        it waited for more of them. Time may not suffice for all, so some of each kind come before the many of one.
+        The answer adds them, and runs that have ended an activity, in the order in which they are to be activated, and
+        gives the time after the locks unless it waited for more of them. Time may not suffice for all, so some of each
+        kind come before the many of one.
         """
         look = self._looks.setdefault(queue, _Look())
-        locked = self._ask_lock(wanted)
         # Messages first: they go to runs that are in memory. Each kind gets a share even where those before it
         # would fill the turn; how many have messages is not known yet: about as many as at the last look.
-        room = limit - len(wanted)
         messages = max(room, limit // 4, 1)
         fresh = self._ask_fresh(queue, look.cursor, messages)
         others = self._due(queue, look, max(room - look.fresh, limit // 4, 1))
         now = self._ask_now()
 
-        def answer(claimed: dict[UUID, RunState], queues: Sequence[str], counts: Collection[UUID]) -> datetime | None:
-            ended = [s for s in map(_state, locked()) if s.queue in queues and s.chain_id in counts]
+        def answer(claimed: dict[UUID, RunState], ended: Sequence[RunState]) -> datetime | None:
             newest, oldest = others()
             known = {state.chain_id: state for state in (*ended, *newest, *oldest)}
             with_messages, late = self._lock_fresh(queue, look, fresh(), messages, claimed.keys() | known.keys())

@@ -31,6 +31,7 @@ from temporalex_django.engine.shapes import Blocked, RowChanges
 from temporalex_django.engine.starts import RunStart
 
 if TYPE_CHECKING:
+    from temporalex_django.engine.claimed import Claimed
     from temporalex_django.engine.taker import Taker
 
 logger = logging.getLogger("temporalex_django.runtime")
@@ -66,16 +67,6 @@ class RunState:
 
 _NAMES = tuple(one.name for one in fields(RunState))
 _values: Callable[[RunState], tuple[Any, ...]] = attrgetter(*_NAMES)
-
-
-class Claimed(list[RunState]):
-    """Runs that a claim has locked. ``now``: the storage's clock after that, where it came with them."""
-
-    __slots__ = ("now",)
-
-    def __init__(self, runs: Iterable[RunState] = (), *, now: datetime | None = None) -> None:
-        super().__init__(runs)
-        self.now = now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,12 @@ from temporalex_django.core.telling import told
 from temporalex_django.engine.advance import Advance
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.cache import Cache, Cached
+from temporalex_django.engine.claimed import Claimed
 from temporalex_django.engine.executors import LONG, Executors
 from temporalex_django.engine.fates import LEFT_FOR, SHARE, Fate, due, fate_of, waits
 from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import (
-    Claimed,
     Inbox,
     RunState,
     RunStorage,
@@ -155,11 +155,11 @@ class WorkflowEngine(Executors):
         entry is never used.
         """
         report = TurnReport() if report is None else report
-        claimed = list(locked)
+        found = Claimed(locked, now=now)
         if not locked:
             claim = claim or partial(self.storage.claim, limit=limit, queues=queues, chains=chains, first=ended.keys())
             found = claim()
-            claimed, now = list(found), found.now
+        claimed = list(found)
         if not chains and not locked:
             report.suspects = [run.chain_id for run in claimed if run.crashes]
             claimed = [run for run in claimed if not run.crashes]
@@ -167,14 +167,9 @@ class WorkflowEngine(Executors):
         if not claimed:
             self._tell(ended, report)
             return report
-        now = now or self.storage.now()
+        now = found.now or self.storage.now()
         waiting = {run.chain_id for run in claimed if waits(run, now, force=force)}
-        # of a run that has no history yet, and is not blocked for what it cannot read, its facts will be needed
-        new = [run.run_id for run in claimed if _is_new(run) and run.chain_id not in waiting]
-        inbox, facts = self.storage.begin(
-            [run.chain_id for run in claimed], waiting=waiting, page=self._page(claimed), runs=new
-        )
-        report.facts.update(facts)
+        inbox = self._begun(found, claimed, waiting, report)
         steps: dict[Advance, Fate] = {}
         for run in claimed:
             step, fate = self._judged(run, inbox[run.chain_id], now, waits=run.chain_id in waiting)
@@ -320,6 +315,27 @@ class WorkflowEngine(Executors):
         else:
             self.cache.put(run.run_id, entry)
         return write
+
+    def _begun(
+        self, found: Claimed, claimed: Sequence[RunState], waiting: set[UUID], report: TurnReport
+    ) -> dict[UUID, Inbox]:
+        """Inboxes of runs that are claimed, and facts of those that have no history yet: they will be needed.
+
+        Not of those that are blocked for what they cannot read. What came with the claim is not asked again, but of
+        runs that wait, which want less of it, and of long inboxes.
+        """
+        inbox = found.inbox()
+        chains = [
+            run.chain_id
+            for run in claimed
+            if run.chain_id not in inbox or run.chain_id in waiting or run.chain_id in self._long
+        ]
+        new = [run.run_id for run in claimed if _is_new(run) and run.chain_id not in waiting]
+        if chains or new:
+            further, facts = self.storage.begin(chains, waiting=waiting, page=self._page(claimed), runs=new)
+            inbox |= further
+            report.facts.update(facts)
+        return inbox
 
     def _page(self, runs: Sequence[RunState]) -> int | None:
         """How many messages of a run to read: where handlers take long, not many times what a turn gets done."""

@@ -30,7 +30,7 @@ log = logging.getLogger("temporalex_django.activity")
 
 #: The most attempts in hand that have not begun: those that take no time are limited by how often the tables are looked
 #: at.
-_MOST_AHEAD = 400
+_MOST_AHEAD = 1000
 #: What is taken ahead is to begin within so many seconds.
 _MOMENT = 0.1
 #: It is given back when it has not begun within so many: long ones have all the threads.

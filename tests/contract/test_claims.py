@@ -212,6 +212,40 @@ def test_runs_that_somebody_else_has_are_skipped() -> None:
     assert set(place.claim()) == set(chains)
 
 
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_an_inbox_that_was_read_before_its_run_was_locked_does_not_count() -> None:
+    """What comes with the locks of those that are wanted first is of those alone that were free then."""
+    place, free, busy = DatabasePlace(), *(DatabasePlace().start(name) for name in ("free", "busy"))
+    message = place.send(busy)
+    taken, go = Event(), Event()
+
+    def consume() -> None:
+        other = DatabasePlace()
+        with other.storage.transaction():
+            (run,) = other.storage.claim(limit=1, queues=[], chains=[busy])
+            taken.set()
+            assert go.wait(30)
+            other.storage.write([RunWrite(run=run, consumed=[message])])
+        connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        elsewhere = pool.submit(consume)
+        assert taken.wait(30)
+        try:
+            with place.storage.transaction():
+                with place.storage.sql.together():
+                    asked = place.storage.ask_claim(limit=10, queues=["default"], first=[free, busy])
+                go.set()
+                elsewhere.result(30)
+                claimed = asked([free, busy])
+                assert {run.chain_id for run in claimed} == {free, busy}  # it is free by now
+                assert set(claimed.inbox()) == {free}
+                assert place.storage.inbox([busy]) == {busy: []}
+        finally:
+            go.set()
+
+
 def test_standing_in_line_for_a_free_run(place: Place) -> None:
     chain = place.start()
     with place.storage.transaction():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,6 +16,7 @@ from temporalex_django import Ok, Workflow
 from temporalex_django.actions import waiting
 from temporalex_django.actions.waiting import Deadline, wait_for
 from temporalex_django.db.hearing import Rest, hearing
+from temporalex_django.errors import ResultTimeout
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.client_flows import drain
 
@@ -109,3 +110,47 @@ def test_a_connection_that_breaks_is_left_to_whoever_uses_it_next() -> None:
         rest(0.01)  # it was a pause all the same
     connection.close()
     assert listened_to() == []
+
+
+def tell_of(chain: UUID) -> None:
+    other = connection.copy()
+    with other.cursor() as cursor:
+        cursor.execute("select pg_notify('temporalex_done', %s)", [chain.hex])
+    other.close()
+
+
+def test_who_heard_in_vain_hears_again() -> None:
+    handle, rested = Heard.start(7), list[float]()
+    chain = handle.chain_id
+    assert chain is not None
+
+    def looks() -> str | None:
+        with suppress(ResultTimeout):
+            return f"{handle.result(timeout=0)}"
+        return None
+
+    with hearing(chain, alias="default") as rest:
+        assert looks() is None
+        for _ in range(3):  # told of, and nothing there
+            tell_of(chain)
+            began = time.monotonic()
+            rest(300.0)
+            assert looks() is None
+            assert listened_to() == []  # that went with the look
+            rest(300.0)
+            assert listened_to() == ["temporalex_done"]  # so it looks once more
+            assert looks() is None
+            rested.append(time.monotonic() - began)
+    assert listened_to() == []
+    assert max(rested) < 300.0
+
+
+def test_who_hears_and_looks_no_more_listens_no_more() -> None:
+    chain = uuid4()
+    with hearing(chain, alias="default") as rest:
+        tell_of(chain)
+        rest(300.0)
+    assert listened_to() == []
+    with hearing(chain, alias="default"):  # what was to go with a look went, and takes nothing with it now
+        Heard.start(7)
+        assert listened_to() == ["temporalex_done"]

@@ -53,6 +53,10 @@ def passing(execute: Any, statement: str, params: Any, many: bool, context: Any)
     return execute(statement, params, many, context)
 
 
+def numbers(sql: Dialect) -> list[int]:
+    return [n for (n,) in sql.select("select n from beads order by n", [], ("int4",))]
+
+
 def thread(sql: Dialect, *numbers: int) -> None:
     for number in numbers:
         sql.execute("insert into beads values (%s::int4, %s::text)", [number, "red"])
@@ -393,7 +397,7 @@ def test_an_answer_that_cannot_be_read_ends_the_wait() -> None:
         get_result=lambda: None,
         status=ConnStatus.BAD,
     )
-    answers = pg_together._answers(protocol, [])
+    answers = pg_together._answers(protocol, [], 1)
     next(answers)
 
     with pytest.raises(psycopg.OperationalError, match="lost"):
@@ -418,3 +422,65 @@ def test_many_large_answers_and_questions_fit_through(sql: Dialect) -> None:
         answers = [sql.ask("select %s::text || %s::text", [large, str(n)], ("text",)) for n in range(20)]
 
     assert [len(answer()[0][0]) for answer in answers] == [len(large) + len(str(n)) for n in range(20)]
+
+
+def test_what_goes_behind_is_a_transaction_of_its_own(sql: Dialect) -> None:
+    sql.behind("insert into beads select 2, pg_current_xact_id()::text")
+    sql.execute("insert into beads select 1, pg_current_xact_id()::text")
+    first, second = (colour for (colour,) in sql.select("select colour from beads order by n", [], ("text",)))
+    assert first != second
+
+
+def test_what_goes_behind_goes_once_and_costs_no_wait(sql: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[object] = []
+    wait = psycopg.Connection.wait
+    monkeypatch.setattr(psycopg.Connection, "wait", lambda *args: waits.append(args) or wait(*args))
+    sql.behind("insert into beads values (2, 'red')")
+    thread(sql, 1)
+    assert len(waits) == 1
+    assert numbers(sql) == numbers(sql) == [1, 2]
+
+
+def test_what_becomes_of_it_behind_is_nobodys_business(sql: Dialect) -> None:
+    for _ in range(OFTEN):  # it fails before it is prepared and behind that
+        sql.behind("insert into beads values (%s::int4 / 0, 'red')", [1])
+        assert sql.select("select 1", [], ("int4",)) == [(1,)]
+    thread(sql, 3)
+    assert numbers(sql) == [3]
+
+
+def test_what_goes_behind_one_that_fails_is_done(sql: Dialect) -> None:
+    thread(sql, 1)
+    sql.behind("insert into beads values (2, 'red')")
+    with pytest.raises(IntegrityError):
+        thread(sql, 1)
+    assert numbers(sql) == [1, 2]
+
+
+def test_in_a_transaction_nothing_goes_behind_before_it_is_over(sql: Dialect) -> None:
+    with suppress(ZeroDivisionError), transaction.atomic():
+        sql.behind("insert into beads values (2, 'red')")
+        thread(sql, 1)
+        with transaction.atomic():
+            assert numbers(sql) == [1]
+        raise ZeroDivisionError
+    assert numbers(sql) == []  # sent with this one, behind it
+    assert numbers(sql) == [2]
+
+
+def test_what_goes_behind_can_be_taken_back_until_it_is_sent(sql: Dialect) -> None:
+    take_back = sql.behind("insert into beads values (2, 'red')")
+    assert take_back()
+    too_late = sql.behind("insert into beads values (3, 'red')")
+    thread(sql, 1)
+    assert not take_back()
+    assert not too_late()
+    assert numbers(sql) == [1, 3]
+
+
+def test_behind_statements_together_it_comes_last(sql: Dialect) -> None:
+    with sql.together():
+        sql.behind("insert into beads select 9, string_agg(n::text, ',' order by n) from beads")
+        thread(sql, 1)
+        thread(sql, 2)
+    assert sql.select("select colour from beads where n = 9", [], ("text",)) == [("1,2",)]

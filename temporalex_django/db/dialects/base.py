@@ -94,6 +94,13 @@ class Dialect(Protocol):
         Nothing else is to use the connection inside: no queryset, no cursor of Django's.
         """
 
+    def behind(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
+        """Send it with the next statement that is waited for outside of a transaction, as a transaction of its own.
+
+        Where it ``listens``. What becomes of it is nobody's business, and no log or wrapper of queries sees it. Gives
+        what takes it back: False when it was sent.
+        """
+
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         """An expression for now, and its parameters: the storage's clock if it has one of its own, else the database's.
 

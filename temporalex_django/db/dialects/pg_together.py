@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, Final
@@ -47,10 +47,14 @@ class SentStatement:
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
         """Send it and wait, unless it is sent together with others."""
+        self.fill(sql, parameters)
+        self._link.ask(self)
+
+    def fill(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """Say what it is to be, no more."""
         if parameters:
             self.values = self._transformer.dump_sequence(parameters, [PyFormat.BINARY] * len(parameters))
         self.query = _numbered(sql)
-        self._link.ask(self)
 
     @property
     def _query(self) -> SentStatement:
@@ -97,6 +101,8 @@ class Link:
         self.depth = 0  # of ``together`` blocks that are open
         self._ahead = False
         self._asked: list[SentStatement] = []
+        self._behind: list[SentStatement] = []  # for the end of the next exchange that leaves no transaction open
+        self._idle = False  # whether the one under way began without one, and leaves none
         # by answer: to whom it is, or the name that is prepared by it
         self._sent: list[SentStatement | bytes | None] = []
         self._names: dict[Key, bytes] = {}  # the least recently used first
@@ -146,6 +152,20 @@ class Link:
                 if begins:
                     self.connection.pgconn.flush()
 
+    def behind(self, one: SentStatement) -> Callable[[], bool]:
+        """Send it at the end of the next exchange outside of a transaction, in a transaction of its own.
+
+        It is waited for, but what becomes of it is nobody's business. Gives what takes it back: False when it was sent.
+        """
+        self._behind.append(one)
+
+        def take_back() -> bool:
+            there = one in self._behind
+            self._behind = [other for other in self._behind if other is not one]
+            return there
+
+        return take_back
+
     def exchange(self) -> None:
         """Send what was asked, and give everybody his answer. Raises the first error of the server."""
         if not self._asked and not self._sent:
@@ -155,7 +175,12 @@ class Link:
             with self._closing():
                 self._send()
                 connection.pgconn.pipeline_sync()
-                connection.wait(_answers(connection.pgconn, results))
+                asked, ends = len(self._sent), 1
+                if self._behind and self._idle:
+                    self._asked, self._behind, ends = self._behind, [], 2
+                    self._send()
+                    connection.pgconn.pipeline_sync()
+                connection.wait(_answers(connection.pgconn, results, ends))
                 connection.pgconn.exit_pipeline_mode()
         except psycopg.OperationalError as exc:
             if (error := _error(results, connection)) is not None:
@@ -167,18 +192,23 @@ class Link:
                 one.result = result
             elif one is not None and result.status != ExecStatus.COMMAND_OK:
                 self._names = {key: name for key, name in self._names.items() if name != one}
-        if (error := _error(results, connection)) is not None:
-            if error.sqlstate in (_OUTDATED, _GONE):
-                self._stale = [*self._stale, *self._names.values()] if error.sqlstate == _OUTDATED else []
-                self._names = {}
+        self._forget_after(_error(results[asked:], connection))
+        if (error := _error(results[:asked], connection)) is not None:
+            self._forget_after(error)
             raise error
+
+    def _forget_after(self, error: psycopg.Error | None) -> None:
+        """What is prepared, when that is what was wrong."""
+        if error is not None and error.sqlstate in (_OUTDATED, _GONE):
+            self._stale = [*self._stale, *self._names.values()] if error.sqlstate == _OUTDATED else []
+            self._names = {}
 
     @contextmanager
     def _closing(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._asked, self._sent = [], []
+            self._asked, self._sent, self._behind = [], [], []
             self.connection.pgconn.finish()  # a pool, too, takes it for closed
             raise
 
@@ -189,7 +219,8 @@ class Link:
             raise psycopg.OperationalError("the connection is closed")
         protocol, self._asked = connection.pgconn, []
         if not self._sent:
-            opens = not connection.autocommit and protocol.transaction_status == TransactionStatus.IDLE
+            idle = protocol.transaction_status == TransactionStatus.IDLE
+            opens, self._idle = idle and not connection.autocommit, idle and connection.autocommit
             protocol.enter_pipeline_mode()
             before = [_beginning(connection)] if opens else []
             stale = self._stale if protocol.transaction_status != TransactionStatus.INERROR else []
@@ -252,8 +283,8 @@ def _beginning(connection: psycopg.Connection[Any]) -> bytes:
     return " ".join(words).encode()
 
 
-def _answers(protocol: Any, found: list[Any]) -> Generator[Wait, Ready | int, None]:
-    """Add the result of each statement, in order; psycopg waits for the connection."""
+def _answers(protocol: Any, found: list[Any], ends: int) -> Generator[Wait, Ready | int, None]:
+    """Add the result of each statement, in order, up to so many synchronisations; psycopg waits for the connection."""
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R
         if ready and ready & Ready.R:  # None when somebody was interrupted, and waits for the end all the same
@@ -268,8 +299,11 @@ def _answers(protocol: Any, found: list[Any]) -> Generator[Wait, Ready | int, No
                     raise psycopg.OperationalError("the connection is lost: the server's answer cannot be read")
                 continue
             if result.status == ExecStatus.PIPELINE_SYNC:
-                return
-            found.append(result)
+                ends -= 1
+                if not ends:
+                    return
+            else:
+                found.append(result)
 
 
 def _error(results: list[Any], connection: psycopg.Connection[Any]) -> psycopg.Error | None:

@@ -117,6 +117,12 @@ class PostgresDialect:
         with connection.wrap_database_errors, link.together(ahead=ahead):
             yield
 
+    def behind(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
+        link = self._link()
+        one = SentStatement(link)
+        one.fill(sql, parameters)
+        return link.behind(one)
+
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         if clock is not None:
             return "%s::timestamptz", [clock()]

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from django.db import OperationalError, connections, transaction
+from django.db import NotSupportedError, OperationalError, connections, transaction
 
 from temporalex_django.db.dialects.base import Answer, Columns, Types
 
@@ -143,6 +143,11 @@ class SqliteDialect:
 
     def together(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def behind(self, sql: str, parameters: Sequence[Any] = ()) -> Callable[[], bool]:
+        raise NotSupportedError(
+            f"nobody listens here, and nothing is sent behind another statement: {sql} {parameters}"
+        )
 
     def instant(self, clock: Callable[[], datetime] | None, *, live: bool = False) -> tuple[str, list[Any]]:
         del live

@@ -13,10 +13,11 @@ from uuid import UUID
 
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.process import REQUEST
+from temporalex_django.engine.claimed import Claimed
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.memory.turn_writes import MemoryWrites
 from temporalex_django.engine.shapes import Blocked
-from temporalex_django.engine.storage import Claimed, Inbox, InboxMessage, RunFacts, RunState
+from temporalex_django.engine.storage import Inbox, InboxMessage, RunFacts, RunState
 
 #: What a turn reads of an inbox however long those of the others are.
 _SMALLEST_PAGE = 100

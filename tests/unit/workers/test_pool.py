@@ -230,7 +230,7 @@ def test_what_is_taken_ahead_is_limited_for_all_activities_together(pool: Pool) 
     many = [named(lambda: None) for _ in range(50)]
     ends(pool, *(task(act) for act in many))
     names = [act.name for act in many for _ in range(50)]
-    assert 50 < len(taken(pool, *names)) <= 2 + 400
+    assert 50 < len(taken(pool, *names)) <= 2 + 1_000
 
 
 def taken(pool: Pool, *names: str) -> list[str]:

@@ -18,15 +18,16 @@ class Capacity:
 
     ``threads``: so many plain functions can begin at once, ``tasks``: so many of the ``async def`` ones, whose names
     are ``asyncs``. ``ahead``: more of these by name, because at their measured rate they begin in a moment,
-    ``together`` at most. What is slow is taken only when it can begin: another worker may be idle. So is what is not
-    among the ``measured``, unless many such ones were quick of late, as the steps of a large process are: then
-    ``UNMEASURED`` is in ``ahead``.
+    ``together`` at most, and ``own`` more of those that the turn itself schedules. What is slow is taken only when it
+    can begin: another worker may be idle. So is what is not among the ``measured``, unless many such ones were quick of
+    late, as the steps of a large process are: then ``UNMEASURED`` is in ``ahead``.
     """
 
     threads: int = 0
     tasks: int = 0
     ahead: dict[str, int] = field(default_factory=dict)
     together: int | None = None
+    own: int = 0
     asyncs: Collection[str] = ()
     measured: Collection[str] = ()
 

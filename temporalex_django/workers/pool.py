@@ -30,7 +30,9 @@ log = logging.getLogger("temporalex_django.activity")
 
 #: The most attempts in hand that have not begun: those that take no time are limited by how often the tables are looked
 #: at.
-_MOST_AHEAD = 1000
+_MOST_AHEAD = 400
+#: With those that were taken as its own turn scheduled them: they cost no claim, and do not keep others from theirs.
+_MOST_IN_HAND = 1_000
 #: What is taken ahead is to begin within so many seconds.
 _MOMENT = 0.1
 #: It is given back when it has not begun within so many: long ones have all the threads.
@@ -109,15 +111,17 @@ class Pool:
                     lane = name in self._asyncs
                     share = max(0, moving[lane]) / (self._threads, self._tasks)[lane]
                     most = int(share * _MOMENT / max(pace, 1e-5)) - waiting
-                    if (more := min(most, _MOST_AHEAD - waiting)) > 0:
+                    if (more := min(most, _MOST_IN_HAND - waiting)) > 0:
                         ahead[name] = more
+            together = max(0, _MOST_AHEAD - waiting)
             if self._waiting and self._bells.empty() and now - (self._waiting.waits_since() or now) > _HELPED:
                 self._bells.put(True)
             return Capacity(
                 threads=max(0, free[0]),
                 tasks=max(0, free[1]),
                 ahead=ahead,
-                together=max(0, _MOST_AHEAD - waiting),
+                together=together,
+                own=max(0, _MOST_IN_HAND - waiting - together),
                 asyncs=self._asyncs,
                 measured=set(self._paces),
             )

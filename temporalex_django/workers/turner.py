@@ -86,7 +86,7 @@ class Turner:
         for one in ended:
             by_chain.setdefault(one.chain_id, []).append(one)
         tasks = self._sifted(waiting())
-        capacity.together = (capacity.together or 0) + kept
+        capacity.together = (capacity.together or 0) + kept + (capacity.own if self.storage.sql.claims_on_insert else 0)
         claimed = partial(claim, by_chain.keys())
         self.engine.advance(
             limit=limit,

@@ -230,7 +230,29 @@ def test_what_is_taken_ahead_is_limited_for_all_activities_together(pool: Pool) 
     many = [named(lambda: None) for _ in range(50)]
     ends(pool, *(task(act) for act in many))
     names = [act.name for act in many for _ in range(50)]
-    assert 50 < len(taken(pool, *names)) <= 2 + 1_000
+    assert 50 < len(taken(pool, *names)) <= 2 + 400
+
+
+@pytest.mark.usefixtures("clock")
+def test_of_what_a_turn_itself_schedules_more_is_taken_than_is_claimed(pool: Pool) -> None:
+    quick = named(lambda: None)
+    ends(pool, *(task(quick) for _ in range(40)))
+    empty = pool.capacity()
+    gates = [gate(), gate()]
+    pool.submit([task(held_up, name) for name in gates])
+    assert all(_gates[name][0].wait(30) for name in gates)
+    try:
+        pool.submit([task(quick) for _ in range(150)])
+        few = pool.capacity()
+        pool.submit([task(quick) for _ in range(450)])
+        many = pool.capacity()
+    finally:
+        for name in gates:
+            _gates[name][1].set()
+
+    assert (empty.together, empty.own) == (400, 600)
+    assert (few.together, few.own) == (250, 600)
+    assert (many.together, many.own) == (0, 400)
 
 
 def taken(pool: Pool, *names: str) -> list[str]:

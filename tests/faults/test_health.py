@@ -74,7 +74,7 @@ def test_a_worker_says_how_it_is_is_drained_from_elsewhere_and_leaves_in_time(
         with pytest.raises(ActionNotPossible):
             DrainWorker(row.pk).execute()
         wait_for(lambda: only(*me)["state"] == "draining")
-        assert (health("--check", "live", *me)["well"], health(*me)["well"]) == (True, False)
+        wait_for(lambda: (health("--check", "live", *me)["well"], health(*me)["well"]) == (True, False))
         other = start("Doubling", {"n": 2})
         hold.unlink()
         wait_for(lambda: not ActivityTask.objects.exists(), what="what it had in hand")

@@ -42,15 +42,18 @@ class InboxStatements(ABC):
 
         A statement of its own after the lock: it sees what was committed until then.
         """
-        return self.ask_inbox(chains, waiting=waiting, page=page)()
+        return self.ask_inbox(chains, waiting=waiting, page=page)(chains)
 
     def ask_inbox(
         self, chains: Collection[UUID], *, waiting: Collection[UUID] = (), page: int | None = None
-    ) -> Callable[[], dict[UUID, Inbox]]:
-        """``inbox`` in two halves, as ``Dialect.ask``."""
+    ) -> Callable[[Collection[UUID]], dict[UUID, Inbox]]:
+        """``inbox`` in two halves, as ``Dialect.ask``.
+
+        The answer is told which of them count: of others nothing is decoded, whatever cannot be read there.
+        """
         found = {chain: Inbox() for chain in chains}
         if not chains:
-            return lambda: found
+            return lambda _: {}
         page = min(self.inbox_page // len(found), page or self.inbox_page)
         page = max(page, min(_SMALLEST_PAGE, self.inbox_page))
         test, parameter = self.sql.among(chains, "uuid")
@@ -74,16 +77,17 @@ class InboxStatements(ABC):
             f"select {_READ} from {source} order by m.chain_id, m.id", [*parameters, parameter], _MESSAGE_TYPES
         )
 
-        def inbox() -> dict[UUID, Inbox]:
-            by_chain: dict[UUID, list[tuple[Any, ...]]] = {}
+        def inbox(counts: Collection[UUID]) -> dict[UUID, Inbox]:
+            by_chain: dict[UUID, list[tuple[Any, ...]]] = {chain: [] for chain in counts if chain in found}
             for row in rows():
-                by_chain.setdefault(row[0], []).append(row)
+                if row[0] in by_chain:
+                    by_chain[row[0]].append(row)
             for chain, of_chain in by_chain.items():
                 if len(of_chain) == page:  # a backlog
                     by_chain[chain] = self._backlog(chain, page, which="m.fresh" if chain in waiting else "true")
                     found[chain].more = True
             self._fill(found, by_chain)
-            return found
+            return {chain: found[chain] for chain in by_chain}
 
         return inbox
 

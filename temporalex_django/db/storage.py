@@ -148,10 +148,10 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
                     further = self._ask_queue_of_runs(queue, left, room=left)
                 moment = further(claimed, ())
 
-            def inbox() -> dict[UUID, Inbox]:
+            def inbox(chains: Collection[UUID]) -> dict[UUID, Inbox]:
                 """Of those that were locked before it was read: of others it may have changed since."""
-                known = {state.chain_id for state in held} & claimed.keys()
-                return {chain: one for chain, one in inboxes().items() if chain in known} if known else {}
+                known = {state.chain_id for state in held}
+                return inboxes([chain for chain in chains if chain in known])
 
             return Claimed(claimed.values(), now=moment, inbox=inbox)
 
@@ -367,7 +367,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
     ) -> tuple[dict[UUID, Inbox], dict[UUID, RunFacts]]:
         with self.sql.together():
             inbox, facts = self.ask_inbox(chains, waiting=waiting, page=page), self._ask_facts(runs)
-        return inbox(), facts()
+        return inbox(chains), facts()
 
     def facts(self, runs: Collection[UUID]) -> dict[UUID, RunFacts]:
         return self._ask_facts(runs)()

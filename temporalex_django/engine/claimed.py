@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from uuid import UUID
 
@@ -12,7 +12,8 @@ from temporalex_django.engine.storage import Inbox, RunState
 class Claimed(list[RunState]):
     """Runs that a claim has locked. ``now``: the storage's clock after that, where it came with them.
 
-    ``inbox()``: what was asked with the locks of runs that were wanted ``first``, as ``RunStorage.inbox`` gives it.
+    ``inbox(chains)``: what was asked with the locks of runs that were wanted ``first``, as ``RunStorage.inbox`` gives
+    it, of those of ``chains`` that are among them.
     """
 
     __slots__ = ("inbox", "now")
@@ -22,7 +23,7 @@ class Claimed(list[RunState]):
         runs: Iterable[RunState] = (),
         *,
         now: datetime | None = None,
-        inbox: Callable[[], dict[UUID, Inbox]] = dict,
+        inbox: Callable[[Collection[UUID]], dict[UUID, Inbox]] = lambda _: {},
     ) -> None:
         super().__init__(runs)
         self.now = now

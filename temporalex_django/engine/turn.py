@@ -324,12 +324,9 @@ class WorkflowEngine(Executors):
         Not of those that are blocked for what they cannot read. What came with the claim is not asked again, but of
         runs that wait, which want less of it, and of long inboxes.
         """
-        inbox = found.inbox()
-        chains = [
-            run.chain_id
-            for run in claimed
-            if run.chain_id not in inbox or run.chain_id in waiting or run.chain_id in self._long
-        ]
+        others = {run.chain_id for run in claimed if run.chain_id in waiting or run.chain_id in self._long}
+        inbox = found.inbox([run.chain_id for run in claimed if run.chain_id not in others])
+        chains = [run.chain_id for run in claimed if run.chain_id not in inbox]
         new = [run.run_id for run in claimed if _is_new(run) and run.chain_id not in waiting]
         if chains or new:
             further, facts = self.storage.begin(chains, waiting=waiting, page=self._page(claimed), runs=new)

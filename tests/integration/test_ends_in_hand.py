@@ -247,3 +247,23 @@ def test_the_end_of_an_attempt_that_was_lost_activates_nobody(loop: WorkerLoop) 
     ActivityTask.objects.update(due_at=timezone.now())
     assert polled(loop, lost) == "lost"
     assert ran == ["lost", "good", "lost"]
+
+
+def test_what_cannot_be_read_of_a_run_that_waits_is_not_read_for_its_end(
+    loop: WorkerLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its parked messages are not looked at before it goes on: no other run of the turn hears of them."""
+    paused, good = in_the_hand_of(loop, "paused", "good")
+    paused.pause()
+    paused.signal("later", 1)
+    readable = bytes(Message.objects.get(kind="signal").body)
+    Message.objects.filter(kind="signal").update(fresh=False, body=b"\xff")
+
+    with caplog.at_level("WARNING", logger="temporalex_django"):
+        assert polled(loop, good) == "good"
+    assert [record.getMessage() for record in caplog.records if "failed" in record.getMessage()] == []
+    assert not Instance.objects.get(pk=paused.run_id).blocked
+
+    Message.objects.filter(kind="signal").update(body=readable)
+    paused.unpause()
+    assert polled(loop, paused) == "paused"

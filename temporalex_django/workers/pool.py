@@ -113,9 +113,9 @@ class Pool:
                     most = int(share * _MOMENT / max(pace, 1e-5)) - waiting
                     if (more := min(most, _MOST_IN_HAND - waiting)) > 0:
                         ahead[name] = more
-            together = max(0, _MOST_AHEAD - waiting)
             if self._waiting and self._bells.empty() and now - (self._waiting.waits_since() or now) > _HELPED:
                 self._bells.put(True)
+            together = max(0, _MOST_AHEAD - waiting)
             return Capacity(
                 threads=max(0, free[0]),
                 tasks=max(0, free[1]),

@@ -1,5 +1,7 @@
 """The determinism guard on database connections: a query from workflow code is refused, whatever issues it.
 
+So is closing one.
+
 Every connection of Django gets an execute wrapper when it is opened. The wrapper asks one context variable and is then
 out of the way; activities, views and the engine's own queries never see it.
 """
@@ -7,6 +9,7 @@ out of the way; activities, views and the engine's own queries never see it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.core.signals import setting_changed
@@ -55,3 +58,11 @@ def _wrap(connection: Any) -> None:
     if refuse_query not in connection.execute_wrappers:
         # first, since `with connection.execute_wrapper(...)` takes away the last one when it is left
         connection.execute_wrappers.insert(0, refuse_query)
+    if "close" not in vars(connection):
+        connection.close = partial(_close, connection.close)
+
+
+def _close(close: Callable[[], None]) -> None:
+    """Workflow code that closes the connection would end the transaction of its turn, and of all runs in it."""
+    guard.refuse_in_step(guard.ORM)
+    close()

@@ -7,10 +7,27 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 from django.db import InterfaceError, OperationalError, connections, transaction
+from django.db.transaction import TransactionManagementError
 
 from temporalex_django.core import crash_points
 from temporalex_django.db.connections import limit_transaction, worker_statement_timeout
 from temporalex_django.db.dialects.base import Dialect, dialect_for
+
+
+@contextmanager
+def _kept_open(connection: Any) -> Iterator[None]:
+    """Whoever closes the connection meanwhile is refused: it looks like a database that is away, to all runs."""
+    before, connection.close = connection.close, _refuse_to_close
+    try:
+        yield
+    finally:
+        connection.close = before
+
+
+def _refuse_to_close() -> None:
+    raise TransactionManagementError(
+        "an atomic activity cannot close the connection: its writes and the next step of its run commit on it"
+    )
 
 
 class Transactions:
@@ -79,7 +96,8 @@ class Transactions:
 
         Its end raises what deferred constraints (Django's foreign keys) would raise at the commit.
         """
-        with self.savepoint(), self.sql.checked(statement_timeout=worker_statement_timeout(self.alias)):
+        checked = self.sql.checked(statement_timeout=worker_statement_timeout(self.alias))
+        with self.savepoint(), checked, _kept_open(connections[self.alias]):
             yield
 
     def on_commit(self, callback: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.db import connection
+from django.db import connection, connections
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, activity_context, api, errors
 from temporalex_django.models import ActivityTask
@@ -49,6 +49,11 @@ def dangling() -> None:
 @activity(atomic=True, retry=RetryPolicy(max_attempts=1))
 def leaves() -> None:
     raise SystemExit(3)
+
+
+@activity(atomic=True, retry=RetryPolicy(max_attempts=1))
+def closes_all() -> None:
+    connections.close_all()
 
 
 def flow(call: Any) -> type[Workflow]:
@@ -116,6 +121,23 @@ def test_an_atomic_activity_that_exits_fails_alone() -> None:
 
     with pytest.raises(errors.WorkflowFailed, match="SystemExit"):
         handle.result(timeout=1)
+
+
+def test_an_atomic_activity_that_closes_the_connection_fails_alone() -> None:
+    class Either(Workflow):
+        async def run(self, closes: Any) -> Any:
+            return Ok(await (closes_all() if closes else easy()))
+
+    others = [Either.start(False) for _ in range(3)]
+    handle = Either.start(True)
+
+    until_closed(handle)
+
+    with pytest.raises(errors.WorkflowFailed, match="an atomic activity cannot close the connection"):
+        handle.result(timeout=1)
+    assert [other.result(timeout=1) for other in others] == [2, 2, 2]
+    connection.close()  # elsewhere it may be closed, as ever
+    assert connection.connection is None
 
 
 def test_a_retry_that_succeeds_is_over_although_its_run_goes_on() -> None:

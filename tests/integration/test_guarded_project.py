@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.checks import WARNING, run_checks
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from temporalex_django import Ok, activity, api, checks, errors
 from temporalex_django.authoring import workflow as registry_of
@@ -63,14 +63,19 @@ def test_transactions_and_raw_cursors_are_guarded_and_left_usable() -> None:
 
     async def run(self: object, args: object) -> Ok[list[str]]:
         seen = []
-        for attempt in (lambda: connection.cursor().execute("select 1"), lambda: transaction.atomic().__enter__()):
+        for attempt in (
+            lambda: connection.cursor().execute("select 1"),
+            lambda: transaction.atomic().__enter__(),
+            connection.close,
+            connections.close_all,
+        ):
             try:
                 attempt()
             except errors.DeterminismViolation as exc:
                 seen.append(exc.message[:7])
         return Ok(seen)
 
-    assert DjangoEnvironment().start(flow(run)).result() == ["the ORM", "the ORM"]
+    assert DjangoEnvironment().start(flow(run)).result() == ["the ORM"] * 4
     assert get_user_model().objects.count() == 0
 
 

@@ -138,6 +138,8 @@ class Settings:
         6.0,
         "A worker that has not beaten for so long is taken for dead and its activities are given to others. It beats three times in "
         "that time.",
+        refuse=lambda value: value <= 0,
+        kind="a number above 0",
     )
     DRAIN_SECONDS: float = _setting(
         20.0, "How long a worker that was told to stop waits for activities in progress before it gives them back."
@@ -152,6 +154,8 @@ class Settings:
         60.0,
         "For so many seconds a worker's turns, its maintenance or its guardian may be silent until `temporalex health` says that it is "
         "not live. More than an atomic activity takes: that is part of a turn.",
+        refuse=lambda value: value <= 0,
+        kind="a number above 0",
     )
     WORKER_CONNECTIONS: int | None = _setting(
         None,

@@ -50,6 +50,8 @@ WRONG: list[tuple[Any, str]] = [
     ({"PAYLOAD_CODEC": f"{__name__}.Missing"}, "cannot be used: AttributeError"),
     ({"PAYLOAD_CODEC": CODEC, "CACHE_SIZE": "many"}, "a whole number"),
     ({"PAYLOAD_CODEC": CODEC, "UPDATE_LOCK_WAIT": float("inf")}, "a number"),
+    ({"LEASE_SECONDS": 0}, "a number above 0"),
+    ({"HEALTH_SECONDS": 0.0}, "a number above 0"),
     ([("PAYLOAD_CODEC", CODEC)], "must be a dict"),
 ]
 

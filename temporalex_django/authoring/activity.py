@@ -79,6 +79,8 @@ class Options:
             wrong.append("a local activity waits in no queue: give neither queue nor schedule_to_start")
         if self.atomic and self.heartbeat is not None:
             wrong.append("an atomic activity cannot heartbeat: it is one short transaction")
+        if self.atomic and (self.queue is not None or self.start_to_close is not None):
+            wrong.append("an atomic activity runs in the turn itself: give neither queue nor start_to_close")
         if wrong:
             raise WorkflowDefinitionError("activity options: " + "; ".join(wrong))
 

@@ -345,6 +345,14 @@ def test_options_that_contradict_local_are_refused():
     assert slow.options(local=True).options_set.queue is None
 
 
+@pytest.mark.parametrize("ignored", [{"queue": "slow"}, {"start_to_close": 5}])
+def test_options_that_an_atomic_activity_would_ignore_are_refused(ignored):
+    with pytest.raises(errors.WorkflowDefinitionError, match="give neither queue nor start_to_close"):
+        activity(atomic=True, **ignored)(lambda: 1)
+    with pytest.raises(errors.WorkflowDefinitionError, match="give neither queue nor start_to_close"):
+        activity(atomic=True)(lambda: 1).options(**ignored)
+
+
 def test_a_description_says_why_it_is_tried_again(env):
     """The last failure with its way through the user's code, the attempt of how many, and the next try."""
     failing(env, work, 9, error=ConnectionError)

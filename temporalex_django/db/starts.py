@@ -6,7 +6,7 @@ runs cannot deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -87,11 +87,12 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
     if taken is not None and storage.sql.select("select 1 from temporalex_instance where id = %s", [taken], ("int4",)):
         raise run_id_taken(start.workflow_id)
     wide = ("", []) if start.generated else _wider_scope(start)
+    take_back: Callable[[], bool] | None = None
     try:
         insert = _insert_both if storage.sql.chained_writes else _insert_one_by_one
         alone = not start.search_attributes and _is_heard(storage.alias)
         if alone and storage.clock is None:
-            storage.sql.behind(NOTIFY, [CHANNEL, start.queue])
+            take_back = storage.sql.behind(NOTIFY, [CHANNEL, start.queue])
         with storage.transaction() if start.search_attributes else nullcontext():
             done = insert(start, started, storage, wide)
             if done and start.search_attributes:
@@ -106,6 +107,9 @@ def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
             "try again when it has",
             pending=True,
         ) from exc
+    finally:
+        if take_back is not None:
+            take_back()  # where nothing was sent: it is not to wait for a statement of somebody else
     if not done:
         raise AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
     if not alone and storage.clock is None:

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from temporalex_django import Ok, Workflow
+from temporalex_django.db.dialects.base import dialect_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgres]
 
@@ -85,4 +86,14 @@ def test_a_start_that_is_taken_back_rings_for_nobody(hints: Callable[[], list[st
 def test_behind_a_pooler_nobody_is_rung_for(hints: Callable[[], list[str]], settings: Any) -> None:
     settings.TEMPORALEX = {"POOLED": True}
     Rung.start(1)
+    assert hints() == []
+
+
+def test_a_start_that_is_not_even_sent_leaves_no_hint_for_the_next_statement(hints: Callable[[], list[str]]) -> None:
+    def refuses(*_: Any) -> Any:
+        raise RuntimeError("no query is sent")
+
+    with connection.execute_wrapper(refuses), pytest.raises(RuntimeError, match="no query"):
+        Rung.start(1)
+    dialect_for("default").execute("select 1")
     assert hints() == []

@@ -15,6 +15,7 @@ from django.db import connection, transaction
 from temporalex_django import Ok, Workflow
 from temporalex_django.actions import waiting
 from temporalex_django.actions.waiting import Deadline, wait_for
+from temporalex_django.db.dialects.base import dialect_for
 from temporalex_django.db.hearing import Rest, hearing
 from temporalex_django.errors import ResultTimeout
 from temporalex_django.workers.loop import run_until_idle
@@ -154,3 +155,16 @@ def test_who_hears_and_looks_no_more_listens_no_more() -> None:
     with hearing(chain, alias="default"):  # what was to go with a look went, and takes nothing with it now
         Heard.start(7)
         assert listened_to() == ["temporalex_done"]
+
+
+def test_listening_ends_though_somebody_has_deallocated_all_statements() -> None:
+    for number in range(8):  # so often a statement is prepared
+        chain = uuid4()
+        with hearing(chain, alias="default") as rest:
+            tell_of(chain)
+            rest(60)
+            if number == 7:
+                with connection.cursor() as cursor:
+                    cursor.execute("deallocate all")
+            dialect_for("default").execute(f"select {number}")  # the look with which it goes
+        assert listened_to() == []

@@ -178,7 +178,7 @@ class Link:
                 asked, ends = len(self._sent), 1
                 if self._behind and self._idle:
                     self._asked, self._behind, ends = self._behind, [], 2
-                    self._send()
+                    self._send(behind=True)
                     connection.pgconn.pipeline_sync()
                 connection.wait(_answers(connection.pgconn, results, ends))
                 connection.pgconn.exit_pipeline_mode()
@@ -212,8 +212,11 @@ class Link:
             self.connection.pgconn.finish()  # a pool, too, takes it for closed
             raise
 
-    def _send(self) -> None:
-        """Give libpq what was asked. Behind the first of a block it may send it whenever it likes."""
+    def _send(self, *, behind: bool = False) -> None:
+        """Give libpq what was asked. Behind the first of a block it may send it whenever it likes.
+
+        ``behind``: nobody will hear that what is prepared was gone, so what changes the session is not prepared.
+        """
         connection, asked = self.connection, self._asked
         if connection.closed:
             raise psycopg.OperationalError("the connection is closed")
@@ -229,7 +232,8 @@ class Link:
                 self._sent.append(None)
             self._stale = self._stale[len(stale) :]
         for one in asked:
-            name = self._prepared((one.query, one.types)) if self._prepares else None
+            prepares = self._prepares and (bool(one.values) or not behind)
+            name = self._prepared((one.query, one.types)) if prepares else None
             if name is None:
                 protocol.send_query_params(one.query, one.values, one.types, one.formats, Format.BINARY)
             else:

@@ -97,3 +97,11 @@ def test_a_start_that_is_not_even_sent_leaves_no_hint_for_the_next_statement(hin
         Rung.start(1)
     dialect_for("default").execute("select 1")
     assert hints() == []
+
+
+def test_a_start_is_done_though_the_connection_breaks_with_its_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks = "select pg_terminate_backend(pg_backend_pid()), %s::text, %s::text"
+    monkeypatch.setattr("temporalex_django.db.starts.NOTIFY", breaks)
+    handle = Rung.start(1)
+    connection.close()
+    assert handle.describe().status == "pending"

@@ -397,7 +397,7 @@ def test_an_answer_that_cannot_be_read_ends_the_wait() -> None:
         get_result=lambda: None,
         status=ConnStatus.BAD,
     )
-    answers = pg_together._answers(protocol, [], 1)
+    answers = pg_together._answers(protocol, [], [], 1)
     next(answers)
 
     with pytest.raises(psycopg.OperationalError, match="lost"):
@@ -484,3 +484,10 @@ def test_behind_statements_together_it_comes_last(sql: Dialect) -> None:
         thread(sql, 1)
         thread(sql, 2)
     assert sql.select("select colour from beads where n = 9", [], ("text",)) == [("1,2",)]
+
+
+def test_what_the_end_of_a_statement_finds_wrong_is_raised(sql: Dialect) -> None:
+    sql.execute("alter table beads add unique (colour) deferrable initially deferred")
+    with pytest.raises(IntegrityError):
+        sql.execute("insert into beads values (1, 'red'), (2, 'red')")
+    assert numbers(sql) == []

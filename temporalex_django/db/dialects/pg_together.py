@@ -170,7 +170,8 @@ class Link:
         """Send what was asked, and give everybody his answer. Raises the first error of the server."""
         if not self._asked and not self._sent:
             return
-        connection, results = self.connection, list[Any]()
+        connection, results, marks = self.connection, list[Any](), list[int]()
+        sent = self._sent
         try:
             with self._closing():
                 self._send()
@@ -180,20 +181,26 @@ class Link:
                     self._asked, self._behind, ends = self._behind, [], 2
                     self._send(behind=True)
                     connection.pgconn.pipeline_sync()
-                connection.wait(_answers(connection.pgconn, results, ends))
+                sent = self._sent
+                connection.wait(_answers(connection.pgconn, results, marks, ends))
                 connection.pgconn.exit_pipeline_mode()
         except psycopg.OperationalError as exc:
-            if (error := _error(results, connection)) is not None:
+            error = _error(results[: marks[0]] if marks else results, connection)
+            if error is not None:
                 raise error from exc  # why the server has closed the connection
-            raise
-        sent, self._sent = self._sent, []
-        for one, result in zip(sent, results, strict=True):
+            if not marks:
+                raise
+            # what was waited for is done, only what came behind it is not
+        self._sent = []
+        own, others = results[: marks[0]], results[marks[0] :]
+        # the end of a transaction may add an error of its own, as of deferred constraints
+        for one, result in [*zip(sent[:asked], own, strict=False), *zip(sent[asked:], others, strict=False)]:
             if isinstance(one, SentStatement):
                 one.result = result
             elif one is not None and result.status != ExecStatus.COMMAND_OK:
                 self._names = {key: name for key, name in self._names.items() if name != one}
-        self._forget_after(_error(results[asked:], connection))
-        if (error := _error(results[:asked], connection)) is not None:
+        self._forget_after(_error(others, connection))
+        if (error := _error(own, connection)) is not None:
             self._forget_after(error)
             raise error
 
@@ -287,7 +294,7 @@ def _beginning(connection: psycopg.Connection[Any]) -> bytes:
     return " ".join(words).encode()
 
 
-def _answers(protocol: Any, found: list[Any], ends: int) -> Generator[Wait, Ready | int, None]:
+def _answers(protocol: Any, found: list[Any], marks: list[int], ends: int) -> Generator[Wait, Ready | int, None]:
     """Add the result of each statement, in order, up to so many synchronisations; psycopg waits for the connection."""
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R
@@ -303,8 +310,8 @@ def _answers(protocol: Any, found: list[Any], ends: int) -> Generator[Wait, Read
                     raise psycopg.OperationalError("the connection is lost: the server's answer cannot be read")
                 continue
             if result.status == ExecStatus.PIPELINE_SYNC:
-                ends -= 1
-                if not ends:
+                marks.append(len(found))
+                if len(marks) == ends:
                     return
             else:
                 found.append(result)

@@ -358,9 +358,12 @@ def _is_heard(alias: str) -> bool:
 
 
 def ring_on_commit(*, alias: str, queues: Iterable[str] = ()) -> None:
-    """Ring once after the commit of the open transaction, however often it is asked; at once if none is open."""
+    """Ring once after the commit of the open transaction, however often it is asked; at once if none is open.
+
+    Not for who commits by himself: nobody says when that is, and workers find by themselves what is due.
+    """
     connection = connections[alias]
-    if not dialect_for(alias).listens:
+    if not dialect_for(alias).listens or not (connection.in_atomic_block or connection.get_autocommit()):
         return
     wanted = frozenset(queues)
     for waiting in connection.run_on_commit:

@@ -101,8 +101,14 @@ class Transactions:
             yield
 
     def on_commit(self, callback: Callable[[], None]) -> None:
-        """Call it after the commit of the transaction that is open, or now if none is; what it raises is logged."""
-        transaction.on_commit(callback, using=self.alias, robust=True)
+        """Call it after the commit of the transaction that is open, or now if none is; what it raises is logged.
+
+        Where the caller commits by himself, when he has and turns ``autocommit`` on again: as Django's own.
+        """
+        connection = connections[self.alias]
+        by_hand = not connection.in_atomic_block and not connection.get_autocommit()
+        with transaction.atomic(using=self.alias, savepoint=False) if by_hand else nullcontext():
+            transaction.on_commit(callback, using=self.alias, robust=True)
 
     def transient(self, exc: BaseException) -> bool:
         """Whether the same work may succeed on another try.

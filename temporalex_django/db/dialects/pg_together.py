@@ -171,18 +171,17 @@ class Link:
         if not self._asked and not self._sent:
             return
         connection, results, marks = self.connection, list[Any](), list[int]()
-        sent = self._sent
+        own, behind = self._sent, list[SentStatement | bytes | None]()
         try:
             with self._closing():
                 self._send()
                 connection.pgconn.pipeline_sync()
-                asked, ends = len(self._sent), 1
+                own = self._sent
                 if self._behind and self._idle:
-                    self._asked, self._behind, ends = self._behind, [], 2
+                    self._asked, self._behind, self._sent = self._behind, [], behind
                     self._send(behind=True)
                     connection.pgconn.pipeline_sync()
-                sent = self._sent
-                connection.wait(_answers(connection.pgconn, results, marks, ends))
+                connection.wait(_answers(connection.pgconn, results, marks, 2 if behind else 1))
                 connection.pgconn.exit_pipeline_mode()
         except psycopg.OperationalError as exc:
             error = _error(results[: marks[0]] if marks else results, connection)
@@ -192,17 +191,24 @@ class Link:
                 raise
             # what was waited for is done, only what came behind it is not
         self._sent = []
-        own, others = results[: marks[0]], results[marks[0] :]
-        # the end of a transaction may add an error of its own, as of deferred constraints
-        for one, result in [*zip(sent[:asked], own, strict=False), *zip(sent[asked:], others, strict=False)]:
+        error = self._answered(own, results[: marks[0]])
+        self._answered(behind, results[marks[0] :])
+        if error is not None:
+            raise error
+
+    def _answered(self, sent: list[SentStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
+        """Give each its result; the first error of the server.
+
+        That may be one result more: of the commit, as of deferred constraints.
+        """
+        for one, result in zip(sent, results, strict=False):
             if isinstance(one, SentStatement):
                 one.result = result
             elif one is not None and result.status != ExecStatus.COMMAND_OK:
                 self._names = {key: name for key, name in self._names.items() if name != one}
-        self._forget_after(_error(others, connection))
-        if (error := _error(own, connection)) is not None:
-            self._forget_after(error)
-            raise error
+        error = _error(results, self.connection)
+        self._forget_after(error)
+        return error
 
     def _forget_after(self, error: psycopg.Error | None) -> None:
         """What is prepared, when that is what was wrong."""
@@ -228,7 +234,7 @@ class Link:
         if connection.closed:
             raise psycopg.OperationalError("the connection is closed")
         protocol, self._asked = connection.pgconn, []
-        if not self._sent:
+        if not behind and not self._sent:
             idle = protocol.transaction_status == TransactionStatus.IDLE
             opens, self._idle = idle and not connection.autocommit, idle and connection.autocommit
             protocol.enter_pipeline_mode()

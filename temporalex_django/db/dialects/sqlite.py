@@ -54,7 +54,9 @@ class SqliteDialect:
         """
         connection = connections[self.alias]
         connection.ensure_connection()
-        if not connection.get_autocommit():  # the caller's own transaction begins where he begins it
+        if not connection.get_autocommit():  # the caller's own transaction: a savepoint alone would be all of it
+            if not connection.connection.in_transaction:
+                self.execute("begin immediate")
             with transaction.atomic(using=self.alias):
                 self._take_the_lock()
                 yield

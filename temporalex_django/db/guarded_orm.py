@@ -8,6 +8,7 @@ out of the way; activities, views and the engine's own queries never see it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -59,10 +60,12 @@ def _wrap(connection: Any) -> None:
         # first, since `with connection.execute_wrapper(...)` takes away the last one when it is left
         connection.execute_wrappers.insert(0, refuse_query)
     if "close" not in vars(connection):
-        connection.close = partial(_close, connection.close)
+        # not by itself: a thread that ends leaves its connection to nobody, and that closes it
+        connection.close = partial(_close, weakref.ref(connection))
 
 
-def _close(close: Callable[[], None]) -> None:
+def _close(wrapped: weakref.ref[Any]) -> None:
     """Workflow code that closes the connection would end the transaction of its turn, and of all runs in it."""
     guard.refuse_in_step(guard.ORM)
-    close()
+    if (connection := wrapped()) is not None:
+        type(connection).close(connection)

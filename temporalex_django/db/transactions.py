@@ -17,11 +17,14 @@ from temporalex_django.db.dialects.base import Dialect, dialect_for
 @contextmanager
 def _kept_open(connection: Any) -> Iterator[None]:
     """Whoever closes the connection meanwhile is refused: it looks like a database that is away, to all runs."""
-    before, connection.close = connection.close, _refuse_to_close
+    before = vars(connection).get("close")
+    connection.close = _refuse_to_close
     try:
         yield
     finally:
-        connection.close = before
+        del connection.close
+        if before is not None:
+            connection.close = before
 
 
 def _refuse_to_close() -> None:

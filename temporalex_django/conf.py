@@ -153,15 +153,15 @@ class Settings:
     HEALTH_SECONDS: float = _setting(
         60.0,
         "For so many seconds a worker's turns, its maintenance or its guardian may be silent until `temporalex health` says that it is "
-        "not live. More than an atomic activity takes: that is part of a turn.",
+        "not live. More than an atomic activity takes: that is part of a turn, though turns of others go on.",
         refuse=lambda value: value <= 0,
         kind="a number above 0",
     )
     WORKER_CONNECTIONS: int | None = _setting(
         None,
         "Connections to the database that one worker has open at most, at least 6: one each for turns, maintenance, LISTEN, bulk jobs "
-        "and `async` activities, and one for each thread of activities. It takes fewer threads than `ACTIVITY_THREADS` to stay below. "
-        "None: `ACTIVITY_THREADS` and 5. What activities open besides, to other databases or in threads of their own, is theirs.",
+        "and `async` activities, one for each thread of activities, and two for turns that go on while an atomic activity takes long. To "
+        "stay below it takes fewer of these, then fewer threads than `ACTIVITY_THREADS`. None: `ACTIVITY_THREADS` and 7. What activities open besides, to other databases or in threads of their own, is theirs.",
         refuse=lambda value: value is not None and value < FEWEST_CONNECTIONS,
         kind="a whole number from 6, or None",
     )

@@ -83,6 +83,15 @@ class Transactions:
         if failed is None:
             self.sql.execute("commit")  # Django's own finds nothing that is open any more
 
+    def left_open(self) -> tuple[Any, ExitStack | None]:
+        """The calling thread leaves its transaction open for a while, and the object to others; see ``taken_up``."""
+        kept, self._own, self._ending = (self._own, self._ending), None, None
+        return kept
+
+    def taken_up(self, kept: tuple[Any, ExitStack | None]) -> None:
+        """It is back, and nobody else has one open."""
+        self._own, self._ending = kept
+
     def joined(self) -> AbstractContextManager[None]:
         """Part of our own ``transaction``, which fails with it, without a savepoint; where none is open, one."""
         connection = connections[self.alias]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from temporalex_django.conf import get_settings
 from temporalex_django.liveness.health import Health, HealthFile, State, sweep
+from temporalex_django.workers.relief import MOST
 
 if TYPE_CHECKING:
     from temporalex_django.workers.loop import WorkerLoop
@@ -23,6 +24,14 @@ def activity_threads() -> int:
     if settings.WORKER_CONNECTIONS is None:
         return settings.ACTIVITY_THREADS
     return min(settings.ACTIVITY_THREADS, settings.WORKER_CONNECTIONS - BESIDE_THREADS)
+
+
+def relief_threads() -> int:
+    """Threads that take turns where an atomic activity takes long: what ``WORKER_CONNECTIONS`` leaves beside others."""
+    settings = get_settings()
+    if settings.WORKER_CONNECTIONS is None:
+        return MOST
+    return max(0, min(MOST, settings.WORKER_CONNECTIONS - BESIDE_THREADS - activity_threads()))
 
 
 class HealthReport:
@@ -53,13 +62,13 @@ class HealthReport:
             queues=loop.queues,
             state=state or here,
             wrote_at=time.monotonic(),
-            looked_at=loop.looked_at,
+            looked_at=min(loop.looked_at, loop.relief.since),
             lease_until=self.lease_until,
             leaves_by=loop.leaves_by,
             runs=len(loop.engine.cache),
             activities=loop.pool.busy,
             turns=loop.turns,
-            connections=activity_threads() + BESIDE_THREADS,
+            connections=activity_threads() + relief_threads() + BESIDE_THREADS,
         )
         self._file.write(said)
 

@@ -39,13 +39,14 @@ from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.recovery import block_alone, release
 from temporalex_django.workers.attempts import announce_end, perform
 from temporalex_django.workers.gates import Gates
-from temporalex_django.workers.health_report import activity_threads
+from temporalex_django.workers.health_report import activity_threads, relief_threads
 from temporalex_django.workers.line import first_of
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.patience import once_there, pause_after
 from temporalex_django.workers.polled import Polled
 from temporalex_django.workers.pool import InlinePool, Pool
 from temporalex_django.workers.quarantine import Quarantine
+from temporalex_django.workers.relief import Relief
 from temporalex_django.workers.turner import FEWEST_RUNS, Turner
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class WorkerLoop:
             crash_marker=self.marker.path,
         )
         self.caution = 0  # set by maintenance: see ``liveness.recovery``
+        self._suspects = False  # runs that ended processes are being tried
         self.on_beat = on_beat  # called several times a second while this process lives, by the maintenance thread
         self.pool: Pool = (
             InlinePool(now=self.row.now, noted=partial(self.marker.noted, "task"))
@@ -147,6 +149,12 @@ class WorkerLoop:
         self._pause = float("inf")  # until the next look, where nobody rings
         self._pauses: dict[UUID, float] = {}  # of runs whose business rows others have locked
         self.listener: Listener | None = None  # maintenance's, where there is one
+        self._told = threading.Event()  # to stop
+        self.relief = Relief(
+            self.storage,
+            most=relief_threads(),
+            turns=lambda relieved: self._loop(self._told, relieved=relieved),
+        )
 
     def _ring(self) -> None:
         """An activity has ended. Who is to wake up already will see it: he looks after he has cleared ``wake``."""
@@ -256,12 +264,16 @@ class WorkerLoop:
 
     def _phase_two(self, chains: Sequence[UUID]) -> int:
         """Atomic work, run after run, for a moment: what is left stays due. The number of runs that were advanced."""
+        if self.relief.spared:
+            return 0
         deadline, advanced = time.monotonic() + _PHASE_TWO, 0
         # those whose pause is over stand in line, one a poll: a claim would not find them while their callers take
         # turns
         patient = [chain for chain in self._pauses if not self.storage.is_deferred(chain)][:1]
         for chain in dict.fromkeys([*patient, *chains]):
-            if self._atomic(chain, patience=_PATIENCE if chain in patient else 0.0):
+            if self.relief.runs(chain):  # the server has ended its session, and its code goes on
+                self.storage.defer([chain], seconds=_LONGEST_PAUSE)
+            elif self._atomic(chain, patience=_PATIENCE if chain in patient else 0.0):
                 self._pauses.pop(chain, None)
                 advanced += 1
             elif chain not in chains and self._pauses[chain] >= _LONGEST_PAUSE:
@@ -345,7 +357,11 @@ class WorkerLoop:
     def _announced(self, chains: Sequence[UUID]) -> int:
         """Each alone; they are on the row of this worker before their code runs: one may be what ended a process."""
         self.row.announce(self.storage, chains)
-        advanced = sum(self._alone(chain) for chain in chains)
+        self._suspects = True
+        try:
+            advanced = sum(self._alone(chain) for chain in chains)
+        finally:
+            self._suspects = False
         self.row.announce(self.storage, ())
         return advanced
 
@@ -396,7 +412,9 @@ class WorkerLoop:
         """An atomic activity. It may be what ends this process: its run is noted like one that is activated."""
         self.marker.note(task.chain_id)  # it has one: atomic activities are of runs
         try:
-            return perform(task)
+            # beside what may have ended a process nothing else is to run
+            with self.relief.away(task, hands_over=not self.caution and not self._suspects):
+                return perform(task)
         finally:
             self.marker.note(None)
 
@@ -412,25 +430,37 @@ class WorkerLoop:
         attempt counted.
         """
         maintenance = Maintenance(self)
+        self._told = stop
         with worker_session(self.alias):
             watchdog.beat_into(self.marker.beat)
             try:
                 once_there(maintenance.start, storage=self.storage, stop=stop, timeout=timeout)
+                self.relief.begin()
                 self._loop(stop, until_idle=until_idle, timeout=timeout)
             finally:
                 self._leave(maintenance, hurried=until_idle)
         return self.turns
 
-    def _loop(self, stop: threading.Event, *, until_idle: bool, timeout: float | None) -> None:
+    def _loop(
+        self,
+        stop: threading.Event,
+        *,
+        until_idle: bool = False,
+        timeout: float | None = None,
+        relieved: Callable[[], bool] = lambda: False,
+    ) -> None:
         delay = fruitless = 0.0
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not stop.is_set():
+        while not stop.is_set() and not relieved():
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout:g} s there is still work: {self.pool.busy} activities are running")
             self.wake.clear()
-            self.looked_at = time.monotonic()
             try:
-                if found := self.poll():
+                with self.relief.wheel:
+                    self.looked_at = time.monotonic()
+                    found = self.poll()
+                    due = found.due if found or found.looked else self._next_due()
+                if found:
                     delay, fruitless, self._pause = 0, 0, _WRITERS_PAUSE
                     if self.storage.sql.writer_lock:
                         stop.wait(_WRITERS_PAUSE)
@@ -439,7 +469,6 @@ class WorkerLoop:
                     if found.tasks and found.runs < FEWEST_RUNS:
                         self.wake.wait(_MOMENT)
                     continue
-                due = found.due if found.looked else self._next_due()
             except DatabaseError as exc:
                 if until_idle and not self.storage.lost(exc):
                     raise
@@ -462,6 +491,7 @@ class WorkerLoop:
             if (
                 until_idle
                 and not self.pool.busy
+                and not self.relief.busy
                 and not self.gates.rated
                 and (not waits or fruitless > _FRUITLESS_POLLS)
             ):
@@ -507,12 +537,14 @@ class WorkerLoop:
         waiting = self.pool.drain(0.0 if hurried else settings.DRAIN_SECONDS)
         if maintenance is not None:
             maintenance.stop()
+        self.relief.end(seconds=self.leaves_by - settings.LEAVE_SECONDS / 2 - time.monotonic())
         try:
-            self._results_only()
-            with self.storage.transaction("leave"):
-                give_back(self.storage, waiting)
-                release(self.storage, self.row.epoch)
-                self.row.remove(self.storage)
+            with self.relief.wheel:
+                self._results_only()
+                with self.storage.transaction("leave"):
+                    give_back(self.storage, waiting)
+                    release(self.storage, self.row.epoch)
+                    self.row.remove(self.storage)
         except DatabaseError as exc:
             log.warning("could not give back what is in hand, the lease will run out: %s", told(exc))
         finally:

@@ -142,6 +142,7 @@ class Maintenance:
     def tend(self) -> None:
         """One pass. Raises when the database is gone."""
         self.loop.on_beat()
+        self.loop.relief.look()
         # nobody looks after a worker that works in the thread of its caller
         if self._thread.is_alive() and time.monotonic() - self._reported_at >= _REPORTED_EVERY:
             self._reported_at = time.monotonic()

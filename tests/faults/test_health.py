@@ -62,7 +62,7 @@ def test_a_worker_says_how_it_is_is_drained_from_elsewhere_and_leaves_in_time(
         wait_for(lambda: health(*me)["well"])
         here = only("--pid", str(process.child))
         assert (here["guardian"], here["state"], here["why"]) == (process.pid, "working", [])
-        assert here["connections"] == 13
+        assert here["connections"] == 15
         assert 0 < here["lease"] <= 1.5
 
         # drained from elsewhere: what it has in hand ends, nothing new begins

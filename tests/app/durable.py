@@ -122,7 +122,7 @@ async def asks_async(hold: str) -> int:
 
 
 @activity(atomic=True)
-def write_user(name: str, path: str | None = None, hold: str | None = None) -> int:
+def write_user(name: str, path: str | None = None, hold: str | None = None, seconds: float = 0.0) -> int:
     """One business row, in the transaction of its run."""
     from django.contrib.auth import get_user_model
 
@@ -131,6 +131,7 @@ def write_user(name: str, path: str | None = None, hold: str | None = None) -> i
         note(path, str(os.getpid()))
     if hold is not None:
         held_by(hold)
+    time.sleep(seconds)  # it computes for so long
     return int(user.pk)
 
 
@@ -257,7 +258,7 @@ class Booking(Workflow):
 
     async def run(self, args: Any) -> Any:
         n = await double(1)
-        user = await write_user(args["name"], args.get("path"), args.get("hold"))
+        user = await write_user(args["name"], args.get("path"), args.get("hold"), args.get("seconds", 0.0))
         return Ok([n, user])
 
 

@@ -67,9 +67,9 @@ def test_turns_of_others_go_on_and_it_is_named_while_it_runs(subprocess_env: dic
         assert not closed(slow_too.run)
         slow_too.let_go()
         wait_for(slow_too.is_done_once)
-        last = [*others(3, what="last"), Held(tmp_path, "eve")]
-        last[-1].let_go()
-        wait_for(lambda: all(map(closed, last[:-1])) and last[-1].is_done_once())
+        quick, third = others(3, what="last"), Held(tmp_path, "eve")
+        third.let_go()
+        wait_for(lambda: all(map(closed, quick)) and third.is_done_once())
         assert process.terminate() == 0
     assert not Chain.objects.filter(closed=False).exists()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -230,6 +231,26 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
             problems = validation.build(cls)[1]
             found += [Error(f"workflow {cls.__qualname__}: {p}", id="temporalex_django.E008") for p in problems]
     return found
+
+
+@register(TAG)
+def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Limits of queues that no code of the project names: misspelt, they would hold for nobody."""
+    del app_configs
+    from temporalex_django.db import lone_tasks  # noqa: PLC0415 - as below
+    from temporalex_django.workers.loop import all_queues  # noqa: PLC0415 - filled by autodiscovery
+
+    named = all_queues()
+    unknown = [] if lone_tasks.queues() is None else sorted({*conf.read()[0].QUEUES} - {*named})
+    return [
+        Warning(
+            f"TEMPORALEX['QUEUES'] has limits for the queue {name!r}, which no workflow, activity or task of this project names.",
+            hint=(f"Did you mean {near[0]!r}? " if (near := get_close_matches(name, named, n=1)) else "")
+            + "Where only calls name it, with options(queue=...), silence this check.",
+            id="temporalex_django.W011",
+        )
+        for name in unknown
+    ]
 
 
 @register(TAG)

@@ -202,10 +202,9 @@ class Action(ABC, Generic[T]):
         ids = {"run_id": subject.run_id, "workflow": subject.workflow, "workflow_id": subject.workflow_id}
         logger.log(
             logging.INFO if self.audited else logging.DEBUG,
-            "%s of %s %s by %s",
+            "%s%s by %s",
             self.name,
-            subject.workflow,
-            subject.workflow_id,
+            f" of {subject.workflow} {subject.workflow_id}" if subject.workflow else "",
             (self.by.account or self.by.source)
             if self.by.user is None
             else f"user {getattr(self.by.user, 'pk', None)} ({self.by.source})",

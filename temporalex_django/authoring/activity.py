@@ -16,7 +16,7 @@ from temporalex_django.core.durations import seconds
 from temporalex_django.core.handing_over import require_kept, unchanged
 from temporalex_django.core.ivar import Call
 from temporalex_django.core.limits import Limits, wrong_key, wrong_limits
-from temporalex_django.core.names import check_code_name, check_label, shown
+from temporalex_django.core.names import check_code_name, check_label, is_name, shown
 from temporalex_django.core.port import Port
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 
@@ -69,8 +69,8 @@ class Options:
                 wrong.append(str(exc))
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
             wrong.append(f"retry must be a RetryPolicy, not {self.retry!r}")
-        if self.queue is not None and (not isinstance(self.queue, str) or not self.queue):
-            wrong.append(f"queue must be a name, not {self.queue!r}")
+        if self.queue is not None and not is_name(self.queue):
+            wrong.append(f"queue must be a name of 1 to 200 printable characters, not {shown(self.queue)}")
         if not isinstance(self.local, bool):
             wrong.append(f"local must be True or False, not {self.local!r}")
         if self.local and self.atomic:

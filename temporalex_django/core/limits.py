@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from temporalex_django.core.names import is_name, shown
+
 _PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE = re.compile(r"([1-9][0-9]{0,8})/([smh])")
 #: A period is counted in so many slices: what began leaves the count by slices, up to one of them late.
@@ -121,8 +123,8 @@ def wrong_queues(queues: Any) -> list[str]:
         return [f"must be a dict of queues, like {shape}, not {type(queues).__name__}"]
     wrong = []
     for name, given in queues.items():
-        if not isinstance(name, str) or not name:
-            wrong.append(f"names a queue {name!r}: that is to be a string")
+        if not is_name(name):
+            wrong.append(f"names a queue {shown(name)}: that is to be a string of 1 to 200 printable characters")
         elif not isinstance(given, Mapping):
             wrong.append(f"[{name!r}] must be a dict with some of {', '.join(known)}, not {type(given).__name__}")
         else:

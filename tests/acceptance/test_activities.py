@@ -345,6 +345,12 @@ def test_options_that_contradict_local_are_refused():
     assert slow.options(local=True).options_set.queue is None
 
 
+@pytest.mark.parametrize("queue", ["", "pay\n", 3, "x" * 201])
+def test_a_queue_has_a_name(queue):
+    with pytest.raises(errors.WorkflowDefinitionError, match="queue must be a name of 1 to 200 printable characters"):
+        activity(queue=queue)(lambda: 1)
+
+
 @pytest.mark.parametrize("ignored", [{"queue": "slow"}, {"start_to_close": 5}])
 def test_options_that_an_atomic_activity_would_ignore_are_refused(ignored):
     with pytest.raises(errors.WorkflowDefinitionError, match="give neither queue nor start_to_close"):

@@ -18,6 +18,7 @@ from temporalex_django.actions.registry import ACTIONS, STEERING
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
+from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import SendUpdate
@@ -223,3 +224,14 @@ def test_nothing_happens_when_its_audit_row_cannot_be_written(name, monkeypatch)
 
     assert (Chain.objects.count(), Message.objects.count()) == (1, 0)
     assert Instance.objects.get().closed_at is None
+
+
+def test_the_log_says_of_which_run_it_was_where_it_was_of_one(django_capture_on_commit_callbacks, caplog):
+    root = Actor(user=get_user_model().objects.create_superuser("root"), source="command")
+    caplog.set_level(logging.INFO, logger="temporalex_django.actions")
+    with django_capture_on_commit_callbacks(execute=True):
+        SwitchOff("queue", "default", by=root).execute()
+        Start(Basket, id="b-9", by=root).execute()
+    said = [record.getMessage() for record in caplog.records]
+    by = f"by user {root.user.pk} (command)"
+    assert said == [f"switch_off {by}", f"start of {Basket.name} b-9 {by}"]

@@ -99,6 +99,17 @@ def test_retry_and_cache_of_the_cluster_are_warnings() -> None:
     assert all(message.level < ERROR for message in messages.values())
 
 
+def test_limits_of_a_queue_that_nobody_names_are_a_warning() -> None:
+    assert not found(TEMPORALEX={"QUEUES": {"default": {"concurrency": 3}}})
+
+    messages = found(TEMPORALEX={"QUEUES": {"defualt": {"concurrency": 3}}})
+
+    (warning,) = messages.values()
+    assert (warning.id, warning.level < ERROR) == ("temporalex_django.W011", True)
+    assert "'defualt'" in warning.msg
+    assert "Did you mean 'default'?" in (warning.hint or "")
+
+
 @pytest.mark.django_db
 def test_sqlite_without_immediate_or_with_atomic_requests_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     if connection.vendor != "sqlite":

@@ -20,6 +20,7 @@ WRONG = [
     ([], "a dict of queues"),
     ({"a": 3}, "['a'] must be a dict with some of concurrency"),
     ({"": {}}, "names a queue ''"),
+    ({"pay\n": {}}, "printable characters"),
     ({"a": {"concurency": 3}}, "has no 'concurency'"),
     ({"a": {"concurrency": 0}}, "['a']: concurrency must be a whole number above 0, not 0"),
     ({"a": {"concurrency": True}}, "concurrency must be"),

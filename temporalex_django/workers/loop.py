@@ -153,7 +153,7 @@ class WorkerLoop:
         self.relief = Relief(
             self.storage,
             most=relief_threads(),
-            turns=lambda relieved: self._loop(self._told, relieved=relieved),
+            turns=lambda relieved: self._loop(self._told, over=lambda: self._told.is_set() or relieved()),
         )
 
     def _ring(self) -> None:
@@ -276,8 +276,8 @@ class WorkerLoop:
             elif self._atomic(chain, patience=_PATIENCE if chain in patient else 0.0):
                 self._pauses.pop(chain, None)
                 advanced += 1
-            elif chain not in chains and self._pauses[chain] >= _LONGEST_PAUSE:
-                del self._pauses[chain]  # somebody else has done it, or it is found again
+            elif chain not in chains and self._pauses.get(chain, _LONGEST_PAUSE) >= _LONGEST_PAUSE:
+                self._pauses.pop(chain, None)  # somebody else has done it, or it is found again
             else:  # somebody has its rows locked: others first, and it a little later each time
                 pause = self._pauses[chain] = min(self._pauses.get(chain, _CONTENDED / 2) * 2, _LONGEST_PAUSE)
                 self.storage.defer([chain], seconds=pause)
@@ -447,27 +447,25 @@ class WorkerLoop:
         *,
         until_idle: bool = False,
         timeout: float | None = None,
-        relieved: Callable[[], bool] = lambda: False,
+        over: Callable[[], bool] | None = None,
     ) -> None:
+        over = over or stop.is_set
         delay = fruitless = 0.0
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not stop.is_set() and not relieved():
+        while not over():
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout:g} s there is still work: {self.pool.busy} activities are running")
             self.wake.clear()
             try:
                 with self.relief.wheel:
+                    if over():  # while it waited for the wheel
+                        return
                     self.looked_at = time.monotonic()
                     found = self.poll()
                     due = found.due if found or found.looked else self._next_due()
                 if found:
-                    delay, fruitless, self._pause = 0, 0, _WRITERS_PAUSE
-                    if self.storage.sql.writer_lock:
-                        stop.wait(_WRITERS_PAUSE)
-                        continue
-                    self.expectant = found.runs >= FEWEST_RUNS
-                    if found.tasks and found.runs < FEWEST_RUNS:
-                        self.wake.wait(_MOMENT)
+                    delay, fruitless = 0, 0
+                    self._pause_behind(found, stop)
                     continue
             except DatabaseError as exc:
                 if until_idle and not self.storage.lost(exc):
@@ -498,6 +496,16 @@ class WorkerLoop:
                 return
             rung = self.wake.wait(_CONTENDED if due == 0.0 else self._until_next(due))
             self.expectant = rung and not self.storage.sql.writer_lock
+
+    def _pause_behind(self, found: Polled, stop: threading.Event) -> None:
+        """Behind a look that found something: there may be more at once."""
+        self._pause = _WRITERS_PAUSE
+        if self.storage.sql.writer_lock:
+            stop.wait(_WRITERS_PAUSE)
+            return
+        self.expectant = found.runs >= FEWEST_RUNS
+        if found.tasks and found.runs < FEWEST_RUNS:
+            self.wake.wait(_MOMENT)
 
     def _until_next(self, due: float | None) -> float:
         """Seconds until the next look, where nobody rings before."""

@@ -148,7 +148,10 @@ def with_switches(runs: QuerySet[Instance]) -> QuerySet[Instance]:
 
 
 class Reading:
-    """What was read for some runs. ``whole``: of one run, with all that its page says."""
+    """What was read for some runs.
+
+    ``whole``: of one run, with all that its page says. ``idle``: none of them has an activity, whoever asks has seen.
+    """
 
     def __init__(
         self,
@@ -156,6 +159,7 @@ class Reading:
         *,
         now: datetime | None = None,
         whole: bool = False,
+        idle: bool = False,
         known: Known | None = None,
     ) -> None:
         self.now = now = timezone.now() if now is None else now
@@ -171,7 +175,7 @@ class Reading:
         if known is not None:
             self.tasks |= {run.pk: [*known.tasks.get(run.pk, ())[:_NAMED]] for run in open_ones}
             self.workers = [*known.workers]
-        elif begun:
+        elif begun and not idle:
             tasks = tasks_of([run.pk for run in begun], alias=str(self.alias), most=_NAMED)
             for task in tasks.defer("call", "options", "heartbeat"):
                 self.tasks[task.run_id].append(task)

@@ -18,7 +18,7 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import describe, described
 from temporalex_django.actions.inbox import open_in
 from temporalex_django.actions.ordering import FoundAtOnce, ordered
-from temporalex_django.actions.summary import Reading, with_ends
+from temporalex_django.actions.summary import Reading, with_ends, with_switches
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
 from temporalex_django.authoring.binding import Description
@@ -74,10 +74,10 @@ class RunViewSet(Repeatable):
 
     def _rows(self, alias: str) -> QuerySet[Instance]:
         runs = Instance.objects.using(alias).defer(*_UNREAD).select_related("chain")
-        return with_ends(self._with_parents(runs))
+        return self._with_parents(runs)
 
     def _row(self, target: RunTarget) -> Instance:
-        run = self._rows(storage().alias).filter(pk=target.shown).first()
+        run = with_switches(self._rows(storage().alias)).filter(pk=target.shown).first()
         if run is None:  # deleted since it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return run
@@ -95,11 +95,13 @@ class RunViewSet(Repeatable):
         if not policy().allows(self._user, VIEW.of(run)):
             names = {"id": run.workflow_id, "run_id": str(run.pk), "url": self._address("instance", id=str(run.pk))}
             return Response(names, status=status, headers=headers)
-        view, reading = self._view(run), Reading([run], whole=True)
-        if reading.untouched(run):  # it has nothing open yet, and whether a worker could take it is known
+        view = self._view(run)
+        if Reading.untouched(run):  # it has nothing open yet, and whether a worker could take it is known
+            reading = Reading([run], whole=True)
             what = described(run, waiting_for=reading.waiting_for(run), view=view)
         else:
             what = describe(target, storage=storage(), run=run, view=view)
+            reading = Reading([run], whole=True, idle=not what.activities)
         said = reading.summary(run, view)
         shown = replace(self._shown(what, run, said, text=said.text), human_tasks=open_in(run, most=_TASKS))
         body = serializers.InstanceDetail(shown).data
@@ -119,7 +121,7 @@ class RunViewSet(Repeatable):
         pager.order = order
         near: Any = FoundAtOnce(pager.near(ordered(runs, order), self.request), order)
         found: Sequence[Any] = self.paginate_queryset(near) or ()
-        there = {run.pk: run for run in self._rows(runs.db).filter(pk__in=[one["pk"] for one in found])}
+        there = {run.pk: run for run in with_ends(self._rows(runs.db)).filter(pk__in=[one["pk"] for one in found])}
         page = pager.keep(there)
         reading = Reading(page)
         shown = []

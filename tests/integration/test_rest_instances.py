@@ -176,7 +176,7 @@ def test_the_detail(api, basket, django_assert_num_queries):
     basket.update("add", 1)
     api.get(f"{URL}b 1/")
 
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(4):
         response = api.get(f"{URL}b 1/")
     body = response.json()
 

@@ -33,6 +33,8 @@ _INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_
 _LONG = 6
 #: Of a stored field and of a search attribute: what a column and a query string can hold.
 _LONGEST_NAME = 100
+#: What one of ours is called elsewhere: by activities, say.
+_ELSEWHERE = {"queue": "task_queue"}
 #: Like one of ours, and words of their own.
 _WORDS = frozenset({"interval", "store", "stores", "started", "sorted", "scored"})
 
@@ -171,6 +173,9 @@ def _near_misses(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
     known = sorted(name for name in {*annotated, "run", "handle_query"} - FACADE if not name.startswith("_"))
     for name in cls.__dict__:
         if name.startswith("_") or name in known or name in _WORDS or hasattr(base, name):
+            continue
+        if name in _ELSEWHERE:
+            yield f"there is no attribute {name!r}: did you mean {_ELSEWHERE[name]!r}? (else give it another name)"
             continue
         near = [(distance(name, other), other) for other in known if other not in _INTERNAL]
         best, other = min(near)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -18,6 +19,7 @@ from django.db import connections
 from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied
 from temporalex_django.conf import get_settings
+from temporalex_django.db import lone_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import attended
 from temporalex_django.liveness.stop_signals import StopSignals
@@ -107,6 +109,7 @@ def handle(
     its log is on the standard output, too, where the project has set up none.
     """
     _log_to_console(command, verbosity, json=json)
+    chosen = _chosen(command, queues)
     settings, on_beat = get_settings(), _nothing
     hard_limit = settings.HARD_DEADLOCK_TIMEOUT
     if hard_limit is not None and getattr(command, "_called_from_command_line", False):
@@ -117,7 +120,6 @@ def handle(
             os._exit(outcome)
         on_beat = outcome
         faulthandler.enable()
-    chosen = [name.strip() for name in queues.split(",") if name.strip()] if queues else all_queues()
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
         StopSignals(stop)
@@ -156,6 +158,25 @@ def handle(
         raise CommandError(str(exc), returncode=exits.FOUND) from exc
     text = f"worker {here}: done, {turns} turns of runs"
     _say(command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=here, turns=turns), json=json)
+
+
+def _chosen(command: BaseCommand, queues: str | None) -> list[str]:
+    """The queues that it takes: a misspelt one would have it wait for nothing, so that is said."""
+    named = all_queues()
+    if queues is None:
+        return named
+    chosen = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
+    if not chosen:
+        raise exits.misused("--queues names no queue", f"Leave it out for all that there are: {', '.join(named)}.")
+    unknown = [] if lone_tasks.queues() is None else [name for name in chosen if name not in named]
+    for name in unknown:
+        near = get_close_matches(name, named, n=1)
+        meant = f"Did you mean {near[0]}?" if near else f"They name {', '.join(named)}."
+        command.stderr.write(
+            f"No workflow, activity or task of this project names the queue {printing.safe(name)}: it has work only "
+            f"where a call names it, with options(queue=...). {meant}"
+        )
+    return chosen
 
 
 def _say(command: BaseCommand, said: WorkerSaid, *, json: bool) -> None:

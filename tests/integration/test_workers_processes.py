@@ -44,6 +44,31 @@ def test_a_worker_takes_its_queues_and_no_others(subprocess_env: dict[str, str],
         assert Instance.objects.get(pk=elsewhere.run_id).status == "pending"
 
 
+@pytest.mark.parametrize(
+    ("near", "meant"), [("crwod", "Did you mean crowd?"), ("elsewhere", "They name crowd, default.")]
+)
+def test_a_worker_says_of_which_queue_nothing_in_the_project_knows(
+    near: str, meant: str, subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    arguments = ["temporalex", "worker", "--burst", "--queues", f"crowd,{near}"]
+    with running(arguments, subprocess_env, tmp_path / "out") as process:
+        assert process.popen.wait(30) == 0
+
+    said = (tmp_path / "out").read_text()
+    assert said.count(f"names the queue {near}: ") == said.count(meant) == 1
+    assert "names the queue crowd:" not in said
+
+
+def test_a_worker_of_no_queue_is_refused(subprocess_env: dict[str, str], tmp_path: Path) -> None:
+    with running(["temporalex", "worker", "--queues", " ,"], subprocess_env, tmp_path / "out") as process:
+        assert process.popen.wait(30) == 2
+
+    assert (
+        "--queues names no queue. Leave it out for all that there are: crowd, default."
+        in (tmp_path / "out").read_text()
+    )
+
+
 def test_a_worker_deletes_what_was_kept_long_enough(subprocess_env: dict[str, str], tmp_path: Path) -> None:
     stays = start("Doubling", {"n": 1})
     with worker(subprocess_env, tmp_path):

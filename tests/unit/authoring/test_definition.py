@@ -32,6 +32,7 @@ def define(**attributes):
         ({"meta_data": {}}, "metadata"),
         ({"rnu": run}, "run"),
         ({"handle_querry": run}, "handle_query"),
+        ({"queue": "slow"}, "task_queue"),
     ],
 )
 def test_an_attribute_that_is_nearly_one_of_ours_is_refused(wrong, meant):

@@ -35,6 +35,7 @@ GOALS: Final = (
     Goal(path="one.ours.slower_at_most", at_most=1.1, where="postgres"),
     Goal(path="ratios.ten_vs_dbos", at_least=20, where="postgres"),
     Goal(path="ratios.ten_vs_absurd", at_least=6),
+    Goal(path="ten.ours.slower_at_most", at_most=1.2, where="postgres"),
     Goal(path="ratios.starts_vs_absurd", at_least=1.5),
     Goal(path="ratios.tasks_vs_django_tasks_db", at_least=1),
     Goal(path="two.ours.ratio", at_least=1.6, where="postgres"),

@@ -13,6 +13,8 @@ from benchmarks.processes import cpu_seconds, family, worker
 
 #: Runs that a worker has done before it is measured in ``sizes``.
 _WARM: Final = 200
+#: Of ``ten`` so many times the workflows: more than a worker keeps in memory.
+_CROWD: Final = 4
 #: No longer than that over the largest backlog: its rate is asked for, not its end.
 _AWHILE: Final = 6.0
 
@@ -66,10 +68,14 @@ def _rate_over(size: int) -> int:
 
 
 def ten(count: int) -> dict[str, Any]:
-    """Steps/s of workflows of ten activities that do nothing, in sequence."""
+    """Steps/s of workflows of ten activities that do nothing, in sequence; the same with several times as many."""
     from benchmarks.app.workflows import TenInSequence
 
-    return _steps(TenInSequence, max(count // 10, 1))
+    few = max(count // 10, 1)
+    found, many = _steps(TenInSequence, few), _steps(TenInSequence, _CROWD * few)
+    rates = {str(each["workflows"]): each["steps_per_s"] for each in (found, many)}
+    slower = round(found["steps_per_s"] / many["steps_per_s"], 2)
+    return found | {"steps_per_s_with_queued": rates, "slower_at_most": slower}
 
 
 def atomic(count: int) -> dict[str, Any]:

@@ -120,9 +120,11 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         return claimed(first)
 
     def ask_claim(
-        self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = ()
+        self, *, limit: int, queues: Sequence[str], first: Collection[UUID] = (), due: int | None = None
     ) -> Callable[[Collection[UUID]], Claimed]:
         """``claim`` in two halves, as ``Dialect.ask``: the second one behind ``together()``.
+
+        ``due``: no more than so many of those of a queue that nothing but their due time asks for.
 
         The first queue is asked at once, the others for what it leaves. The answer is told which of ``first`` count:
         the others are locked, no more. Inboxes of all of ``first`` are asked behind their locks.
@@ -132,7 +134,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             return lambda _: Claimed()
         wanted = [chain for chain in first if not self.is_deferred(chain)]
         locked = self._ask_lock(wanted)
-        asked = self._ask_queue_of_runs(order[0], limit, room=limit - len(wanted))
+        asked = self._ask_queue_of_runs(order[0], limit, room=limit - len(wanted), due=due)
         inboxes = self.ask_inbox(wanted)
 
         def answer(counts: Collection[UUID]) -> Claimed:
@@ -145,7 +147,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
                     break
                 left = limit - len(claimed)
                 with self.sql.together():
-                    further = self._ask_queue_of_runs(queue, left, room=left)
+                    further = self._ask_queue_of_runs(queue, left, room=left, due=due)
                 moment = further(claimed, ())
 
             def inbox(chains: Collection[UUID]) -> dict[UUID, Inbox]:
@@ -158,7 +160,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         return answer
 
     def _ask_queue_of_runs(
-        self, queue: str, limit: int, *, room: int
+        self, queue: str, limit: int, *, room: int, due: int | None
     ) -> Callable[[dict[UUID, RunState], Sequence[RunState]], datetime | None]:
         """Ask for those of one queue, of which there is ``room`` for so many.
 
@@ -171,7 +173,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         # would fill the turn; how many have messages is not known yet: about as many as at the last look.
         messages = max(room, limit // 4, 1)
         fresh = self._ask_fresh(queue, look.cursor, messages)
-        others = self._due(queue, look, max(room - look.fresh, limit // 4, 1))
+        others = self._due(queue, look, min(max(room - look.fresh, limit // 4, 1), limit if due is None else due))
         now = self._ask_now()
 
         def answer(claimed: dict[UUID, RunState], ended: Sequence[RunState]) -> datetime | None:

@@ -20,7 +20,8 @@ class Capacity:
     are ``asyncs``. ``ahead``: more of these by name, because at their measured rate they begin in a moment,
     ``together`` at most, and ``own`` more of those that the turn itself schedules. What is slow is taken only when it
     can begin: another worker may be idle. So is what is not among the ``measured``, unless many such ones were quick of
-    late, as the steps of a large process are: then ``UNMEASURED`` is in ``ahead``.
+    late, as the steps of a large process are: then ``UNMEASURED`` is in ``ahead``. ``runs``: of so many it has an
+    activity that is to begin, or the end of one.
     """
 
     threads: int = 0
@@ -30,6 +31,7 @@ class Capacity:
     own: int = 0
     asyncs: Collection[str] = ()
     measured: Collection[str] = ()
+    runs: int = 0
 
     def __post_init__(self) -> None:
         if not self.asyncs:

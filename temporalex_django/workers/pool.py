@@ -95,12 +95,14 @@ class Pool:
             if self._stopping:
                 return Capacity()
             now, waiting = time.monotonic(), 0
+            runs = {result.task.chain_id for result in self._results}
             free, moving = [self._threads, self._tasks], [self._threads, self._tasks]
             slow: set[str] = set()
             for attempt in self._held.values():
                 free[attempt.is_async] -= 1
                 if not attempt.began:
                     waiting += 1
+                    runs.add(attempt.task.chain_id)
                 elif now - attempt.began_at > _MOMENT:
                     moving[attempt.is_async] -= 1
                     name = attempt.task.activity
@@ -124,6 +126,7 @@ class Pool:
                 own=max(0, _MOST_IN_HAND - waiting - together),
                 asyncs=self._asyncs,
                 measured=set(self._paces),
+                runs=len(runs),
             )
 
     def submit(self, tasks: list[TaskState]) -> None:

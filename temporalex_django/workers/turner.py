@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from temporalex_django.authoring import activity
+from temporalex_django.conf import get_settings
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.report import TurnReport
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 #: It claims as many runs as its turns get done of late, and these at least.
 FEWEST_RUNS = 20
+#: While so many runs of what the cache holds have an activity in hand, no more than the fewest are begun beside them:
+#: the more go on at a time, the more of them would have to be rebuilt from their history at each step.
+_IN_HAND = 2 / 5
+_FEWEST_BEGUN = 4
 #: As long as a turn has the writer lock no longer, where there is one, it takes more runs than the fewest.
 _HELD = 0.008
 
@@ -77,10 +82,11 @@ class Turner:
         taker = Taker(owner=self._row.epoch, capacity=capacity, queues=gates.open_queues, refuses=refuses)
         limit, kept = min(self.storage.turn_size, self._reach), capacity.keep_back()
         hear = {end.task.chain_id for end in results if end.outcome is not None and end.task.chain_id is not None}
+        begun = max(int(get_settings().CACHE_SIZE * _IN_HAND) - capacity.runs, _FEWEST_BEGUN)
         with self.storage.sql.together():
             ends = self.storage.ask_ends(results)
             waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else list
-            claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=hear)
+            claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=hear, due=begun)
         valid, ended = ends()
         by_chain: dict[UUID, list[TaskInHand]] = {}
         for one in ended:

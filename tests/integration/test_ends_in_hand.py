@@ -267,3 +267,28 @@ def test_what_cannot_be_read_of_a_run_that_waits_is_not_read_for_its_end(
     Message.objects.filter(kind="signal").update(body=readable)
     paused.unpause()
     assert polled(loop, paused) == "paused"
+
+
+class ThreeSteps(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok([(await in_hand(n))[0] for n in range(3)])
+
+
+@pytest.mark.each_lane
+def test_of_a_backlog_no_more_runs_go_on_at_a_time_than_are_in_memory(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each step of each of them would begin with its history."""
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "CACHE_SIZE": 30}
+    monkeypatch.setattr("temporalex_django.engine.turn._BUDGET", 60.0)
+    for number in range(90):
+        ThreeSteps.start(id=f"steps-{number}")
+    worker = WorkerLoop(inline=True)
+    read: list[Any] = []
+    histories = worker.storage.histories
+    monkeypatch.setattr(worker.storage, "histories", lambda after: read.extend(after) or histories(after))
+
+    assert worker.run_inline(timeout=60) == 90 * 4
+
+    assert Instance.objects.filter(workflow="ThreeSteps", status="completed").count() == 90
+    assert len(read) < 45  # of 270: half a time for each run at most

@@ -69,6 +69,22 @@ def test_some_of_each_kind_come_before_the_many_whose_activities_have_ended() ->
     assert set(found[3:15]) == set(ended)
 
 
+def test_of_a_crowd_that_is_due_no_more_come_than_are_wanted_and_all_others_do() -> None:
+    storage, chains = DjangoStorage(), due(40)
+    ended, talked_to, crowd = waiting(chains[:6]), waiting(chains[6:9]), chains[9:]
+    for chain in talked_to:
+        insert_message(chain, kind="signal", name="x", body=None, storage=storage)
+
+    def found() -> list[UUID]:
+        with storage.transaction():
+            with storage.sql.together():
+                asked = storage.ask_claim(limit=16, queues=["default"], first=ended, due=4)
+            return [run.chain_id for run in asked(ended)]
+
+    assert set(found()) == {*ended, *talked_to, *crowd[:4]}  # nobody knows of a crowd yet
+    assert set(found()) == {*ended, *talked_to, *crowd[:3], crowd[-1]}
+
+
 @pytest.mark.postgres
 def test_a_quarter_of_the_activities_that_are_taken_are_the_newest() -> None:
     storage, now = DjangoStorage(), LONG_AGO

@@ -255,6 +255,23 @@ def test_of_what_a_turn_itself_schedules_more_is_taken_than_is_claimed(pool: Poo
     assert (many.together, many.own) == (0, 400)
 
 
+def test_how_many_runs_have_an_activity_in_hand(pool: Pool) -> None:
+    ended = [task(quick, n) for n in range(2)]
+    ended[1].chain_id = ended[0].chain_id
+    ends(pool, *ended)
+    gates = [gate(), gate()]
+    pool.submit([task(held_up, name) for name in gates])
+    assert all(_gates[name][0].wait(30) for name in gates)
+    try:
+        waiting = [task(quick, n) for n in range(3)]
+        waiting[2].chain_id = waiting[1].chain_id
+        pool.submit(waiting)
+        assert pool.capacity().runs == 1 + 2  # what runs may take long: that one is not counted
+    finally:
+        for name in gates:
+            _gates[name][1].set()
+
+
 def taken(pool: Pool, *names: str) -> list[str]:
     capacity = pool.capacity()
     return [name for name in names if capacity.takes(name)]

@@ -24,7 +24,7 @@ from temporalex_django.core.telling import told
 from temporalex_django.db import lone_tasks
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.readable_tasks import decode_task, is_readable
-from temporalex_django.db.rows import ENDED, ENDED_INSERT, FAILURE, FENCE, MESSAGES, TASKS, failure_row
+from temporalex_django.db.rows import ENDED, ENDED_INSERT, FAILURE, FENCE, FENCED, MESSAGES, TASKS, failure_row
 from temporalex_django.db.turn_writes import earliest
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
@@ -40,13 +40,9 @@ log = logging.getLogger("temporalex_django.activity")
 _NEAR = 1000
 _TASK = TASKS.pick_for(TaskState, args="call", kwargs=None, heartbeat_details="heartbeat")
 _ATTEMPT = TASKS.pick(*FENCE)
-_FENCED = (
-    f"id {{key}} and exists (select 1 from v where v.id = {TASKS.name}.id and v.attempt = {TASKS.name}.attempt"
-    f" and coalesce(v.owner, -1) = coalesce({TASKS.name}.owner, -1))"
-)
 #: Of whoever hears that an activity has ended.
 _HEARS = TASKS.pick("chain_id", "run_id", "run_queue")
-_DELETED = f"delete from {TASKS.name} where {_FENCED} returning {_ATTEMPT.names}, {_HEARS.names}"
+_DELETED = f"delete from {TASKS.name} where {FENCED} returning {_ATTEMPT.names}, {_HEARS.names}"
 _END = MESSAGES.pick("name", "body", "created_at")
 _END_COLUMNS = (*_ATTEMPT.columns, *_END.columns)
 _TOLD = {
@@ -68,7 +64,7 @@ _BEGUN = TASKS.pick(*FENCE, "started_at", "expires_at")
 _BEGUN_UPDATE = _BEGUN.update(*FENCE)
 _BACK_UPDATE = _ATTEMPT.update(*FENCE, owner="null", attempt=f"{TASKS.name}.attempt - 1")
 _NAMED = TASKS.pick("queue", "activity")
-_BACK_NAMED = TASKS.update({"owner": "null", "attempt": "attempt - 1"}, f"where {_FENCED} returning {_NAMED.names}")
+_BACK_NAMED = TASKS.update({"owner": "null", "attempt": "attempt - 1"}, f"where {FENCED} returning {_NAMED.names}")
 _AGAIN = TASKS.pick("due_at", "expires_at", "waits_for")
 _AGAIN_COLUMNS = (*_ATTEMPT.columns, ("tries", "int4"), *_AGAIN.columns)
 _AGAIN_UPDATE = TASKS.update(
@@ -77,7 +73,7 @@ _AGAIN_UPDATE = TASKS.update(
         "attempt": f"(select v.tries from v where v.id = {TASKS.name}.id)",
         **{name: f"(select v.{name} from v where v.id = {TASKS.name}.id)" for name in _AGAIN.picked},
     },
-    f"where {_FENCED} returning id",
+    f"where {FENCED} returning id",
 )
 _FAILED = TASKS.pick("id", *FAILURE)
 _FAILED_UPDATE = _FAILED.update("id", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)")

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from temporalex_django.db.dialects.base import Mark
-from temporalex_django.db.rows import ENDED_TASKS, FENCE, TASKS
+from temporalex_django.db.rows import ENDED_TASKS, FENCE, FENCED, TASKS
 from temporalex_django.engine import lone
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.storage import TaskResult
@@ -37,11 +37,7 @@ _OWN = {"id": "run_id", "queue": "queue", "priority": "priority", "call": "call"
 _GONE = TASKS.pick(*_OWN.values())
 _SAID = ENDED_TASKS.pick(*lone.Ended._fields)
 _KEPT = ENDED_TASKS.pick(*_OWN, *_SAID.picked)
-_FENCED = (
-    f"id {{key}} and exists (select 1 from v where v.id = {TASKS.name}.id and v.attempt = {TASKS.name}.attempt"
-    f" and coalesce(v.owner, -1) = coalesce({TASKS.name}.owner, -1))"
-)
-_DELETED = f"delete from {TASKS.name} where {_FENCED} returning {_ATTEMPT.names}, {_GONE.names}"
+_DELETED = f"delete from {TASKS.name} where {FENCED} returning {_ATTEMPT.names}, {_GONE.names}"
 _END_COLUMNS = (*_ATTEMPT.columns, *_SAID.columns)
 _MOVED = ENDED_TASKS.insert(
     {**{name: f"g.{own}" for name, own in _OWN.items()}, **{name: f"v.{name}" for name in _SAID.picked}},

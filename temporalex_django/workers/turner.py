@@ -84,6 +84,7 @@ class Turner:
         hear = {end.task.chain_id for end in results if end.outcome is not None and end.task.chain_id is not None}
         begun = max(int(get_settings().CACHE_SIZE * _IN_HAND) - capacity.runs, _FEWEST_BEGUN)
         with self.storage.sql.together():
+            self.storage.sql.prefer_indexes()
             ends = self.storage.ask_ends(results)
             waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else list
             claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=hear, due=begun)

@@ -292,3 +292,37 @@ def test_of_a_backlog_no_more_runs_go_on_at_a_time_than_are_in_memory(
 
     assert Instance.objects.filter(workflow="ThreeSteps", status="completed").count() == 90
     assert len(read) < 45  # of 270: half a time for each run at most
+
+
+class Wide(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok(len(await api.parallel([partial(in_hand, n) for n in range(args)])))
+
+
+@pytest.mark.postgres
+def test_a_table_that_was_small_when_its_statements_were_planned_is_not_read_whole_when_it_is_large(
+    loop: WorkerLoop,
+) -> None:
+    """Plans of prepared statements are kept, until somebody analyzes the table."""
+    for number in range(20):
+        EndsOnce.start(number)
+        while loop.poll():
+            pass
+    before = _read_whole()
+
+    Wide.start(600)
+    while loop.poll():
+        pass
+
+    assert Instance.objects.get(workflow="Wide").status == "completed"
+    assert _read_whole() - before < 100
+
+
+def _read_whole() -> int:
+    """Rows of activities that were read by going through the whole table."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_stat_force_next_flush()")
+        cursor.execute("select 1")
+        cursor.execute("select pg_stat_clear_snapshot()")
+        cursor.execute("select seq_tup_read from pg_stat_user_tables where relname = 'temporalex_activity_task'")
+        return int(cursor.fetchone()[0])

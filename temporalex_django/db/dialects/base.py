@@ -115,6 +115,13 @@ class Dialect(Protocol):
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """The same for the statements inside; the setting is put back, unless they fail: use it behind a savepoint."""
 
+    def prefer_indexes(self) -> None:
+        """To the end of the open transaction no table is read whole where an index will do.
+
+        A plan is kept for long: of a table that is all but empty it reads the whole, and so it does when fifty thousand
+        rows have come.
+        """
+
     def stand_in_line(self, number: int) -> None:
         """Say, to the end of the open transaction, that somebody waits for what ``number`` stands for.
 

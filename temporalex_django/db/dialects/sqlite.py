@@ -165,6 +165,9 @@ class SqliteDialect:
         del seconds
         return nullcontext()
 
+    def prefer_indexes(self) -> None:
+        """Plans are made anew for each statement."""
+
     def stand_in_line(self, number: int) -> None:
         """There is no other writer."""
 

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 #: It claims as many runs as its turns get done of late, and these at least.
 FEWEST_RUNS = 20
-#: While so many runs of what the cache holds have an activity in hand, no more than the fewest are begun beside them:
-#: the more go on at a time, the more of them would have to be rebuilt from their history at each step.
+#: A turn takes up as many runs that are due as there is room for beside those that have an activity in hand, which is
+#: for two fifths of the cache: of more that go on at a time each step would begin with the history of its run. Others
+#: are not to wait for them, so up to twice as many a few come to each turn, the fewer the more there are.
 _IN_HAND = 2 / 5
-_FEWEST_BEGUN = 4
+_BESIDE = 1 / 25
+_FEWEST_BESIDE = 2
 #: As long as a turn has the writer lock no longer, where there is one, it takes more runs than the fewest.
 _HELD = 0.008
 
@@ -82,12 +84,11 @@ class Turner:
         taker = Taker(owner=self._row.epoch, capacity=capacity, queues=gates.open_queues, refuses=refuses)
         limit, kept = min(self.storage.turn_size, self._reach), capacity.keep_back()
         hear = {end.task.chain_id for end in results if end.outcome is not None and end.task.chain_id is not None}
-        begun = max(int(get_settings().CACHE_SIZE * _IN_HAND) - capacity.runs, _FEWEST_BEGUN)
         with self.storage.sql.together():
             self.storage.sql.prefer_indexes()
             ends = self.storage.ask_ends(results)
             waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else list
-            claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=hear, due=begun)
+            claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=hear, due=self._due_beside(capacity.runs))
         valid, ended = ends()
         by_chain: dict[UUID, list[TaskInHand]] = {}
         for one in ended:
@@ -109,6 +110,11 @@ class Turner:
         elif len(report.claimed) >= limit:
             self._reach = min(limit + limit // 4, self.storage.turn_size)
         return valid, tasks
+
+    def _due_beside(self, in_hand: int) -> int:
+        """How many runs that are due a turn takes up, beside so many that have an activity in hand."""
+        room = int(get_settings().CACHE_SIZE * _IN_HAND)
+        return max(room - in_hand, int(_BESIDE * (2 * room - in_hand)), _FEWEST_BESIDE)
 
     def claim_tasks(self, capacity: Capacity) -> list[TaskState]:
         """Take activities that wait, inside a transaction that is open, or in one of their own."""

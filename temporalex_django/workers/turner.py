@@ -88,7 +88,9 @@ class Turner:
             self.storage.sql.prefer_indexes()
             ends = self.storage.ask_ends(results)
             waiting = self._ask_tasks(capacity) if self.storage.sql.claims_on_insert else list
-            claim = self.storage.ask_claim(limit=limit, queues=gates.queues, first=hear, due=self._due_beside(capacity.runs))
+            claim = self.storage.ask_claim(
+                limit=limit, queues=gates.queues, first=hear, due=self._due_beside(capacity.runs)
+            )
         valid, ended = ends()
         by_chain: dict[UUID, list[TaskInHand]] = {}
         for one in ended:

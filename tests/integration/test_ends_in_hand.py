@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import InterfaceError, connection
+from django.db import InterfaceError, connection, transaction
 from django.utils import timezone
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, api, errors
@@ -316,6 +316,22 @@ def test_a_table_that_was_small_when_its_statements_were_planned_is_not_read_who
 
     assert Instance.objects.get(workflow="Wide").status == "completed"
     assert _read_whole() - before < 100
+
+
+@pytest.mark.postgres
+def test_how_the_plans_of_a_caller_are_made_is_his_own(loop: WorkerLoop) -> None:
+    def scans() -> str:
+        with connection.cursor() as cursor:
+            cursor.execute("show enable_seqscan")
+            return str(cursor.fetchone()[0])
+
+    seen = []
+    with transaction.atomic():
+        handle = EndsOnce.start("one")
+        while loop.poll():
+            seen.append(scans())
+        assert handle.describe().status == "completed"
+    assert {*seen, scans()} == {"on"}
 
 
 def _read_whole() -> int:

@@ -116,7 +116,7 @@ class Dialect(Protocol):
         """The same for the statements inside; the setting is put back, unless they fail: use it behind a savepoint."""
 
     def prefer_indexes(self) -> None:
-        """To the end of the open transaction no table is read whole where an index will do.
+        """To the end of our own transaction no table is read whole where an index will do; in a caller's, nothing.
 
         A plan is kept for long: of a table that is all but empty it reads the whole, and so it does when fifty thousand
         rows have come.

@@ -145,7 +145,8 @@ class PostgresDialect:
         self.execute("select set_config('lock_timeout', %s, true)", [before])
 
     def prefer_indexes(self) -> None:
-        self.execute("set local enable_seqscan = off")
+        if not connections[self.alias].savepoint_ids:
+            self.execute("set local enable_seqscan = off")
 
     def stand_in_line(self, number: int) -> None:
         self.execute("select pg_advisory_xact_lock(%s::int4, %s::int4)", [_IN_LINE, number])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -237,19 +236,16 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """Limits of queues that no code of the project names: misspelt, they would hold for nobody."""
     del app_configs
-    from temporalex_django.db import lone_tasks  # noqa: PLC0415 - as below
-    from temporalex_django.workers.loop import all_queues  # noqa: PLC0415 - filled by autodiscovery
+    from temporalex_django.workers.loop import unnamed  # noqa: PLC0415 - filled by autodiscovery
 
-    named = all_queues()
-    unknown = [] if lone_tasks.queues() is None else sorted({*conf.read()[0].QUEUES} - {*named})
     return [
         Warning(
             f"TEMPORALEX['QUEUES'] has limits for the queue {name!r}, which no workflow, activity or task of this project names.",
-            hint=(f"Did you mean {near[0]!r}? " if (near := get_close_matches(name, named, n=1)) else "")
+            hint=(f"Did you mean {near!r}? " if near else "")
             + "Where only calls name it, with options(queue=...), silence this check.",
             id="temporalex_django.W011",
         )
-        for name in unknown
+        for name, near in unnamed(sorted(conf.read()[0].QUEUES)).items()
     ]
 
 

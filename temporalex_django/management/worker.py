@@ -10,7 +10,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -19,12 +18,11 @@ from django.db import connections
 from temporalex_django.authoring import workflow
 from temporalex_django.checks import unapplied
 from temporalex_django.conf import get_settings
-from temporalex_django.db import lone_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import attended
 from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management import exits, printing
-from temporalex_django.workers.loop import WorkerLoop, all_queues
+from temporalex_django.workers.loop import WorkerLoop, all_queues, unnamed
 from temporalex_django.workers.patience import once_there
 
 #: What lines of the log say apart from their text.
@@ -168,10 +166,8 @@ def _chosen(command: BaseCommand, queues: str | None) -> list[str]:
     chosen = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
     if not chosen:
         raise exits.misused("--queues names no queue", f"Leave it out for all that there are: {', '.join(named)}.")
-    unknown = [] if lone_tasks.queues() is None else [name for name in chosen if name not in named]
-    for name in unknown:
-        near = get_close_matches(name, named, n=1)
-        meant = f"Did you mean {near[0]}?" if near else f"They name {', '.join(named)}."
+    for name, near in unnamed(chosen).items():
+        meant = f"Did you mean {near}?" if near else f"They name {', '.join(named)}."
         command.stderr.write(
             f"No workflow, activity or task of this project names the queue {printing.safe(name)}: it has work only "
             f"where a call names it, with options(queue=...). {meant}"

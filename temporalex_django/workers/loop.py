@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -76,6 +77,17 @@ def all_queues() -> list[str]:
     named = {cls.task_queue for cls in workflow.concrete()}
     named |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
     return sorted(named | {"default", *(lone_tasks.queues() or ())})
+
+
+def unnamed(queues: Iterable[str]) -> dict[str, str | None]:
+    """Of these those that nothing in the project names, each with one that may be meant: only calls have work for them.
+
+    None of them where the project's tasks may go to any queue.
+    """
+    named = all_queues()
+    if lone_tasks.queues() is None:
+        return {}
+    return {name: next(iter(get_close_matches(name, named, n=1)), None) for name in queues if name not in named}
 
 
 class WorkerLoop:

@@ -209,8 +209,8 @@ ENDED_INSERT = ENDED.insert
 #: ``(id, attempt, owner)`` names one attempt of one worker.
 FENCE = ("id", "attempt", "owner")
 _FENCED_BY = "id, attempt, coalesce(owner, -1)"
-#: Rows of activities that are attempts of ``v`` still. Not a join, nor ``exists``, of which the planner makes one: of
-#: arrays whose length it does not know it compares each row with each. This it looks up, however many there are.
+#: Rows of activities that are attempts of ``v`` still. Looked up in a hashed list before ``{key}`` is judged: where a
+#: plan that was kept reads the whole table, that compares each of its rows with each of the array.
 FENCED = f"id {{key}} and (({_FENCED_BY}) in (select {_FENCED_BY} from v)) is true"
 #: Why the last attempt of an activity failed.
 FAILURE = ("failure", "failed_at", "failed_attempt")

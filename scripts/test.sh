@@ -2,6 +2,7 @@
 # Run the suite in every lane: tests/support/lanes.py says what runs where. Arguments go to pytest.
 #
 # A lane runs in TEST_PROCESSES (3) processes side by side, with a database each, and ends with its slowest tests.
+# A test that fails is run again, alone and once, at the end of its lane: see tests/support/flaky.py.
 # The primary lane on PostgreSQL comes last, so that the output ends with its summary; the exit status is the worst of
 # all lanes. A lane whose Python is missing says so, and is a failure when CI=true.
 set -u
@@ -31,7 +32,7 @@ lane() { # lane SHORT NAME ENVIRONMENT DATABASE PYTEST_ARGUMENT...
     shift 4
     printf '\n=== %s, %s\n' "$name" "$database"
     TEST_LANE=$short-$database TEST_DB=$database "$environment/bin/python" -m pytest \
-        -n "${TEST_PROCESSES:-3}" --dist loadgroup --durations 10 "$@"
+        -p tests.support.flaky -n "${TEST_PROCESSES:-3}" --dist loadgroup --durations 10 "$@"
     status=$? # 5, no tests collected, is a failure like any other
     if [ $status -eq 0 ]; then note 0 "$name, $database: passed"; else note $status "$name, $database: FAILED ($status)"; fi
 }

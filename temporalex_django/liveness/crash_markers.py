@@ -4,6 +4,10 @@ A small file mapped into memory: writing to it costs no system call, and SIGKILL
 one a database; its name says which process and which database, so that a neighbour finds and judges it also when no row
 of a worker names it (web processes have none). Layout: a header, then marks of a fixed size; whoever runs user code
 holds one of those.
+
+The owner holds a lock on its marker (``flock``) as long as it lives. A marker that can be opened here and whose lock is
+free is the proof that its owner ran on this machine and has ended, whatever process namespaces and boot ids say: cloned
+machines share those. The name ends in a random part, so that no other machine has a marker of the same name.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from temporalex_django.liveness.process_identity import identity_of, is_gone
+from temporalex_django.liveness.process_identity import identity_of
 
 _MAGIC = b"TXM1"
 _HEADER = struct.Struct("<4sxxxxqd")  # beats of the watchdog, 0: not watched; seconds after which a guardian ended it
@@ -33,7 +37,7 @@ _BEATS, _ENDED_AFTER = 8, 16
 _MARK = struct.Struct("<B16s")  # what kind, 0: nothing; which one
 _MOST = 1024
 _SIZE = _HEADER.size + _MARK.size * (_MOST + 1)  # the last one is for those that find none free, and is never read
-_SUFFIX = ".marker"
+_SUFFIX, _FRESH = ".marker", ".marker-new"
 
 Kind = Literal["chain", "run", "task", "trial"]
 _KINDS: tuple[Kind, ...] = ("chain", "run", "task", "trial")
@@ -111,30 +115,43 @@ class CrashMarker:
         self.pid = os.getpid()
         self.holders = 0
         self.path = ""
+        self._lock: int | None = None
         self.data = self._mapped()
-        self.data[: _HEADER.size] = _HEADER.pack(_MAGIC, 0, 0.0)
         self._free = [_HEADER.size + number * _MARK.size for number in reversed(range(_MOST))]
         self._own = _OfThread()
 
     def _mapped(self) -> mmap.mmap:
+        handle, lock, path = None, None, None
         try:
-            path = folder() / f"{self.domain}.{identity_of().replace(':', '.') or secrets.token_hex(8)}{_SUFFIX}"
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except OSError:
-            return mmap.mmap(-1, _SIZE)  # nobody will know what it ran
-        try:
+            identity = identity_of().replace(":", ".")
+            path = folder() / f"{self.domain}.{identity}.{secrets.token_hex(8)}{_FRESH}"
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
             # all of it at once: where the folder is full, the first mark in a file with holes would end the process
             # by SIGBUS
-            if os.pwrite(handle, bytes(_SIZE), 0) < _SIZE:
+            if os.pwrite(handle, _HEADER.pack(_MAGIC, 0, 0.0).ljust(_SIZE, b"\0"), 0) < _SIZE:
                 raise OSError(errno.ENOSPC, "no room for a marker")
+            # a handle of its own: a mapping has a copy of its handle, which children of a fork have, too
+            lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             data = mmap.mmap(handle, _SIZE)
+            path = path.rename(path.with_suffix(_SUFFIX))  # nobody sees it without its lock
         except OSError:
-            path.unlink(missing_ok=True)
-            return mmap.mmap(-1, _SIZE)
+            if path is not None:
+                path.unlink(missing_ok=True)
+            if lock is not None:
+                os.close(lock)
+            return mmap.mmap(-1, _SIZE)  # nobody will know what it ran
         finally:
-            os.close(handle)
-        self.path = str(path)
+            if handle is not None:
+                os.close(handle)
+        self.path, self._lock = str(path), lock
         return data
+
+    def unlock(self) -> None:
+        """Close the handle that has the lock. In the child of a fork the parent keeps its lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def take(self) -> int:
         return self._free.pop() if self._free else _SIZE - _MARK.size
@@ -192,6 +209,7 @@ class CrashMarker:
         self.rest()
         if self.path:
             Path(self.path).unlink(missing_ok=True)
+        self.unlock()
 
 
 _lock = threading.Lock()
@@ -218,6 +236,16 @@ def _drop_all() -> None:
             marker._drop()  # noqa: SLF001 - the same module
 
 
+def _unlock_in_child() -> None:
+    """The lock ends with the process that took it, also where children of its forks live on."""
+    for marker in _markers.values():
+        if marker.pid != os.getpid():
+            marker.unlock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
 # --- what others left -------------------------------------------------------------------------------------------------
 
 
@@ -229,6 +257,22 @@ def folder() -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(f"{path} is no folder of ours")
     return path
+
+
+Owner = Literal["alive", "ended", "unknown"]
+
+
+def owner_of(path: str) -> Owner:
+    """Whether the process that made this marker lives. ``unknown``: the marker cannot be opened here."""
+    if _content(path) is None:
+        return "unknown"
+    with suppress(OSError), _opened(path, os.O_RDONLY) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # judges do not exclude each other
+        except BlockingIOError:
+            return "alive"
+        return "ended"
+    return "unknown"
 
 
 def left_in(path: str) -> Left | None:
@@ -274,11 +318,11 @@ def beats_of(pid: int, domain: str) -> tuple[str, int]:
     0: it is not watched (yet, or any more).
     """
     identity = identity_of(pid)
-    with suppress(OSError, struct.error):  # the latter: it is being made just now
-        path = folder() / f"{domain}.{identity.replace(':', '.')}{_SUFFIX}"
+    with suppress(OSError, struct.error):
         if identity:
-            with _opened(str(path), os.O_RDONLY) as handle:
-                return str(path), _HEADER.unpack(os.read(handle, _HEADER.size))[1]
+            for found in folder().glob(f"{domain}.{identity.replace(':', '.')}.*{_SUFFIX}"):
+                with _opened(str(found), os.O_RDONLY) as handle:
+                    return str(found), _HEADER.unpack(os.read(handle, _HEADER.size))[1]
     return "", 0
 
 
@@ -296,8 +340,7 @@ def abandoned(domain: str) -> Iterator[list[str]]:
     try:
         with suppress(OSError):
             for entry in os.scandir(folder()):
-                mine, _, identity = entry.name.removesuffix(_SUFFIX).partition(".")
-                if mine != domain or not entry.name.endswith(_SUFFIX) or not is_gone(identity.replace(".", ":")):
+                if entry.name.partition(".")[0] != domain or not entry.name.endswith(_SUFFIX):
                     continue
                 with suppress(OSError):
                     handle = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW)

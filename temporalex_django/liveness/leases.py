@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -17,6 +17,7 @@ from temporalex_django.db.rows import RUNS, WORKERS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
+from temporalex_django.liveness.crash_markers import Kind, Marked
 from temporalex_django.liveness.process_identity import host, identity_of
 
 _NEW = WORKERS.pick(
@@ -106,21 +107,42 @@ class WorkerRow:
         """Take a new epoch: what was held under the old one belongs to others."""
         self.id, self.epoch = uuid7(), token()
 
-    def announce(self, storage: DjangoStorage, chains: Sequence[UUID]) -> None:
-        """Say which runs are about to be activated; none: all came through.
+    def announce(self, storage: DjangoStorage, suspects: Sequence[Marked]) -> bool:
+        """Commit to this row what is about to run; nothing: all came through.
 
-        For whoever finds this worker dead and cannot read its crash marker.
+        For whoever finds this worker dead and cannot read its crash marker. False when the row of another worker names
+        one of them: that worker runs it, or died of it and is not buried yet.
         """
-        cast = storage.sql.mark("jsonb")
-        trying = json.dumps([str(chain) for chain in chains]) if chains else None
-        storage.sql.execute(
-            f"update temporalex_worker set trying = {cast} where id = %s and epoch = %s", [trying, self.id, self.epoch]
+        if not suspects:
+            storage.sql.execute(
+                "update temporalex_worker set trying = null where id = %s and epoch = %s", [self.id, self.epoch]
+            )
+            return True
+        others = storage.sql.select(
+            "select cast(trying as text) from temporalex_worker"
+            " where trying is not null and buried_at is null and id <> %s",
+            [self.id],
+            ("text",),
         )
+        if any(not set(announced(json.loads(row[0]))).isdisjoint(suspects) for row in others):
+            return False
+        trying = json.dumps([[mark.kind, str(mark.key)] for mark in suspects])
+        cast = storage.sql.mark("jsonb")
+        changed = storage.sql.execute(
+            f"update temporalex_worker set trying = {cast} where id = %s and epoch = %s and buried_at is null",
+            [trying, self.id, self.epoch],
+        )
+        return bool(changed)
 
     def remove(self, storage: DjangoStorage) -> None:
         """Delete the row; blocked runs of its classes are due for those that are left. Inside a transaction."""
         storage.sql.execute("delete from temporalex_worker where id = %s", [self.id])
         wake_for_others(storage, list(self.workflows))
+
+
+def announced(stored: Iterable[tuple[Kind, str]]) -> list[Marked]:
+    """What the row of a worker says that it is about to run."""
+    return [Marked(kind, int(key) if kind in ("task", "trial") else UUID(key)) for kind, key in stored]
 
 
 #: What no new worker puts right: the run kills whoever activates it.

@@ -1,4 +1,4 @@
-"""Which process on which machine: so that a neighbour sees at once that a worker is gone."""
+"""Which process on which machine: names of files say so, and rows of workers say it to people."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ def identity_of(pid: int | None = None) -> str:
 
 
 def is_gone(identity: str) -> bool:
-    """Whether that process has certainly ended. False when it lives, is elsewhere, or cannot be judged from here."""
-    if not is_neighbour(identity):
-        return False
-    _, pid, started = identity.rsplit(":", 2)
-    return pid.isdecimal() and _started(int(pid)) != started
+    """Whether that process is not here (any more). False when it lives, or its namespace is another one.
 
-
-def is_neighbour(identity: str) -> bool:
-    """Whether it is on this machine, so that its files can be read."""
-    return bool(identity) and identity.rsplit(":", 2)[0] == _space()
+    Cloned machines share namespaces and boot ids: for files of this machine only. A row of the database is judged by
+    its crash marker.
+    """
+    space, _, rest = identity.rpartition(":")[0].rpartition(":")
+    started = identity.rpartition(":")[2]
+    return bool(identity) and space == _space() and rest.isdecimal() and _started(int(rest)) != started
 
 
 @cache

@@ -1,11 +1,15 @@
 """What dead workers left behind, and runs that cannot be taken with others.
 
-Dead is a worker whose process has ended on this very machine, or whose lease has expired by the database's clock; a
-session lock that stands says nothing, since a frozen worker holds it for ever. What it had in hand is due again. Deaths
-are counted only against what a process was running that is known to have ended: its marker says that. Where no marker
-can be read (another machine, a container that was made anew) the dead worker's row stays for a while: as long as one is
-there, workers are *cautious* and commit to their rows what they are about to activate, in batches that halve with each
-further death, until the killer is found.
+A worker is dead when its crash marker proves that its process has ended, or when a judge has seen no new heartbeat of
+it for one lease by the judge's own monotonic clock. A session lock that stands says nothing, since a frozen worker
+holds it for ever. What a dead worker had in hand is due again.
+
+Deaths are counted against what a process was running when it ended. Its marker says that where it can be opened. Where
+it cannot (another machine, a container with a temporary folder of its own) the row of the worker has to say it. Workers
+are therefore *cautious* as long as somebody elsewhere may have died: a row elsewhere that has sent no heartbeat since
+the judge looks, one that is late, or one that was buried without an explanation. A cautious worker commits to its row
+which run it is about to activate, one at a time. Nobody else begins a run that stands on the row of a worker until that
+worker has come through or is buried.
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from django.db import Error as DatabaseError
+from django.db import connections
+
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.process import REQUEST
@@ -28,9 +35,17 @@ from temporalex_django.engine import activity_policy, blocked, lone
 from temporalex_django.engine.blocked import mark_of, next_try
 from temporalex_django.engine.shapes import Blocked
 from temporalex_django.errors import KeyMissing, RunBlocked
-from temporalex_django.liveness.crash_markers import Left, Marked, abandoned, empty_marker, left_in, remove_marker
-from temporalex_django.liveness.leases import wake_for_others
-from temporalex_django.liveness.process_identity import is_gone, is_neighbour
+from temporalex_django.liveness.crash_markers import (
+    Left,
+    Marked,
+    abandoned,
+    empty_marker,
+    left_in,
+    owner_of,
+    remove_marker,
+)
+from temporalex_django.liveness.heartbeats import Heartbeats
+from temporalex_django.liveness.leases import announced, wake_for_others
 from temporalex_django.liveness.verdicts import Verdict, judge
 
 log = logging.getLogger("temporalex_django.recovery")
@@ -42,13 +57,17 @@ _OFFERED_AGAIN = timedelta(seconds=3)
 _CAUTIOUS_FOR = 5
 
 
+#: Part of a lease after which a worker elsewhere is late: it sends three heartbeats in a lease.
+_LATE = 0.5
+
+
 @dataclass(slots=True)
 class Recovered:
     """``workers`` that were found dead, and their activities.
 
     ``due`` ones are due again, ``failed`` ones had no attempt left.
 
-    ``caution``: deaths of late whose cause is not known; each halves the batches of those that live.
+    ``caution``: deaths of late whose cause is not known, and one more while somebody elsewhere may have died.
     """
 
     workers: list[UUID] = field(default_factory=list)
@@ -63,57 +82,50 @@ class Recovered:
 class _Row(NamedTuple):
     id: UUID
     epoch: int
-    process_identity: str
     crash_marker: str
     trying: str | None
+    beat_at: datetime
     buried_at: datetime | None
-    expires_at: datetime
 
     @property
-    def tried(self) -> list[UUID]:
-        return [UUID(chain) for chain in json.loads(self.trying or "null") or ()]
+    def tried(self) -> list[Marked]:
+        return announced(json.loads(self.trying or "null") or ())
 
 
 _WORKER = WORKERS.pick(*_Row._fields)
 
 
-def recover(storage: DjangoStorage, *, own: UUID | None = None, lived: float = float("inf")) -> Recovered:
+def recover(storage: DjangoStorage, heartbeats: Heartbeats, *, own: UUID | None = None) -> Recovered:
     """Find dead workers and give what they held to others.
 
     One transaction a dead worker; a plain read when there is none.
 
-    ``lived``: seconds since the first beat of whoever asks, or since the first one after he could not beat for a lease.
-    He buries by an expired lease only after one of his own: when the database was away, survivors do not bury each
-    other.
+    ``heartbeats`` are the observations of whoever asks. With fresh ones only workers are found dead whose markers prove
+    it; so a judge that has just started, or could not look while the database was away, buries no survivor.
     """
-    found = Recovered()
+    found, suspected = Recovered(), False
     lease = get_settings().LEASE_SECONDS
-    now = storage.now()
-    rows = storage.sql.select(
-        _WORKER.select(""),
-        [],
-        _WORKER.types,
-    )
-    for row in (_Row(*row) for row in rows):
+    rows = [_Row(*row) for row in storage.sql.select(_WORKER.select(""), [], _WORKER.types)]
+    heartbeats.observe((row.epoch, row.buried_at or row.beat_at) for row in rows)
+    for row in rows:
         if row.id == own:
             continue
+        silence = heartbeats.silence(row.epoch)
         if row.buried_at is not None:
             found.caution += 1
-            if min(lived, (now - row.buried_at).total_seconds()) > _CAUTIOUS_FOR * lease:
+            if silence > _CAUTIOUS_FOR * lease:
                 storage.sql.execute("delete from temporalex_worker where id = %s and epoch = %s", [row.id, row.epoch])
-        elif is_gone(row.process_identity):
-            left = left_in(row.crash_marker)
-            found.caution += left is None
-            _bury(storage, row, left, now, found, unknown=left is None)
-        elif row.expires_at <= now:
-            unknown = not is_neighbour(
-                row.process_identity
-            )  # else it is frozen, or starved: when it ends, its marker is read
-            found.caution += unknown
-            if lived >= lease:
-                _bury(storage, row, None, now, found, unknown=unknown)
-            elif unknown and len(row.tried) == 1:
-                _blame_tried(storage, row)
+            continue
+        owner = owner_of(row.crash_marker)
+        if owner == "ended":
+            _bury(storage, row, left_in(row.crash_marker), found, unknown=False)
+        elif silence >= lease:
+            found.caution += owner == "unknown"
+            # one that lives here is frozen, or starved: when it ends, its marker is read
+            _bury(storage, row, None, found, unknown=owner == "unknown")
+        elif owner == "unknown":
+            suspected = suspected or silence > _LATE * lease or not heartbeats.is_confirmed(row.epoch)
+    found.caution += suspected
     return found
 
 
@@ -136,6 +148,20 @@ def judge_abandoned(storage: DjangoStorage) -> int:
     return len(paths)
 
 
+def testify(storage: DjangoStorage) -> None:
+    """Write what workers of this machine died of, as their markers say. For guardians, whose own worker has just died.
+
+    The marker may be gone with the container when somebody looks for it. What fails is logged: others find out.
+    """
+    try:
+        recover(storage, Heartbeats())
+        judge_abandoned(storage)
+    except DatabaseError as exc:
+        log.warning("what a worker died of could not be written: %s", told(exc))
+    finally:
+        connections[storage.alias].close()
+
+
 def release_orphans(storage: DjangoStorage) -> None:
     """Activities of an owner without a row: nobody is left who could finish them, or be judged.
 
@@ -152,39 +178,42 @@ def release_orphans(storage: DjangoStorage) -> None:
             release(storage, owner)
 
 
-def _bury(
-    storage: DjangoStorage, row: _Row, left: Left | None, now: datetime, found: Recovered, *, unknown: bool
-) -> None:
+def _bury(storage: DjangoStorage, row: _Row, left: Left | None, found: Recovered, *, unknown: bool) -> None:
     """Whoever deletes the row, or notes in it that it was buried, does the rest, in the same transaction.
 
     ``left``: what it was running when it ended; None: it has not ended as far as is known, or ``unknown``: nobody can
-    say.
+    say. Then its row tells what it had announced; without an announcement the row stays as an unexplained death.
     """
-    tried = row.tried
-    alone = unknown and len(tried) == 1
-    which = "where id = %s and epoch = %s and buried_at is null" + (" and trying is not null" if alone else "")
+    which, explained = "where id = %s and epoch = %s and buried_at is null", not unknown
     with storage.transaction("bury"):
-        classes = storage.sql.select(
-            "select cast(workflows as text) from temporalex_worker where id = %s", [row.id], ("text",)
+        rows = storage.sql.select(
+            f"select cast(workflows as text), cast(trying as text) from temporalex_worker {which}"
+            f"{storage.sql.skip_locked()}",
+            [row.id, row.epoch],
+            ("text", "text"),
         )
-        if unknown and not alone:
-            statement, values = f"update temporalex_worker set buried_at = %s {which}", [now, row.id, row.epoch]
-        else:
-            statement, values = f"delete from temporalex_worker {which}", [row.id, row.epoch]
-        if not storage.sql.execute(statement, values):
+        if not rows:
             return
-        if unknown:  # what it had claimed stands in the tables: that is all there is to go by
+        if unknown:  # what it had claimed stands in the tables
             held = storage.sql.select(
                 "select id from temporalex_activity_task where owner = %s", [row.epoch], ("int8",)
             )
-            chains = [Marked("chain", chain) for chain in tried if alone]
-            left = Left((*chains, *(Marked("task", task) for (task,) in held)))
+            tried = row._replace(trying=rows[0][1]).tried
+            explained = bool(tried)
+            left = Left((*tried, *(Marked("task", task) for (task,) in held)))
+        if explained:
+            statement, values = f"delete from temporalex_worker {which}", [row.id, row.epoch]
+        else:
+            statement, values = (
+                f"update temporalex_worker set buried_at = %s {which}",
+                [storage.now(), row.id, row.epoch],
+            )
+        if not storage.sql.execute(statement, values):
+            return
         due, failed = release(storage, row.epoch)
         if left is not None:
-            _blame(storage, left)
-        if alone:
-            _found_out(storage)
-        wake_for_others(storage, list(json.loads(classes[0][0])))
+            _blame(storage, left, earlier=_unexplained(storage) if unknown and explained else 0)
+        wake_for_others(storage, list(json.loads(rows[0][0])))
         if left is not None:
             empty_marker(row.crash_marker)
     if left is not None:
@@ -201,18 +230,14 @@ def _bury(
     )
 
 
-def _blame_tried(storage: DjangoStorage, row: _Row) -> None:
-    """A worker elsewhere is late that had committed to activate this run and no other: once."""
-    with storage.transaction("late"):
-        if storage.sql.execute(
-            "update temporalex_worker set trying = null where id = %s and epoch = %s and trying is not null",
-            [row.id, row.epoch],
-        ):
-            _blame(storage, Left((Marked("chain", row.tried[0]),)))
-            _found_out(storage)
+def _unexplained(storage: DjangoStorage) -> int:
+    """Deaths of late whose cause is not known."""
+    statement = "select count(*) from temporalex_worker where buried_at is not null"
+    number: int = storage.sql.select(statement, [], ("int8",))[0][0]
+    return number
 
 
-def _found_out(storage: DjangoStorage) -> None:
+def _explain_earlier(storage: DjangoStorage) -> None:
     """A killer was found: it explains the deaths before."""
     storage.sql.execute("delete from temporalex_worker where buried_at is not null")
 
@@ -220,13 +245,16 @@ def _found_out(storage: DjangoStorage) -> None:
 # --- blame ------------------------------------------------------------------------------------------------------------
 
 
-def _blame(storage: DjangoStorage, left: Left) -> None:
+def _blame(storage: DjangoStorage, left: Left, *, earlier: int = 0) -> None:
     """Write what is decided about those that a process was running when it ended.
 
-    Inside a transaction; locks their rows.
+    Inside a transaction; locks their rows. ``earlier``: deaths before this one that nobody could explain.
     """
     marks = _resolved(storage, left.marks)
-    for verdict in judge(marks, _recorded(storage, marks)):
+    verdicts = judge(marks, _recorded(storage, marks), earlier=earlier)
+    if earlier and any(verdict.final for verdict in verdicts):
+        _explain_earlier(storage)
+    for verdict in verdicts:
         if verdict.what.kind == "task":
             _blame_activity(storage, verdict, left.ended_after)
         else:

@@ -24,11 +24,12 @@ class Verdict:
         return self.crashes >= MOST_CRASHES
 
 
-def judge(marked: Collection[Marked], recorded: Mapping[Marked, int]) -> list[Verdict]:
+def judge(marked: Collection[Marked], recorded: Mapping[Marked, int], *, earlier: int = 0) -> list[Verdict]:
     """What becomes of those that a process was running when it ended, by the deaths that their rows count so far.
 
     ``recorded`` lacks those that are over. For processes that are known to have ended only: one that is merely late has
-    killed nobody.
+    killed nobody. ``earlier``: deaths that nobody could explain, before this one, which only the row of the dead worker
+    explains. Of those one counts for a run that was alone at two deaths: it is the first of its three.
 
     - A run that was the only run: it counts, whatever activities ran beside it. Activating takes a moment, so one that
       is met there again and again is no bystander; and beside a suspected activity no run is activated.
@@ -49,5 +50,7 @@ def judge(marked: Collection[Marked], recorded: Mapping[Marked, int]) -> list[Ve
             crashes = before + 1 if alone or mark.key in tried else min(before, 1) if tried else 1
         else:
             crashes = before + 1 if len(runs) == 1 else max(before, 1)
+            if earlier and before and len(runs) == 1 and crashes == MOST_CRASHES - 1:
+                crashes = MOST_CRASHES
         found.append(Verdict(mark, crashes, wait=float(2 ** min(crashes, MOST_CRASHES))))
     return found

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -20,6 +21,7 @@ from temporalex_django.checks import unapplied
 from temporalex_django.conf import get_settings
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import attended
+from temporalex_django.liveness.recovery import testify
 from temporalex_django.liveness.stop_signals import StopSignals
 from temporalex_django.management import exits, printing
 from temporalex_django.workers.loop import WorkerLoop, all_queues, unnamed
@@ -113,7 +115,8 @@ def handle(
     if hard_limit is not None and getattr(command, "_called_from_command_line", False):
         connections.close_all()
         leaves_within = settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
-        outcome = attended(DjangoStorage().domain, hard_limit, leaves_within=leaves_within)
+        storage = DjangoStorage()
+        outcome = attended(storage.domain, hard_limit, leaves_within=leaves_within, testify=partial(testify, storage))
         if isinstance(outcome, int):
             os._exit(outcome)
         on_beat = outcome

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -35,7 +36,7 @@ from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import KeyMissing, PayloadError
-from temporalex_django.liveness.crash_markers import Mark, open_marker
+from temporalex_django.liveness.crash_markers import Mark, Marked, open_marker
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.recovery import block_alone, release
 from temporalex_django.workers.attempts import announce_end, perform
@@ -68,6 +69,8 @@ _BY_ITSELF = 5
 #: locked.
 _PHASE_TWO = 0.1
 _LONGEST_PAUSE = 1.0
+#: How long a run is left alone that stands on the row of another worker.
+_ANNOUNCED_ELSEWHERE = 0.25
 #: How long it stands in line for such rows, from the second try on; the turns of others wait for as long.
 _PATIENCE = 0.5
 
@@ -134,7 +137,7 @@ class WorkerLoop:
                 noted=partial(self.marker.noted, "task"),
             )
         )
-        self.quarantine = Quarantine(self.pool, Mark(self.marker))
+        self.quarantine = Quarantine(self.pool, Mark(self.marker), announce=partial(self.row.announce, self.storage))
         self.engine = WorkflowEngine(
             self.storage,
             self.storage,
@@ -366,12 +369,21 @@ class WorkerLoop:
         self._committed(report)
         return report.runs
 
-    def _announced(self, chains: Sequence[UUID]) -> int:
-        """Each alone; they are on the row of this worker before their code runs: one may be what ended a process."""
-        self.row.announce(self.storage, chains)
+    def _announced(self, chains: Sequence[UUID], *, deadline: float = inf) -> int:
+        """Each alone, and on the row of this worker before its code runs: one may be what ended a process.
+
+        One that stands on the row of another worker is left alone for a while: that one runs it, or died of it.
+        """
+        advanced = 0
         self._suspects = True
         try:
-            advanced = sum(self._alone(chain) for chain in chains)
+            for chain in chains:
+                if self.row.announce(self.storage, [Marked("chain", chain)]):
+                    advanced += self._alone(chain)
+                else:
+                    self.storage.defer([chain], seconds=_ANNOUNCED_ELSEWHERE)
+                if time.monotonic() > deadline:
+                    break
         finally:
             self._suspects = False
         self.row.announce(self.storage, ())
@@ -392,9 +404,9 @@ class WorkerLoop:
         return Polled(results=len(results))
 
     def _cautiously(self) -> Polled:
-        """While somebody died of nobody knows what.
+        """While somebody elsewhere may have died, or died of nobody knows what.
 
-        Few runs at a time, which are on the row of this worker before their code runs.
+        Runs are activated one by one, each on the row of this worker before its code runs.
         """
         results, few = self.pool.results(), self._few()
         try:
@@ -406,14 +418,15 @@ class WorkerLoop:
                 raise
             (results, valid), tasks = self._each_stored(results), []  # one that cannot be must not keep the others
         self._exchanged(results, valid, tasks)
-        if waiting := self.engine.put_off:
-            self.row.announce(self.storage, waiting[:1])
+        if self.quarantine.quiet:  # an activity on trial has just begun
+            return Polled(tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuilding)
+        if (waiting := self.engine.put_off[:1]) and self.row.announce(self.storage, [Marked("chain", waiting[0])]):
             self.engine.rebuild()
-        limit = max(1, self.storage.turn_size >> min(self.caution, 30))
         with self.storage.transaction("careful claim"):
-            claimed = self.storage.claim(limit=limit, queues=self.gates.queues)
-        chains = [run.chain_id for run in claimed if not run.crashes][:limit] or [run.chain_id for run in claimed][:1]
-        runs = self._announced(chains) if chains or waiting else 0
+            claimed = self.storage.claim(limit=self.storage.turn_size, queues=self.gates.queues)
+        suspects = [run.chain_id for run in claimed if run.crashes][:1]
+        chains = [*suspects, *(run.chain_id for run in claimed if not run.crashes)]
+        runs = self._announced(chains, deadline=time.monotonic() + _PHASE_TWO) if chains or waiting else 0
         return Polled(runs=runs, tasks=len(tasks), results=len(results), rebuilding=self.engine.rebuilding)
 
     def _leaves(self, chain: UUID, error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from temporalex_django.db.retention import Retention
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import read_switches
 from temporalex_django.engine import activity_policy
+from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import WOKEN, wake_for_code, wake_switched_on
 from temporalex_django.liveness.recovery import judge_abandoned, recover, release_orphans
 from temporalex_django.workers.attempts import announce_end
@@ -66,7 +67,7 @@ class Maintenance:
         self._abandoned_at = 0.0
         self._chores_at = 0.0
         self._reported_at = 0.0
-        self._lives_since = 0.0  # the first beat, or the first one after it could not beat for a lease
+        self.heartbeats = Heartbeats()
         self._looked_at = 0.0
         self._stray: tuple[set[tuple[int, int, int]], int] = (set(), 0)  # and after how many polls they were seen
         self.report = HealthReport(loop)
@@ -109,12 +110,13 @@ class Maintenance:
         began = time.monotonic()
         row.register(self.storage)
         self.report.leased(began)
-        self._beaten_at = self._lives_since = time.monotonic()
+        self._beaten_at = time.monotonic()
 
     def _recover(self) -> None:
+        self.heartbeats.forget()
         for _ in range(_RECOVERIES):
             try:
-                self.loop.caution = recover(self.storage, lived=0.0).caution
+                self.loop.caution = recover(self.storage, self.heartbeats).caution
                 judge_abandoned(self.storage)
             except DatabaseError as exc:
                 if not self.storage.transient(exc):
@@ -152,7 +154,7 @@ class Maintenance:
         self._sweep()
         if self._is_time():
             self._beat()
-        found = recover(self.storage, own=self.loop.row.id, lived=time.monotonic() - self._lives_since)
+        found = recover(self.storage, self.heartbeats, own=self.loop.row.id)
         self.loop.caution = found.caution
         if time.monotonic() - self._abandoned_at >= _ABANDONED_EVERY:
             judge_abandoned(self.storage)
@@ -199,10 +201,10 @@ class Maintenance:
             row.remove(self.storage)  # nobody need wonder what it died of
             row.renew()
             row.register(self.storage)
-            self._lives_since = time.monotonic()
+            self.heartbeats.forget()
         self.report.leased(began)
         if time.monotonic() - self._beaten_at > get_settings().LEASE_SECONDS:
-            self._lives_since = time.monotonic()
+            self.heartbeats.forget()  # others could not send any either
         self._beaten_at = time.monotonic()
 
     def _heartbeats(self) -> None:

@@ -1,16 +1,17 @@
 """Activities that may have ended a worker begin one by one, so that the next death tells who it was.
 
-A suspect is on *trial* for a moment after it began: its worker begins nothing else, no turn either, and the marker says
-so. It begins in an empty pool, or after a while beside what has outlived its own beginning.
+A suspect is on *trial* for a moment after it began: its worker begins nothing else, no turn either, and the marker and
+the row of the worker say so. It begins in an empty pool, or after a while beside what has outlived its own beginning.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from temporalex_django.engine.storage import TaskState
-from temporalex_django.liveness.crash_markers import Mark
+from temporalex_django.liveness.crash_markers import Mark, Marked
 
 if TYPE_CHECKING:
     from temporalex_django.workers.pool import Pool
@@ -27,8 +28,9 @@ class Quarantine:
     Costs nothing while there is no suspect (``TaskState.crashes``).
     """
 
-    def __init__(self, pool: Pool, mark: Mark) -> None:
+    def __init__(self, pool: Pool, mark: Mark, *, announce: Callable[[Sequence[Marked]], object]) -> None:
         self._pool = pool
+        self._announce = announce
         self._mark = mark
         self._wanted_since: float | None = None  # suspects are due, as far as is known
         self._watched: tuple[int, int, int] | None = None
@@ -41,6 +43,7 @@ class Quarantine:
             return False
         if time.monotonic() < self._quiet_until and self._watched in self._pool.held():
             return True
+        self._announce(())  # where that fails it is still quiet
         self._watched = None
         self._mark.clear()
         return False
@@ -75,6 +78,7 @@ class Quarantine:
                 self._wanted_since = time.monotonic()
             return calm, [_key(task) for task in suspects]
         first, *others = suspects
+        self._announce([Marked("trial", first.id)])
         self._watched = _key(first)
         self._quiet_until = time.monotonic() + min(_TRIAL * 2 ** max(0, first.attempt - 2), _LONGEST_TRIAL)
         self._mark.note("trial", first.id)

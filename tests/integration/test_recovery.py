@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from django.db import ProgrammingError
+from django.db.models import F
 
 from temporalex_django import RetryPolicy, activity, errors
 from temporalex_django.conf import codec, get_settings
@@ -19,7 +27,8 @@ from temporalex_django.db.starts import NewStart, Started, insert_message, inser
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.liveness import recovery
-from temporalex_django.liveness.crash_markers import Kind, Mark, open_marker
+from temporalex_django.liveness.crash_markers import Kind, Mark, Marked, folder, open_marker, owner_of
+from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.liveness.recovery import judge_abandoned, recover, release
@@ -33,77 +42,275 @@ from tests.support.runs import events, once
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def row(storage: DjangoStorage, *, identity: str, late: bool) -> Worker:
+def row(storage: DjangoStorage, *, marker: str = "", epoch: int | None = None) -> Worker:
     now = storage.now()
     return Worker.objects.create(
         id=uuid7(),
-        epoch=token(),
+        epoch=token() if epoch is None else epoch,
         kind="worker",
         host="h",
         pid=1,
-        process_identity=identity,
+        process_identity=identity_of(),
+        crash_marker=marker,
         queues=[],
         workflows={},
         session_lock=True,
         started_at=now,
         beat_at=now,
-        expires_at=now + timedelta(seconds=-1 if late else 60),
+        expires_at=now + timedelta(seconds=60),
     )
 
 
-def test_who_has_not_lived_for_a_lease_buries_nobody_by_his() -> None:
-    """After an outage of the database every lease has expired: survivors must not bury each other."""
-    storage = DjangoStorage(worker=True)
-    frozen = row(storage, identity=identity_of(), late=True)  # it lives: it is this process
-    lease = get_settings().LEASE_SECONDS
+@dataclass
+class Clock:
+    """The monotonic clock of this process, as far ahead as a test says."""
 
-    assert not recover(storage, lived=0.0)
-    assert not recover(storage, lived=lease - 0.1)
-    assert recover(storage, lived=lease).workers == [frozen.pk]
-    assert not Worker.objects.exists()
+    ahead: float = 0.0
+
+    def lease(self, number: float = 1.0) -> None:
+        self.ahead += number * get_settings().LEASE_SECONDS
 
 
-@pytest.mark.parametrize("away", [False, True])
-def test_who_could_not_beat_for_a_lease_begins_to_live_anew(away: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database was away for everybody: whose lease has expired may live as well as this one does."""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made, monotonic = Clock(), time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + made.ahead)
+    return made
+
+
+def test_late_is_who_sends_no_heartbeat_for_a_lease_by_the_clock_of_the_judge(clock: Clock) -> None:
+    storage, heartbeats = DjangoStorage(worker=True), Heartbeats()
+    late, lively = row(storage), row(storage)
+
+    assert not recover(storage, heartbeats)
+    clock.lease(0.9)
+    Worker.objects.filter(pk=lively.pk).update(beat_at=storage.now())
+    assert not recover(storage, heartbeats)
+    clock.lease(0.2)
+    assert recover(storage, heartbeats).workers == [late.pk]
+
+
+def test_a_step_of_the_clock_of_the_database_buries_nobody(clock: Clock) -> None:
+    """Somebody sets it forward by an hour: all leases have expired by it, and everybody lives."""
     loop = WorkerLoop(inline=True)
     maintenance = Maintenance(loop)
     maintenance.register()
-    frozen = row(loop.storage, identity=identity_of(), late=True)
-    lease, clock = get_settings().LEASE_SECONDS, time.monotonic
-    gone, step = [0.0], 2.0 * lease if away else lease / 2
-    monkeypatch.setattr(time, "monotonic", lambda: clock() + gone[0])
+    other = row(loop.storage)
     try:
-        for gone[0] in (step, 2 * step, 2 * step + 0.1):
+        maintenance.tend()
+        hour = timedelta(hours=1)
+        Worker.objects.update(
+            started_at=F("started_at") - hour, beat_at=F("beat_at") - hour, expires_at=F("expires_at") - hour
+        )
+        maintenance.tend()
+        clock.lease(0.5)
+        maintenance.tend()
+    finally:
+        loop.marker.close()
+    assert Worker.objects.filter(pk=other.pk, buried_at=None).exists()
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_who_could_not_beat_for_a_lease_begins_to_look_anew(away: bool, clock: Clock) -> None:
+    """The database was away for everybody: who sent no heartbeat meanwhile may live as well as this one does."""
+    loop = WorkerLoop(inline=True)
+    maintenance = Maintenance(loop)
+    maintenance.register()
+    frozen = row(loop.storage, marker=loop.marker.path)  # it lives: it is this process
+    try:
+        maintenance.tend()
+        for step in (2.0, 0.1) if away else (0.5, 0.5, 0.1):
+            clock.lease(step)
             maintenance.tend()
     finally:
-        monkeypatch.undo()
         loop.marker.close()
     assert Worker.objects.filter(pk=frozen.pk).exists() == away
 
 
-def test_a_process_that_has_ended_is_dead_whatever_its_lease_says() -> None:
+def test_a_process_that_has_ended_here_is_dead_whatever_its_lease_says() -> None:
     storage = DjangoStorage(worker=True)
-    ended = row(storage, identity=identity_of().rpartition(":")[0] + ":1", late=False)
+    ended = row(storage, marker=left_by_a_dead_process(storage))
 
-    found = recover(storage, lived=0.0)
+    found = recover(storage, Heartbeats())
     assert found.workers == [ended.pk]
-    assert found.caution == 1  # it left no marker
+    assert not found.caution
 
 
-def test_a_death_that_nobody_can_explain_makes_careful_until_a_worker_has_outlived_it() -> None:
+def test_a_machine_of_the_same_snapshot_is_another_machine(clock: Clock) -> None:
+    """Boot, process namespace and pid are those of a process that has ended here; its marker is not here."""
+    storage, heartbeats = DjangoStorage(worker=True), Heartbeats()
+    other = row(storage, marker=str(folder() / f"{storage.domain}.none.marker"))
+    Worker.objects.update(process_identity=identity_of().rpartition(":")[0] + ":1")
+
+    assert not recover(storage, heartbeats)
+    clock.lease()
+    assert recover(storage, heartbeats).workers == [other.pk]
+
+
+def test_a_marker_that_outlives_the_process_namespace_is_read() -> None:
+    """A container is made anew, and its temporary folder is not."""
     storage = DjangoStorage(worker=True)
-    row(storage, identity="elsewhere:1:1", late=True)
-    lease = get_settings().LEASE_SECONDS
+    run = started()
+    row(storage, marker=left_by_a_dead_process(storage, ("chain", run.chain_id)))
+    Worker.objects.update(process_identity="another-boot:1:1:1")
 
-    assert recover(storage, lived=0.0).caution == 1
-    assert recover(storage, lived=lease).caution
-    assert recover(storage, lived=lease).caution == 1
-    Worker.objects.update(buried_at=storage.now() - timedelta(seconds=6 * lease))
-    recover(storage, lived=lease)
-    assert Worker.objects.exists()
-    recover(storage, lived=6 * lease)
+    assert recover(storage, Heartbeats())
+    assert Chain.objects.get().crashes == 1
+
+
+def test_children_of_a_fork_do_not_keep_their_parent_alive(tmp_path: Path) -> None:
+    """The lock of a marker belongs to the process that made it."""
+    code = (
+        "import os, sys, time\n"
+        "from temporalex_django.liveness.crash_markers import open_marker\n"
+        "path = open_marker('fork').path\n"
+        "os.fork() or time.sleep(60)\n"
+        "print(path, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            path = parent.stdout.readline().strip()
+            parent.wait(20)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(tempfile, "tempdir", str(tmp_path))
+                assert owner_of(path) == "ended"
+        finally:
+            for child in Path("/proc").glob("[0-9]*/environ"):
+                with suppress(OSError):
+                    if f"TMPDIR={tmp_path}".encode() in child.read_bytes().split(b"\0"):
+                        os.kill(int(child.parent.name), signal.SIGKILL)
+
+
+def test_who_may_have_died_elsewhere_makes_careful_at_once(clock: Clock) -> None:
+    """A worker elsewhere that sends heartbeats makes nobody careful, one that is late does before its lease is over."""
+    storage, heartbeats = DjangoStorage(worker=True), Heartbeats()
+    other = row(storage)
+
+    assert recover(storage, heartbeats).caution == 1  # it may have died just now
+    Worker.objects.update(beat_at=storage.now())
+    assert recover(storage, heartbeats).caution == 0
+    clock.lease(0.6)
+    found = recover(storage, heartbeats)
+    assert (found.caution, found.workers) == (1, [])
+    clock.lease(0.5)
+    assert recover(storage, heartbeats).workers == [other.pk]
+
+
+def test_a_worker_that_lives_here_makes_nobody_careful(clock: Clock) -> None:
+    storage, heartbeats = DjangoStorage(worker=True), Heartbeats()
+    marker = open_marker(storage.domain)
+    row(storage, marker=marker.path)
+    try:
+        assert recover(storage, heartbeats).caution == 0
+        clock.lease(0.6)
+        assert recover(storage, heartbeats).caution == 0
+    finally:
+        marker.close()
+
+
+def test_a_death_that_nobody_can_explain_makes_careful_until_a_worker_has_outlived_it(clock: Clock) -> None:
+    storage, heartbeats = DjangoStorage(worker=True), Heartbeats()
+    row(storage)
+
+    recover(storage, heartbeats)
+    clock.lease()
+    assert recover(storage, heartbeats).caution
+    assert recover(storage, heartbeats).caution == 1
+    clock.lease(4)
+    assert recover(storage, heartbeats).caution == 1
+    assert recover(storage, Heartbeats()).caution == 1
+    clock.lease(2)
+    recover(storage, heartbeats)
     assert not Worker.objects.exists()
+
+
+def announcing(storage: DjangoStorage, *suspects: Marked) -> WorkerRow:
+    """A worker elsewhere that has announced these."""
+    made = WorkerRow(kind="worker", queues=[], workflows={})
+    made.register(storage)
+    assert made.announce(storage, suspects)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("unexplained", "before", "after"), [(0, 0, 1), (1, 0, 1), (0, 1, 2), (1, 1, 3), (0, 2, 3)], ids=str
+)
+def test_a_run_that_was_announced_alone_is_blamed_and_one_death_before_counts_at_its_second(
+    unexplained: int, before: int, after: int, clock: Clock
+) -> None:
+    """What is known is kept: deaths without an explanation are not forgotten until the killer is blocked."""
+    storage, heartbeats = DjangoStorage(worker=True), Heartbeats()
+    run = started()
+    Chain.objects.update(crashes=before)
+    for _ in range(unexplained):
+        row(storage)
+    Worker.objects.update(buried_at=storage.now())
+    dead = announcing(storage, Marked("chain", run.chain_id))
+
+    recover(storage, heartbeats)
+    clock.lease()
+    assert recover(storage, heartbeats).workers == [dead.id]
+
+    assert Chain.objects.get().crashes == after
+    assert bool(Instance.objects.get().blocked) == (after == 3)
+    assert Worker.objects.count() == (unexplained if after < 3 or not before or before == 2 else 0)
+
+
+def test_an_activity_on_trial_elsewhere_is_blamed_and_what_it_had_beside_it_is_not(clock: Clock) -> None:
+    storage, heartbeats = DjangoStorage(worker=True), Heartbeats()
+    env = DjangoEnvironment()
+    for _ in range(2):
+        env.start(once(lambda: charged_once_more(5)))
+    env.hold(charged_once_more)
+    env.advance(0)
+    one, _ = ActivityTask.objects.order_by("id")
+    ActivityTask.objects.update(crashes=1)
+    dead = announcing(storage, Marked("trial", one.pk))
+    ActivityTask.objects.update(owner=dead.epoch)
+
+    recover(storage, heartbeats)
+    clock.lease()
+    recover(storage, heartbeats)
+    assert [task.crashes for task in ActivityTask.objects.order_by("id")] == [2, 1]
+
+
+def test_a_run_on_the_row_of_another_worker_is_not_announced_again(clock: Clock) -> None:
+    """Its worker runs it, or has died of it: whoever began it as well would die of it, too."""
+    storage = DjangoStorage(worker=True)
+    suspect = Marked("chain", started().chain_id)
+    first, second = announcing(storage, suspect), announcing(storage)
+
+    assert not second.announce(storage, [suspect])
+    assert first.announce(storage, ())
+    assert second.announce(storage, [suspect])
+    Worker.objects.filter(pk=second.id).update(buried_at=storage.now())
+    assert first.announce(storage, [suspect])
+    assert not second.announce(storage, [suspect])  # it is taken for dead
+
+
+def test_a_careful_worker_does_not_begin_what_stands_on_the_row_of_another_one(clock: Clock) -> None:
+    loop = WorkerLoop(inline=True)
+    maintenance = Maintenance(loop)
+    maintenance.register()
+    suspect = started()
+    innocent = insert_start(NewStart(workflow="Tally", args=None, workflow_id="u"), storage=loop.storage)
+    other = announcing(loop.storage, Marked("chain", suspect.chain_id))
+    begun = Instance.objects.filter(started_at__isnull=False)
+    try:
+        maintenance.tend()
+        assert loop.caution
+        loop.poll()
+        assert [run.pk for run in begun.all()] == [innocent.run_id]
+        assert Worker.objects.get(pk=loop.row.id).trying is None
+        other.announce(loop.storage, ())
+        clock.lease()  # so long it leaves it alone at most
+        loop.poll()
+        assert begun.all().count() == 2
+    finally:
+        loop.marker.close()
 
 
 # -- blame -------------------------------------------------------------------------------------------------------------
@@ -115,9 +322,7 @@ def left_by_a_dead_process(storage: DjangoStorage, *marks: tuple[Kind, UUID | in
     notes = [Mark(marker) for _ in marks]
     for one, mark in zip(notes, marks, strict=True):
         one.note(*mark)
-    path = Path(marker.path).with_name(
-        f"{storage.domain}.{identity_of().rpartition(':')[0].replace(':', '.')}.1.marker"
-    )
+    path = Path(marker.path).with_name(f"{storage.domain}.{identity_of().replace(':', '.')}.{token()}.marker")
     shutil.copy(marker.path, path)
     for one in notes:
         one.clear()
@@ -135,12 +340,11 @@ def test_a_marker_that_a_worker_names_is_read_once_by_who_buries_it() -> None:
     storage = DjangoStorage(worker=True)
     run = started()
     path = left_by_a_dead_process(storage, ("chain", run.chain_id))
-    dead = row(storage, identity=identity_of().rpartition(":")[0] + ":1", late=False)
-    Worker.objects.update(crash_marker=path)
+    dead = row(storage, marker=path)
 
     judge_abandoned(storage)
     assert Chain.objects.get().crashes == 0
-    assert recover(storage).workers == [dead.pk]
+    assert recover(storage, Heartbeats()).workers == [dead.pk]
     judge_abandoned(storage)
     assert Chain.objects.get().crashes == 1
 
@@ -158,15 +362,14 @@ def test_a_death_counts_once_also_when_its_judge_dies_behind_his_commit(
     run = started()
     path = left_by_a_dead_process(storage, ("chain", run.chain_id))
     if site == "bury":
-        row(storage, identity=identity_of().rpartition(":")[0] + ":1", late=False)
-        Worker.objects.update(crash_marker=path)
+        row(storage, marker=path)
 
     def reached(point: str) -> None:
         if point == f"{site}: after commit":
             raise Killed
 
     def judged() -> None:
-        recover(storage)
+        recover(storage, Heartbeats())
         judge_abandoned(storage)
 
     with monkeypatch.context() as patch:

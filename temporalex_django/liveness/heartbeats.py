@@ -1,0 +1,48 @@
+"""When a judge saw the last new heartbeat of each worker, by its own monotonic clock.
+
+A lease that the database's clock has ended says nothing: that clock may have been set forward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import datetime
+
+
+class Heartbeats:
+    """The observations of one judge.
+
+    A worker is named by its epoch. Silence begins when the judge first sees a heartbeat, so a judge that has just
+    started finds nobody late.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[datetime, float]] = {}
+        self._confirmed: set[int] = set()
+
+    def observe(self, beats: Iterable[tuple[int, datetime]]) -> None:
+        """Note the heartbeats that the rows of workers show now. Workers without a row are forgotten."""
+        now, before, self._seen = time.monotonic(), self._seen, {}
+        for epoch, beat_at in beats:
+            last = before.get(epoch)
+            if last is not None and last[0] == beat_at:
+                self._seen[epoch] = last
+                continue
+            self._seen[epoch] = (beat_at, now)
+            if last is not None:
+                self._confirmed.add(epoch)
+        self._confirmed &= self._seen.keys()
+
+    def silence(self, epoch: int) -> float:
+        """Seconds since the judge saw a new heartbeat of this worker."""
+        return time.monotonic() - self._seen[epoch][1]
+
+    def is_confirmed(self, epoch: int) -> bool:
+        """Whether this worker has sent a heartbeat since the judge first saw it."""
+        return epoch in self._confirmed
+
+    def forget(self) -> None:
+        """Begin anew: for a while the judge could not look, or the workers could not send heartbeats."""
+        self._seen.clear()
+        self._confirmed.clear()

@@ -281,11 +281,11 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
 
 @register(TAG)
 def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Workflow modules that call what the determinism guard refuses: found by reading them, never an Error."""
+    """Workflow modules that call what the guard refuses, or await nothing of a coroutine: never an Error."""
     del app_configs
     return [
         Warning(
-            f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): its result can differ on replay.",
+            f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): {finding.problem}.",
             hint=f"{finding.advice[:1].upper()}{finding.advice[1:]}.",
             id="temporalex_django.W007",
         )

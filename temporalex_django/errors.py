@@ -109,7 +109,7 @@ class DeterminismWarning(RuntimeWarning):
 
 
 class NotAwaited(TemporalexError):
-    """A primitive was called and never awaited."""
+    """A primitive was called and never awaited, or the call was used as if it were its result."""
 
     code = "not_awaited"
     next_step = "Write `await` before the call that the message names."

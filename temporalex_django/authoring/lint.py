@@ -1,5 +1,7 @@
 """Reads workflow modules for calls that the determinism guard would refuse, without running them.
 
+And for coroutines that nobody awaits, which nothing can see when they run.
+
 Workflow code of a module is: every method of its workflow classes, and whatever functions, classes and module-level
 collections of the same module that code names, however indirectly. Activities, steps of graphs and module-level code
 are not. Names are followed through imports and aliases; what a variable holds is not known here, but the guard sees it
@@ -13,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from temporalex_django.authoring.lint_awaits import forgotten
 from temporalex_django.core.determinism import forbidden
 
 _PACKAGE: Final = "temporalex_django"
@@ -28,12 +31,13 @@ _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One call: where it stands, in which function, and what to use instead."""
+    """One call: where it stands, in which function, what is wrong with it, and what to write instead."""
 
     line: int
     call: str
     function: str
     advice: str
+    problem: str = "its result can differ on replay"
 
 
 def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:
@@ -119,6 +123,23 @@ class _Module:
     def findings(self, body: ast.AST, where: str) -> Iterator[Finding]:
         """In one function with all that is inside it."""
         yield from _Reader(where).read(body, self._imports, outermost=True)
+        for line, call in forgotten(body, self._functions, self._methods(where)):
+            yield Finding(line, call, where, f"write `await {call}(...)`", "nobody awaits it, so it never runs")
+
+    def _methods(self, where: str) -> Mapping[str, Function]:
+        """Methods of the class that ``where`` is in, those of its bases in this module included."""
+        found: dict[str, Function] = {}
+        waiting, seen = [where.partition(".")[0]], set[str]()
+        while waiting:
+            name = waiting.pop(0)
+            if name in seen or (cls := self._classes.get(name)) is None:
+                continue
+            seen.add(name)
+            for node in _statements(cls.body):
+                if isinstance(node, Function):
+                    found.setdefault(node.name, node)
+            waiting.extend(base.id for base in cls.bases if isinstance(base, ast.Name))
+        return found
 
 
 class _Deferred(ast.AST):

@@ -33,7 +33,7 @@ class _Branches:
                 )
         for branch in branches:
             if isinstance(branch, Call):
-                branch.hand_over()
+                branch.settle()
             elif inspect.iscoroutine(branch):
                 port.take_over(branch)
         self.port = port

@@ -11,6 +11,8 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from temporalex_django.core.ivar import Call
+
 #: A value of a subclass (``SafeString``, the ``FakeDate`` of a test) as one of the type itself, which is equal to it.
 #: The first that fits counts.
 _BASES: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
@@ -31,8 +33,13 @@ _CALLED: Final = (str, int, float, Decimal)
 
 
 def written(value: Any) -> Any:
-    """What the encoder writes for a value of a type that it does not know. Raises ``TypeError`` with advice."""
+    """What the encoder writes for a value of a type that it does not know.
+
+    Raises ``TypeError`` with advice, and ``NotAwaited`` for a call.
+    """
     kind = type(value)
+    if kind is Call:
+        raise value.refused()
     for base, as_base in _BASES:
         if issubclass(kind, base):
             return as_base(value)

@@ -16,7 +16,7 @@ from temporalex_django.core.mailbox import Signal, Update
 from temporalex_django.core.permissions import Permissions
 from temporalex_django.core.phase import Handler, Phase, check_shape
 from temporalex_django.core.results import Async, Err, Ok, Stop
-from temporalex_django.core.scheduler import Scheduler, Unit, not_awaited, unheard
+from temporalex_django.core.scheduler import Scheduler, Unit, unheard
 from temporalex_django.core.standing import Standing
 from temporalex_django.core.unit_contexts import inherited
 from temporalex_django.errors import (
@@ -171,7 +171,7 @@ class Handling:
         if inspect.isawaitable(value) or unit.generators:
             self._scheduler.spawn(unit, given(value))
         else:
-            finished(value, not_awaited(unit))
+            finished(value, unit.unawaited.at_end(unit))
 
     def _answered(
         self,

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.core import current
-from temporalex_django.errors import NestingError
+from temporalex_django.core.unawaited import PendingCall, Unawaited
+from temporalex_django.errors import NestingError, NotAwaited
 
 if TYPE_CHECKING:
     from temporalex_django.core.mailbox import Signal
@@ -76,35 +77,66 @@ class IVar:
         return self.value
 
 
-class Call:
-    """A primitive that was called and waits to be awaited.
+class Call(PendingCall):
+    """A primitive that was called and waits to be awaited. It can be kept, shown and compared by identity.
 
     Its context is checked at the call, where the mistake is, and again at the await, since a call may be handed to
-    another unit (``parallel([charge(1), charge(2)])``). ``begin`` acts, and gives what is waited for.
+    another unit (``parallel([charge(1), charge(2)])``). ``begin`` acts, and gives what is waited for. Code that
+    takes it for its result gets ``NotAwaited``.
     """
 
-    __slots__ = ("_begin", "_unit", "name")
+    __slots__ = ("_begin",)
 
     def __init__(self, name: str, begin: Callable[[], Awaitable[Any]]) -> None:
-        unit = current.unit_for(name)
+        # as in `PendingCall`, without the call: an activity makes one of these
+        owner = current.unit_for(name).unawaited
         self.name = name
+        self._owner: Unawaited | None = owner
         self._begin: Callable[[], Awaitable[Any]] | None = begin
-        self._unit = unit
-        unit.unawaited[self] = None
-
-    @property
-    def usage(self) -> str:
-        return f"await {self.name}(...)"
-
-    def hand_over(self) -> None:
-        """The call counts as made in the branch that it was given to."""
-        self._unit.unawaited.pop(self, None)
+        owner.held[id(self)] = name, "await {}(...)"
 
     def __await__(self) -> Generator[Any, None, Any]:
         begin = self._begin
         if begin is None:
             raise NestingError(f"{self.name} was awaited twice: call it again for another one")
-        current.unit_for(self.name)
-        self._unit.unawaited.pop(self, None)
+        unit = current.unit_for(self.name)
+        self.settle()
+        if unit.unawaited.dropped:
+            raise unit.unawaited.at_wait(unit)
         self._begin = None
         return begin().__await__()
+
+    def refused(self) -> NotAwaited:
+        """The error for code that takes it for its result."""
+        return NotAwaited(f"{self.name} was called and not awaited, so there is no result yet: write `{self.usage}`")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise self.refused()
+
+    def __repr__(self) -> str:
+        return f"<call of {self.name}, {'not awaited' if self._begin is not None else 'awaited'}>"
+
+    __hash__ = object.__hash__
+
+
+def _refuse(call: Call, *_: object) -> Any:
+    raise call.refused()
+
+
+#: Special methods of results. Its identity, its hash and its ``repr()`` are those of the call itself.
+_OF_RESULTS = (
+    *("bool", "str", "bytes", "format", "int", "float", "complex", "index", "round", "trunc", "floor", "ceil"),
+    *("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"),
+    *("iter", "next", "reversed", "len", "contains", "getitem", "setitem", "delitem", "aiter", "anext"),
+    *("enter", "exit", "aenter", "aexit", "fspath", "reduce_ex"),
+    *(
+        f"{side}{name}"
+        for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod")
+        for side in ("", "r")
+    ),
+    *(f"{side}{name}" for name in ("pow", "lshift", "rshift", "and", "xor", "or") for side in ("", "r")),
+)
+for _name in _OF_RESULTS:
+    setattr(Call, f"__{_name}__", _refuse)

@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from temporalex_django.core import foreign
-from temporalex_django.errors import PayloadError
+from temporalex_django.errors import NotAwaited, PayloadError
 
 _encoder = msgspec.json.Encoder(order="deterministic", enc_hook=foreign.written)
 _decoder = msgspec.json.Decoder()
@@ -70,7 +70,7 @@ def encode(value: Any, *, what: str = "payload") -> bytes:
         if b"null" in data and _changes(value):  # JSON writes NaN as null: the value would change without a word
             path = _find(value, _no_number)
             raise PayloadError(f"{what} cannot be encoded at `{path}`: NaN and infinity are not JSON")
-    except PayloadError:
+    except (PayloadError, NotAwaited):
         raise
     except RecursionError as exc:
         raise _too_deep(what) from exc

@@ -12,13 +12,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context
 from operator import attrgetter
 from types import AsyncGeneratorType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.senders import Sender
+from temporalex_django.core.unawaited import Unawaited
 from temporalex_django.core.unit_contexts import inherited
-from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError, NotAwaited
+from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError
 
 if TYPE_CHECKING:
     from temporalex_django.core.mailbox import Signal
@@ -27,15 +28,6 @@ Finished = Callable[[Any, BaseException | None], None]
 _number = attrgetter("number")
 #: From how many async generators of one unit on those that have ended are looked for.
 _GENERATORS = 32
-
-
-class Awaited(Protocol):
-    """What must be awaited before its unit ends; ``usage`` is the code that does it."""
-
-    name: str
-
-    @property
-    def usage(self) -> str: ...
 
 
 class Unit:
@@ -89,7 +81,7 @@ class Unit:
         self.shields = 0  # `shield` blocks that it is in
         self.children: dict[int, Unit] = {}  # that it started and that have not ended
         self.queued = False
-        self.unawaited: dict[Awaited, None] = {}
+        self.unawaited = Unawaited()
 
     def wake(self) -> None:
         if not self.queued:
@@ -243,7 +235,7 @@ class Scheduler:
                 unit.wake()
 
     def call(self, unit: Unit, fn: Callable[[], Any]) -> Any:
-        """Run plain code as ``unit``, without a coroutine. Raises what ``fn`` raises, and ``NotAwaited``."""
+        """Run plain code as ``unit``, without a coroutine. Raises what ``fn`` raises."""
         outer, self.current = self.current, unit
         try:
             value = unit.context.run(fn)
@@ -314,7 +306,7 @@ class Scheduler:
             unit.parent.children.pop(unit.number, None)
         unit.coroutine = None
         if error is None:
-            error = not_awaited(unit)
+            error = unit.unawaited.at_end(unit)
         finished, unit.finished = unit.finished, unheard  # whom it refers to is free with it
         finished(value, error)
 
@@ -352,13 +344,3 @@ def unheard(_what: object, _error: BaseException | None) -> None:
 def _is_fatal(error: BaseException | None) -> bool:
     """Whether the activation has failed with it, and not the unit."""
     return isinstance(error, (MemoryError, RecursionError))
-
-
-def not_awaited(unit: Unit) -> NotAwaited | None:
-    """The error of a unit that ends with calls which nobody awaited."""
-    if not unit.unawaited:
-        return None
-    calls = list(unit.unawaited)
-    unit.unawaited.clear()
-    names = ", ".join(call.name for call in calls)
-    return NotAwaited(f"{unit.name} called {names} and never awaited it: write `{calls[0].usage}`")

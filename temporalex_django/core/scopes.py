@@ -10,32 +10,29 @@ from typing import Any, Self
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.scheduler import Unit
+from temporalex_django.core.unawaited import PendingCall
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
 
 
-class _Scope:
+class _Scope(PendingCall):
     """Its context is checked at the call and again at the ``async with``.
 
     A call without one is reported like a forgotten await.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.port = current.port_for(name)
-        self._unit = current.unit_for(name)
-        self._unit.unawaited[self] = None
-        self._entered = False
+    form = "async with {}():"
 
-    @property
-    def usage(self) -> str:
-        return f"async with {self.name}():"
+    def __init__(self, name: str) -> None:
+        self.port = current.port_for(name)
+        super().__init__(name)
+        self._entered = False
 
     def enter(self) -> Unit:
         unit = current.unit_for(self.name)
         if self._entered:
             raise NestingError(f"{self.name} was entered twice: call it again for another block")
         self._entered = True
-        self._unit.unawaited.pop(self, None)
+        self.settle()
         return unit
 
 

@@ -143,6 +143,7 @@ UNREAD: dict[str, list[str]] = {
     "core/executor.py": ["place_of:index"],
     "core/scheduler.py": ["over:_"],
     "core/scopes.py": ["__aexit__:kind", "__aexit__:_"],
+    "core/unawaited.py": ["_note_collection:_"],
     "graph/durable/activities.py": ["prepared:kwargs"],
     "graph/standalone/attempts.py": ["workflow:version", "instance:version"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed

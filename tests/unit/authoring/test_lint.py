@@ -187,3 +187,85 @@ def test_classes_that_are_defined_twice_are_read_once() -> None:
         async def run(self, args): return time.time()
     """
     assert found(text, workflows=("A",)) == [(6, "time.time", "A.run")]
+
+
+FORGOTTEN = """
+async def helper(x):
+    return x
+
+async def stream(x):
+    yield x
+
+def plain(x):
+    return x
+
+class Base(Workflow):
+    async def inherited(self):
+        pass
+
+class Flow(Base):
+    async def method(self, x):
+        pass
+
+    async def run(self, args):
+        async def inner():
+            pass
+        {statement}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "call"),
+    [
+        ("helper(1)", "helper"),
+        ("if helper(1): pass", "helper"),
+        ("if not helper(1): pass", "helper"),
+        ("while self.method(1): pass", "self.method"),
+        ("x = 1 if helper(1) else 2", "helper"),
+        ("x = helper(1) and 2", "helper"),
+        ("x = helper(1) == 2", "helper"),
+        ("x = helper(1) + 2", "helper"),
+        ("x = helper(1)['key']", "helper"),
+        ("x = helper(1).total", "helper"),
+        ("x = f'{helper(1)}'", "helper"),
+        ("for x in helper(1): pass", "helper"),
+        ("x = [y for y in helper(1)]", "helper"),
+        ("x = bool(helper(1))", "helper"),
+        ("assert helper(1)", "helper"),
+        ("self.method(1)", "self.method"),
+        ("self.inherited()", "self.inherited"),
+        ("inner()", "inner"),
+        ("x = lambda: helper(1) or 2", "helper"),
+    ],
+)
+def test_a_coroutine_that_nobody_awaits_is_found(statement: str, call: str) -> None:
+
+    [finding] = lint(HEAD + FORGOTTEN.replace("{statement}", statement))
+
+    assert (finding.call, finding.function) == (call, "Flow.run")
+    assert (finding.advice, finding.problem) == (f"write `await {call}(...)`", "nobody awaits it, so it never runs")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "await helper(1)",
+        "if await helper(1): pass",
+        "x = helper(1)",
+        "return helper(1)",
+        "await api.parallel([helper(1), self.method(2)])",
+        "x = helper(1) is None",
+        "x = [y async for y in stream(1)]",
+        "stream(1)",
+        "plain(1)",
+        "if plain(1): pass",
+        "helper = plain; helper(1)",
+        "x = lambda helper: helper(1) or 2",
+        "x = f'{helper(1)!r}'",
+        "self.other(1)",
+        "other.method(1)",
+        "x = None or helper(1)",
+    ],
+)
+def test_what_may_be_awaited_elsewhere_is_no_finding(statement: str) -> None:
+    assert lint(HEAD + FORGOTTEN.replace("{statement}", statement)) == []

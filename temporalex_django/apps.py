@@ -44,11 +44,12 @@ class TemporalexConfig(AppConfig):
                 return
             raise NotConfigured(" ".join(wrong))
         from temporalex_django.authoring import binding, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
-        from temporalex_django.db import guarded_orm  # noqa: PLC0415 - it needs the settings
+        from temporalex_django.db import guarded_orm, guarded_services  # noqa: PLC0415 - it needs the settings
 
         binding.bind(_backend)
         django_tasks.bind(_task_host)
         guarded_orm.install()
+        guarded_services.install()
         CHORES[:] = [
             Chore(waiting=_bulk_jobs_wait, work=_bulk_jobs),
             *(_forgetting(kind) for kind in ("ANSWERS", "JOBS", "TASK_ENDS")),

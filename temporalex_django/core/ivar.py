@@ -93,7 +93,8 @@ class Call(PendingCall):
         self.name = name
         self._owner: Unawaited | None = owner
         self._begin: Callable[[], Awaitable[Any]] | None = begin
-        owner.held[id(self)] = name, "await {}(...)"
+        number = self._number = owner.made = owner.made + 1
+        owner.held[number] = name, "await {}(...)"
 
     def __await__(self) -> Generator[Any, None, Any]:
         begin = self._begin

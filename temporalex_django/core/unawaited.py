@@ -36,13 +36,14 @@ gc.callbacks.append(_note_collection)
 class Unawaited:
     """Calls of one unit.
 
-    ``held`` may still be used, by the ``id`` of the call. ``dropped`` cannot be, and the unit has not been told.
-    ``lost`` cannot be either; the unit has been told, or hears of it when it ends.
+    ``made`` counts all of them. ``held`` may still be used, by number. ``dropped`` cannot be, and the unit has not been
+    told. ``lost`` cannot be either; the unit has been told, or hears of it when it ends.
     """
 
-    __slots__ = ("dropped", "held", "lost")
+    __slots__ = ("dropped", "held", "lost", "made")
 
     def __init__(self) -> None:
+        self.made = 0
         self.held: dict[int, Entry] = {}
         self.dropped: tuple[Entry, ...] = ()
         self.lost: tuple[Entry, ...] = ()
@@ -64,7 +65,7 @@ class Unawaited:
 class PendingCall:
     """A primitive that was called and waits to be used."""
 
-    __slots__ = ("_owner", "name")
+    __slots__ = ("_number", "_owner", "name")
 
     #: The code that uses it.
     form: ClassVar[str] = "await {}(...)"
@@ -74,7 +75,8 @@ class PendingCall:
         owner = current.unit_for(name).unawaited
         self.name = name
         self._owner: Unawaited | None = owner
-        owner.held[id(self)] = name, self.form
+        self._number = owner.made = owner.made + 1
+        owner.held[self._number] = name, self.form
 
     @property
     def usage(self) -> str:
@@ -86,14 +88,14 @@ class PendingCall:
         owner = self._owner
         if owner is not None:
             self._owner = None
-            owner.held.pop(id(self), None)
+            owner.held.pop(self._number, None)
 
     def __del__(self) -> None:
         try:
             owner = self._owner
         except AttributeError:  # it was refused when it was called
             return
-        if owner is not None and (entry := owner.held.pop(id(self), None)) is not None:
+        if owner is not None and (entry := owner.held.pop(self._number, None)) is not None:
             if _collector is not None and _collector == get_ident():
                 owner.lost += (entry,)
             else:

@@ -21,6 +21,8 @@ NETWORK: Final = "talk to the network in an activity"
 ENVIRONMENT: Final = "read it in an activity, or pass it in as an argument"
 SYSTEM: Final = "ask the operating system in an activity"
 DATABASE: Final = "use the ORM in an activity (atomic=True: in the workflow's own transaction)"
+MAIL: Final = "send mail in an activity"
+CACHE: Final = "use the cache in an activity"
 PERSON: Final = "wait for a signal or an update, or ask in an activity"
 
 #: Every call of these.
@@ -101,12 +103,15 @@ MODULES: Final[dict[str, str]] = {
         ),
         NETWORK,
     ),
+    "django.core.mail": MAIL,
+    "django.core.cache": CACHE,
 }
 HARMLESS: Final = frozenset(
     {
         *("os.path", "os.fspath", "os.fsencode", "os.fsdecode", "os.strerror", "os.PathLike"),
         *("asyncio.iscoroutine", "asyncio.iscoroutinefunction", "asyncio.isfuture"),
         *("secrets.compare_digest", "subprocess.list2cmdline", "random.Random"),
+        "django.core.cache.utils",
     }
 )
 #: Methods of ``pathlib.Path`` that look at the file system.

@@ -1,9 +1,10 @@
 """The determinism guard: what workflow code may not call is refused where it calls it.
 
 *Workflow code* is the project's own code (not the standard library's, not an installed package's) that runs in a unit,
-a handler, a validator, a predicate, an ``update_state`` closure or a query. Only its direct calls count: what ``json``
-or ``logging`` do inside is theirs, and so is what log handlers and modules that are being imported do. Activities, and
-stand-ins for them, are not workflow code.
+a handler, a validator, a predicate, an ``update_state`` closure or a query. Of most calls only its direct ones count:
+what ``json`` does inside is its own affair. New connections, name look-ups, processes, files opened for writing, the
+ORM, mail and the cache are refused whoever asks below it, but for log handlers and modules that are being imported.
+Activities, and stand-ins for them, are not workflow code.
 
 Seen are calls by any name: imported before, in helpers of other project modules, lambdas, comprehensions, nested
 functions, methods, through variables and ``functools.partial``. Not seen are calls that C code makes (``map(time.time,
@@ -22,7 +23,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from temporalex_django.core import current
-from temporalex_django.core.determinism import forbidden
+from temporalex_django.core.determinism import auditing, forbidden
 from temporalex_django.core.determinism.monitoring import Monitor
 from temporalex_django.core.determinism.profiling import Profile
 from temporalex_django.core.determinism.rules import GENERATED, Rule, is_excused, is_project_file
@@ -32,6 +33,8 @@ logger = logging.getLogger("temporalex_django.guard")
 
 Mode = Literal["error", "warn", "off"]
 ORM = Rule("the ORM", forbidden.DATABASE)
+MAIL = Rule("mail", forbidden.MAIL)
+CACHE = Rule("the cache", forbidden.CACHE)
 
 _mode: Mode = "error"
 _guard: Monitor | Profile | None = None
@@ -83,15 +86,18 @@ def refuse_in_step(rule: Rule) -> None:
 
     Called below that frame.
     """
-    if not current.guarded() or _mode == "off":
-        return
-    here: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the one way to the caller
+    if current.guarded() and _mode != "off":
+        _refuse_below(rule, sys._getframe(1))  # noqa: SLF001 - the one way to the caller
+
+
+def _refuse_below(rule: Rule, here: FrameType) -> None:
+    """``here`` is about to do it, on behalf of the innermost frame of the project."""
     if is_excused(here):
         return
-    frame = here
+    frame: FrameType | None = here
     while frame is not None and not is_project_file(frame.f_code.co_filename):
         frame = frame.f_back
-    refuse(rule, frame or sys._getframe(1))  # noqa: SLF001
+    refuse(rule, frame or here)
 
 
 def explained(error: BaseException) -> BaseException:
@@ -120,6 +126,7 @@ def _install() -> Monitor | Profile:
     """Take what the interpreter offers, once per process."""
     global _guard  # noqa: PLW0603 - see configure
     _guard_environment()
+    auditing.install(_refuse_below)
     if sys.version_info < (3, 12):
         profile = Profile(refuse)
         current.switch = lambda on: profile.switch(on and _mode != "off")

@@ -1,0 +1,69 @@
+"""The guard on what any code does below a step: new connections, name look-ups, processes, files opened for writing.
+
+The interpreter reports these to an audit hook before they happen, whoever asks for them, libraries included. The hook
+is called for every audit event of the process, so it looks up the event first and leaves. Not reported is data on a
+socket that is open already, and what C code does by itself (libpq, gRPC).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from temporalex_django.core import current
+from temporalex_django.core.determinism import forbidden
+from temporalex_django.core.determinism.rules import Rule
+
+Refuse = Callable[[Rule, FrameType], None]
+
+_CONNECTION: Final = Rule("a network connection", forbidden.NETWORK)
+_LOOKUP: Final = Rule("a look-up of a network name", forbidden.NETWORK)
+_PROCESS: Final = Rule("another process", forbidden.PROCESS)
+_DATABASE: Final = Rule("a database connection", forbidden.DATABASE)
+_FILE: Final = Rule("a file opened for writing", forbidden.FILES)
+_RULES: Final[dict[str, Rule]] = {
+    **dict.fromkeys(("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"), _CONNECTION),
+    **dict.fromkeys(
+        (
+            *("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo"),
+            "socket.getservbyname",
+        ),
+        _LOOKUP,
+    ),
+    **dict.fromkeys(
+        (
+            *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile"),
+            *("os.fork", "os.forkpty", "pty.spawn"),
+        ),
+        _PROCESS,
+    ),
+    "sqlite3.connect": _DATABASE,
+    "open": _FILE,
+}
+_os: Final = vars(sys.modules["os"])
+_WRITES: Final[int] = _os["O_WRONLY"] | _os["O_RDWR"] | _os["O_CREAT"] | _os["O_TRUNC"] | _os["O_APPEND"]
+
+
+def install(refuse: Refuse) -> None:
+    """Let ``refuse`` judge them, below the frame that acts. A hook cannot be taken away, so once in a process."""
+    rules, guarded, frame_of = _RULES, current.guarded, sys._getframe  # noqa: SLF001 - the one way to the caller
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        rule = rules.get(event)
+        if rule is None or not guarded():
+            return
+        if rule is _FILE and not _for_writing(arguments):
+            return
+        if event == "socket.sendmsg" and arguments[1] is None:  # on a connection that is open
+            return
+        refuse(rule, frame_of(1))
+
+    audit.__cantrace__ = False  # type: ignore[attr-defined] # the default, which is looked up for each event
+    sys.addaudithook(audit)
+
+
+def _for_writing(arguments: tuple[Any, ...]) -> bool:
+    """Of ``open``: its path, its mode or None, the flags of the system."""
+    return isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)

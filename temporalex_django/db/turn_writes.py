@@ -332,7 +332,7 @@ def _as_stored(w: RunWrite) -> RunState:
             "crashes": 0,
         }
         return replace(run, run_id=w.next_run.run_id, due_at=run.due_at or run.activated_at, closed=False, **new)
-    crashes = 0 if w.executed else run.crashes
+    crashes = 0 if w.delivered else run.crashes
     if run.closed and (run.due_at or run.deadline):
         return replace(run, due_at=None, deadline=None, crashes=crashes)
     return run if crashes == run.crashes else replace(run, crashes=crashes)

@@ -149,7 +149,8 @@ class Advance:
         self.write.executed = True
         run, executor = self.run, entry.executor
         start, jobs = self._jobs(entry, results)
-        activated = bool(jobs) or start is not None or executor.unfinished
+        # what killed may come with the next delivery: a rebuild that came through proves nothing
+        activated = self.write.delivered = bool(jobs) or start is not None or executor.unfinished
         if activated:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
             completion = executor.activate(activation, enough=enough, judge=judge)

@@ -267,7 +267,8 @@ class RunWrite:
     """
 
     run: RunState  # with head_token, length, activations, activated_at, due_at … already as they are after the turn
-    executed: bool = False  # the code of the run was run, and whoever ran it lives: its crashes are forgotten
+    executed: bool = False  # the code of the run was run, or rebuilt
+    delivered: bool = False  # something was delivered to it, and whoever ran it lives: its crashes are forgotten
     events: list[NewEvent] = field(default_factory=list)
     tasks: list[NewTask] = field(default_factory=list)
     cancelled_tasks: list[int] = field(

@@ -34,6 +34,22 @@ def hang_in_c_if(path: str) -> None:
         re.match(*_HOPELESS)
 
 
+def end_process(path: str) -> None:
+    """End this process; with a path the test is asked to end the whole container, as a limit of its memory does."""
+    if path:
+        list(map(os.mkdir, [path]))
+        re.match(*_HOPELESS)
+    list(map(ctypes.string_at, [0]))
+
+
+class Poison(Workflow):
+    """Ends whoever activates it, every time."""
+
+    async def run(self, args: Any) -> Any:
+        end_process(args["path"])
+        return Ok()
+
+
 class DeadlyToReplay(Workflow):
     """Ends whoever activates or rebuilds it while the file is there; what it does then is recorded long ago."""
 
@@ -104,6 +120,12 @@ def deadly(path: str, name: str = "deadly") -> None:
     os._exit(139)
 
 
+@activity
+def poisonous(path: str) -> None:
+    """Ends its worker, every time."""
+    end_process(path)
+
+
 @activity(retry=RetryPolicy(max_attempts=0))
 def patient(path: str, hold: str, name: str) -> str:
     """An innocent one that takes a while."""
@@ -124,6 +146,11 @@ def hopeless(path: str) -> None:
 class DeadlyActivity(Workflow):
     async def run(self, args: Any) -> Any:
         return Ok(await deadly(args["path"]))
+
+
+class PoisonousActivity(Workflow):
+    async def run(self, args: Any) -> Any:
+        return Ok(await poisonous(args["path"]))
 
 
 class Patient(Workflow):

@@ -79,7 +79,7 @@ def test_code_that_ran_and_came_back_is_no_suspect_any_more(place: Place) -> Non
     assert place.state(chain).crashes == 2
     place.write(chain)
     assert place.state(chain).crashes == 2
-    place.write(chain, executed=True)
+    place.write(chain, delivered=True)
     assert place.state(chain).crashes == 0
 
 

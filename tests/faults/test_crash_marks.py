@@ -133,10 +133,13 @@ def test_a_web_process_that_dies_of_a_query_or_an_update_leaves_it_to_workers(
     assert blocked["code"] == "crash"
 
 
-def test_where_no_mark_can_be_read_the_killer_is_found_by_halving(
+def test_a_run_that_dies_of_the_end_of_its_activity_is_blocked_although_it_can_be_rebuilt(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
-    """Each worker has a temporary folder of its own, as in a container that is made anew."""
+    """The end is lost with the worker, so the run is rebuilt without it, and that proves nothing.
+
+    Each worker has a temporary folder of its own, as in a container that is made anew: its guardian testifies.
+    """
     armed = tmp_path / "armed"
     armed.touch()
     env = {
@@ -146,16 +149,17 @@ def test_where_no_mark_can_be_read_the_killer_is_found_by_halving(
     }
     others = [start("Doubling", {"n": n}, workflow_id=f"d{n}") for n in range(8)]
     killer = start("DeadlyToReplay", {"path": str(armed)})
-    for number in range(12):
-        own = tmp_path / f"container{number}"
+    deaths = 0
+    while not instance(killer).blocked and deaths < 12:
+        own = tmp_path / f"container{deaths}"
         own.mkdir()
-        with running(["temporalex", "worker"], {**env, "TMPDIR": str(own)}, tmp_path / f"w{number}.log") as process:
-            wait_for(lambda p=process: p.popen.poll() is not None or instance(killer).blocked, seconds=120)  # type: ignore[misc]
-            if instance(killer).blocked:
-                wait_for(lambda: all(closed(other) for other in others))
-                break
+        with running(["temporalex", "worker"], {**env, "TMPDIR": str(own)}, tmp_path / f"w{deaths}.log") as process:
+            assert process.popen.wait(120) != 0
+        deaths += 1
+    with worker(env, tmp_path, name="last"):
+        wait_for(lambda: all(closed(other) for other in others))
 
     blocked = instance(killer).blocked
     assert blocked is not None
-    assert (blocked["code"], blocked["attempt"]) == ("crash", 3)
+    assert (deaths, blocked["code"], blocked["attempt"]) == (3, "crash", 3)
     assert not Instance.objects.exclude(pk=killer.run_id).filter(blocked__isnull=False).exists()

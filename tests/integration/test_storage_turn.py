@@ -598,7 +598,7 @@ def test_a_run_that_killed_its_worker_comes_alone_and_only_to_workers(storage: D
         storage.write([RunWrite(run=run)])
     assert Chain.objects.get(pk=chains[0]).crashes == 1  # nothing of it was run
     with storage.transaction():
-        storage.write([RunWrite(run=run, executed=True)])
+        storage.write([RunWrite(run=run, delivered=True)])
     assert Chain.objects.get(pk=chains[0]).crashes == 0
 
 

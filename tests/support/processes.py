@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,13 +27,13 @@ def minding_interrupts() -> Iterator[None]:
 
 
 class Process:
-    """A ``manage.py`` command in a session of its own; what it says goes to a file."""
+    """A ``manage.py`` command in a session of its own; what it says goes to a file. ``prefix``: a command around it."""
 
-    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
+    def __init__(self, command: list[str], env: dict[str, str], log: Path, *, prefix: Sequence[str] = ()) -> None:
         self.log = log
         with log.open("ab") as output, minding_interrupts():
             self.popen = subprocess.Popen(
-                [*MANAGE, *command], env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                [*prefix, *MANAGE, *command], env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
 
     @property
@@ -73,9 +73,9 @@ class Process:
 
 
 @contextmanager
-def running(command: list[str], env: dict[str, str], log: Path) -> Iterator[Process]:
+def running(command: list[str], env: dict[str, str], log: Path, *, prefix: Sequence[str] = ()) -> Iterator[Process]:
     """A process for the length of the block; nothing of its session is left behind."""
-    process = Process(command, env, log)
+    process = Process(command, env, log, prefix=prefix)
     try:
         yield process
     except BaseException:

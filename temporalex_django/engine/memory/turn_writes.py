@@ -214,5 +214,5 @@ def _stored(write: RunWrite) -> RunState:
         return replace(
             run, run_id=write.next_run.run_id, due_at=run.due_at or run.activated_at, crashes=0, closed=False, **begin
         )
-    after = replace(run, crashes=0 if write.executed else run.crashes)
+    after = replace(run, crashes=0 if write.delivered else run.crashes)
     return replace(after, due_at=None, deadline=None) if run.closed else after

@@ -35,14 +35,16 @@ STATEMENT_TIMEOUT = "60s"
 def worker_session(alias: str) -> Iterator[None]:
     """While inside, every connection that this thread opens to ``alias`` is set up for a worker.
 
-    One that is open is too.
+    One that is open is closed before: it may have broken, and whoever works in the block waits for the next one. Inside
+    of a transaction it stays, and is set up.
     """
     _thread.alias = alias
     _thread.pooled = get_settings().POOLED
     try:
-        connection = connections[alias]
-        if connection.connection is not None:
+        if connections[alias].in_atomic_block:
             _prepare(alias)
+        else:
+            connections[alias].close()
         yield
     finally:
         _thread.alias, _thread.pooled = None, False

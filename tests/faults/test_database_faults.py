@@ -19,7 +19,8 @@ from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.workers.loop import WorkerLoop
-from tests.support.processes import worker
+from tests.support.processes import running, worker
+from tests.support.proxy import environment, proxied
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -65,6 +66,22 @@ def test_a_worker_survives_the_loss_of_all_its_connections(subprocess_env: dict[
     assert ended >= 3
     assert {instance(run).status for run in runs} == {"completed"}
     assert get_user_model().objects.count() == 40
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("after", range(12))
+def test_a_worker_whose_first_connection_is_cut_waits_like_any_other(
+    after: int, subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    """Wherever it is cut: while it is made, while the worker looks for its tables, while it registers."""
+    settings = connection.settings_dict
+    with proxied(settings) as proxy:
+        proxy.cut_next(after=after)
+        with running(["temporalex", "worker"], environment(subprocess_env, proxy, settings), tmp_path / "log") as one:
+            wait_for(lambda: one.popen.poll() is not None or Worker.objects.exists(), what="a worker")
+            assert proxy.has_cut
+            assert one.popen.poll() is None, one.log.read_text()
+            assert one.terminate() == 0
 
 
 @pytest.mark.postgres

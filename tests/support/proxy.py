@@ -27,6 +27,7 @@ class Proxy:
         self._open: set[socket.socket] = set()
         self._listening: socket.socket | None = None
         self.lost = 0
+        self._cut_after: int | None = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
@@ -51,6 +52,21 @@ class Proxy:
         """The next COMMIT after a statement that contains this loses its answer and its connection."""
         with self._lock:
             self._marker = statement
+
+    def cut_next(self, *, after: int) -> None:
+        """The next connection ends after it has sent so many messages behind its beginning."""
+        self._cut_after = after
+
+    def limit(self) -> int | None:
+        """How many messages the connection that begins now may send; None: as many as it likes."""
+        with self._lock:
+            most, self._cut_after = self._cut_after, None
+            return most
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether somebody came whose connection was to be cut."""
+        return self._cut_after is None
 
     def takes(self, statements: list[str]) -> bool:
         """Whether the transaction of these is the one whose COMMIT gets no answer."""
@@ -100,8 +116,13 @@ class _Session:
             self.client.sendall(data)
 
     def _to_server(self) -> None:
+        left = self.proxy.limit()
         self._startup()
         while header := _exactly(self.client, 5):
+            if left is not None:
+                if not left:
+                    return
+                left -= 1
             kind, size = struct.unpack(">cI", header)
             body = _exactly(self.client, size - 4)
             statement = self._statement(kind, body)

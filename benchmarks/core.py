@@ -171,7 +171,7 @@ def _bytes(count: int, park: Callable[[int], Executor]) -> int:
     return round(held / count)
 
 
-def _rate(count: int, once: Callable[[], None], rounds: int) -> int:
+def _rate(count: int, once: Callable[[], object], rounds: int) -> int:
     return round(count / _best(once, rounds))
 
 

@@ -281,7 +281,10 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
 
 @register(TAG)
 def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """Workflow modules that call what the guard refuses, or await nothing of a coroutine: never an Error."""
+    """Workflow modules that call what the guard refuses, forget an await, or use what differs by process.
+
+    Found by reading them, never an Error.
+    """
     del app_configs
     return [
         Warning(
@@ -291,6 +294,31 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
         )
         for path, classes in _workflow_files().items()
         for finding in _findings(path, classes)
+        if not finding.seeded
+    ]
+
+
+@register(TAG)
+def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Workflow code that iterates sets, in a process that has a hash seed of its own.
+
+    ``temporalex worker`` takes that of the project by itself.
+    """
+    del app_configs
+    from temporalex_django.workers import hash_seed  # noqa: PLC0415 - it needs the settings
+
+    if hash_seed.is_set():
+        return []
+    return [
+        Warning(
+            f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): its order differs from one process to the next.",
+            hint=f"Sort it; or start web processes that answer updates, and clusters of django-q2, with {hash_seed.VARIABLE}={hash_seed.of_project()}, "
+            "as temporalex worker does by itself.",
+            id="temporalex_django.W012",
+        )
+        for path, classes in _workflow_files().items()
+        for finding in _findings(path, classes)
+        if finding.seeded
     ]
 
 

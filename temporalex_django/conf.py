@@ -185,6 +185,11 @@ class Settings:
         "exception, or C code that keeps the interpreter to itself, also of activities. Time in which the worker was stopped does not "
         "count. What ends three workers is blocked, or fails. None: never.",
     )
+    STRICT_REPLAY: bool = _setting(
+        False,
+        "Whether a run is blocked whose code gives an activity or a child another input than its history has, when it is rebuilt. "
+        "Otherwise the log has a warning, and the run goes on with what is recorded.",
+    )
     GUARD: Literal["error", "warn", "off"] = _setting(
         "error",
         "What happens when workflow code reads the clock, draws randomness, or touches files, network, threads or the ORM. "

@@ -30,7 +30,7 @@ from temporalex_django.liveness.crash_markers import CrashMarker, open_marker
 from temporalex_django.liveness.recovery import judge_abandoned
 from temporalex_django.models import ActivityTask
 
-_engines: dict[tuple[int, str, int, int | None, int], WorkflowEngine] = {}
+_engines: dict[tuple[int, str, int, int | None, int, bool], WorkflowEngine] = {}
 _held: dict[tuple[int, str], CrashMarker] = {}
 _lock = threading.Lock()
 
@@ -38,7 +38,14 @@ _lock = threading.Lock()
 def engine(alias: str) -> WorkflowEngine:
     """The engine of this process. Only its first phase is used: atomic activities are left to workers, due at once."""
     settings = get_settings()
-    key = (os.getpid(), alias, settings.CACHE_SIZE, settings.CACHE_BYTES, settings.MAX_PAYLOAD_BYTES)
+    key = (
+        os.getpid(),
+        alias,
+        settings.CACHE_SIZE,
+        settings.CACHE_BYTES,
+        settings.MAX_PAYLOAD_BYTES,
+        settings.STRICT_REPLAY,
+    )
     with _lock:
         if key not in _engines:
             storage = DjangoStorage(alias)
@@ -51,6 +58,7 @@ def engine(alias: str) -> WorkflowEngine:
                 cache_bytes=settings.CACHE_BYTES,
                 payload_limit=settings.MAX_PAYLOAD_BYTES,
                 deadlock_timeout=settings.DEADLOCK_TIMEOUT,
+                strict_replay=settings.STRICT_REPLAY,
                 on_activate=marker(storage).note,
                 judges=partial(DatabaseJudge, alias),
             )

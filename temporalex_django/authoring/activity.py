@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial, update_wrapper
@@ -14,6 +14,7 @@ from temporalex_django.core import current, payloads, renamed
 from temporalex_django.core.copying import copied
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.handing_over import require_kept, unchanged
+from temporalex_django.core.history.inputs import InputReading, as_read
 from temporalex_django.core.ivar import Call
 from temporalex_django.core.limits import Limits, wrong_key, wrong_limits
 from temporalex_django.core.names import check_code_name, check_label, is_name, shown
@@ -189,7 +190,7 @@ class Activity(Generic[P, R]):
             attributes["kwargs"] = {k: self._handed(port, k, arg) for k, arg in kwargs.items()}
         if self._plain_options:
             attributes["options"] = self._plain_options
-        call = Call(self.name, lambda: port.calls.schedule_activity(attributes, self.result_type))
+        call = Call(self.name, lambda: port.calls.schedule_activity(attributes, self.result_type, self.read_input))
         return cast("Awaitable[R]", call)
 
     def _handed(self, port: Port, given: int | str, arg: Any) -> Any:
@@ -319,6 +320,13 @@ class Activity(Generic[P, R]):
                         expected = dict[str, expected]
                 bound.arguments[name] = payloads.fit(value, expected, what=f"argument {name!r} of {self.name}")
         return bound.args, bound.kwargs
+
+    def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
+        """The input of a call (plain data) as the function reads it, with its defaults. Raises ``PayloadError``."""
+        args, kwargs = self.decode(copied(attributes["args"]), copied(attributes.get("kwargs", {})))
+        bound = self._bind(args, kwargs)
+        bound.apply_defaults()
+        return as_read(bound.arguments, {name: self._annotations.get(name, Any) for name in bound.arguments})
 
     def __repr__(self) -> str:
         return f"<activity {self.name}>"

@@ -19,7 +19,7 @@ from temporalex_django.authoring.django_tasks import activity_of
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, fitted_result, start_options
+from temporalex_django.authoring.workflow import Workflow, fitted_result, read_input, start_options
 from temporalex_django.core import current, names, other_runs, payloads, primitives
 from temporalex_django.core.approvals import Decision
 from temporalex_django.core.branches import Parallel, Race
@@ -303,7 +303,8 @@ def child(
         **start_options(concrete, search_attributes=search_attributes, tags=tags),
     }
     fitted = partial(fitted_result, concrete)
-    return cast("Awaitable[R]", Call("child", lambda: other_runs.child(port, attributes, fitted)))
+    reader = partial(read_input, concrete)
+    return cast("Awaitable[R]", Call("child", lambda: other_runs.child(port, attributes, fitted, reader)))
 
 
 def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:

@@ -1,6 +1,7 @@
 """Reads workflow modules for calls that the determinism guard would refuse, without running them.
 
-And for coroutines that nobody awaits, which nothing can see when they run.
+And for coroutines that nobody awaits, which nothing can see when they run, and for what has another order or number in
+another process.
 
 Workflow code of a module is: every method of its workflow classes, and whatever functions, classes and module-level
 collections of the same module that code names, however indirectly. Activities, steps of graphs and module-level code
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from temporalex_django.authoring.lint_awaits import forgotten
+from temporalex_django.authoring.lint_order import unordered
 from temporalex_django.core.determinism import forbidden
 
 _PACKAGE: Final = "temporalex_django"
@@ -38,6 +40,7 @@ class Finding:
     function: str
     advice: str
     problem: str = "its result can differ on replay"
+    seeded: bool = False  # not where all processes have one hash seed
 
 
 def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:
@@ -125,6 +128,9 @@ class _Module:
         yield from _Reader(where).read(body, self._imports, outermost=True)
         for line, call in forgotten(body, self._functions, self._methods(where)):
             yield Finding(line, call, where, f"write `await {call}(...)`", "nobody awaits it, so it never runs")
+        places = frozenset({*self._functions, *self._classes})
+        for one in unordered(body, frozenset(_bound(body)), places):
+            yield Finding(one.line, one.what, where, one.advice, "it differs from one process to the next", one.seeded)
 
     def _methods(self, where: str) -> Mapping[str, Function]:
         """Methods of the class that ``where`` is in, those of its bases in this module included."""

@@ -22,6 +22,7 @@ from temporalex_django.core.determinism import guard
 from temporalex_django.core.durations import seconds
 from temporalex_django.core.failures import message_of
 from temporalex_django.core.history.activation import Definition
+from temporalex_django.core.history.inputs import InputReading, as_read
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 from temporalex_django.errors import (
     QueryFailed,
@@ -455,6 +456,12 @@ def start_options(
 def fitted_result(cls: type[Workflow], result: Any) -> Any:
     """A result (plain data) as ``run`` of the class is annotated. Raises ``PayloadError``."""
     return payloads.fit(result, cls.definition.result_type, what=f"the result of {cls.name}")
+
+
+def read_input(cls: type[Workflow], attributes: Mapping[str, Any]) -> InputReading:
+    """The input of a child (plain data) as ``run`` of the class reads it. Raises ``PayloadError``."""
+    what, kind = f"the input of {cls.name}", cls.definition.args_type
+    return as_read({"args": payloads.fit(copied(attributes["args"]), kind, what=what)}, {"args": kind})
 
 
 def require_signal(cls: type[Workflow], name: str) -> None:

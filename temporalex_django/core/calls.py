@@ -13,6 +13,7 @@ from temporalex_django.core.copying import copied
 from temporalex_django.core.failures import activity_failure
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import Job
+from temporalex_django.core.history.inputs import Reader
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.standing import Standing
@@ -27,7 +28,7 @@ class Calls:
 
     __slots__ = (
         "_due", "_journal", "_kept_back", "_last_number", "_max_pending", "_resolve", "_standing", "_timers",
-        "activities", "children", "had_children",
+        "activities", "children", "had_children", "readers",
     )  # fmt: skip
 
     def __init__(self, standing: Standing, journal: Journal) -> None:
@@ -36,6 +37,7 @@ class Calls:
         self.activities: dict[int, str] = {}  # scheduled and unresolved: number -> name
         self.children: dict[int, str] = {}  # that are waited for: number -> id
         self.had_children = False
+        self.readers: dict[int, Reader] = {}  # of the inputs of calls that the present activation of a replay made
         self._max_pending: int | None = None
         self._kept_back: dict[int, Command] = {}
         self._resolve: dict[int, Callable[[Job], None]] = {}
@@ -70,8 +72,11 @@ class Calls:
         self.activities.pop(number, None)
         self.children.pop(number, None)
 
-    def schedule_activity(self, attributes: dict[str, Any], result_type: Any) -> IVar:
-        """Emit ScheduleActivity; the IVar gives the decoded result or raises ``ActivityFailure``."""
+    def schedule_activity(self, attributes: dict[str, Any], result_type: Any, reader: Reader | None = None) -> IVar:
+        """Emit ScheduleActivity; the IVar gives the decoded result or raises ``ActivityFailure``.
+
+        ``reader``: as what its function reads its input.
+        """
         name = attributes["activity"]
 
         def abandon() -> None:
@@ -90,19 +95,27 @@ class Calls:
             except PayloadError as exc:
                 ivar.fail(exc)
 
-        number = self.call_activity(attributes, resolve)
+        number = self.call_activity(attributes, resolve, reader)
         return ivar
 
-    def call_activity(self, attributes: dict[str, Any], resolve: Callable[[Job], None]) -> int:
+    def call_activity(
+        self, attributes: dict[str, Any], resolve: Callable[[Job], None], reader: Reader | None = None
+    ) -> int:
         """Emit ScheduleActivity; ``resolve`` gets its end. The number of the command."""
         number = self.new_number()
+        if reader is not None and self._standing.replaying:
+            self.readers[number] = reader
         self.activities[number] = attributes["activity"]
         self._resolve[number] = resolve
         self._issue(Command("ScheduleActivity", number, attributes))
         return number
 
-    def start_child(self, number: int, attributes: dict[str, Any], resolve: Callable[[Job], None]) -> None:
+    def start_child(
+        self, number: int, attributes: dict[str, Any], resolve: Callable[[Job], None], reader: Reader
+    ) -> None:
         """Emit StartChild; ``resolve`` gets its end."""
+        if self._standing.replaying:
+            self.readers[number] = reader
 
         def ended(job: Job) -> None:
             self.children.pop(number, None)

@@ -29,6 +29,7 @@ from temporalex_django.core.history import matching
 from temporalex_django.core.history.activation import Activation, Completion, Definition, RunInfo
 from temporalex_django.core.history.cutting import Recorded, activations
 from temporalex_django.core.history.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS, HistoryEvent, Job
+from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.human_tasks import HumanTasks
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Update
@@ -50,7 +51,8 @@ _UNITS_ASKED = 50
 class Executor:
     """Not thread-safe: whoever activates it holds the run's lock. After any exception from it, discard it.
 
-    ``on_wait`` is called whenever a unit has come to a wait, or ended. To workflow code it is a ``Port``.
+    ``on_wait`` is called whenever a unit has come to a wait, or ended. ``strict``: an input that differs from the
+    history parts code and history. To workflow code it is a ``Port``.
     """
 
     def __init__(
@@ -61,8 +63,11 @@ class Executor:
         payload_limit: int = payloads.MAX_BYTES,
         on_wait: Callable[[], None] | None = None,
         journal: Journal | None = None,
+        strict: bool = False,
     ) -> None:
         self.definition = definition
+        self.differences: list[ReplayDifference] = []  # inputs and durations, as far as it was replayed
+        self._strict = strict
         self.standing = standing = Standing(info, payload_limit=payload_limit, signals=definition.signals)
         self.journal = journal = Journal() if journal is None else journal
         self.scheduler = scheduler = Scheduler(complain=standing.complain, on_wait=on_wait)
@@ -127,8 +132,22 @@ class Executor:
                 completion = self._activate(recorded.activation, recorded)
             finally:
                 standing.replaying = False
-            matching.check(recorded.outputs, completion.commands, run=standing.run, place_of=self.place_of)
+            self.differences += matching.check(
+                recorded.outputs,
+                completion.commands,
+                run=standing.run,
+                place_of=self.place_of,
+                readers=self.calls.readers,
+            )
+            self.calls.readers.clear()
+            if self._strict:
+                self._refuse_other_inputs()
             yield
+
+    def _refuse_other_inputs(self) -> None:
+        for found in self.differences:
+            if found.kind == "input":
+                raise matching.other_input(self.standing.run, found)
 
     def expect_markers(self, patches: Iterable[str]) -> None:
         """Ids of patch markers that are in the history."""

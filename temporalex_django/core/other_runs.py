@@ -8,6 +8,7 @@ from typing import Any
 from temporalex_django.core.copying import copied
 from temporalex_django.core.failures import child_failure, external_failure
 from temporalex_django.core.history.events import DELIVERED, Job
+from temporalex_django.core.history.inputs import Reader
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.port import Port
 from temporalex_django.errors import PayloadError
@@ -15,8 +16,10 @@ from temporalex_django.errors import PayloadError
 _LONGEST_ID = 200
 
 
-def child(port: Port, attributes: dict[str, Any], fitted: Callable[[Any], Any]) -> IVar:
+def child(port: Port, attributes: dict[str, Any], fitted: Callable[[Any], Any], reader: Reader) -> IVar:
     """Emit StartChild; the IVar gives the child's result, ``fitted`` to its code, or raises ``ChildWorkflowFailure``.
+
+    ``reader``: as what the child reads its input.
 
     Cancelling the wait asks the child to cancel, unless it is to be abandoned; a child that the parent leaves open when
     it closes gets what its ``parent_close`` says.
@@ -46,7 +49,7 @@ def child(port: Port, attributes: dict[str, Any], fitted: Callable[[Any], Any]) 
             port.calls.ask("CancelExternal", {"id": workflow_id, "child": number}, lambda _: None)
 
     ivar.abandon = abandon
-    port.calls.start_child(number, attributes, resolve)
+    port.calls.start_child(number, attributes, resolve, reader)
     return ivar
 
 

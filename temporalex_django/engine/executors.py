@@ -6,6 +6,7 @@ between two turns: until it is done the run is left alone, its locks with others
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from temporalex_django.core.history.events import HistoryEvent
     from temporalex_django.engine.storage import RunFacts, RunState, RunStorage
 
+logger = logging.getLogger("temporalex_django.runtime")
+
 #: Events of the longest history that is rebuilt inside a turn; of all that one turn reads; seconds that it rebuilds.
 LONG = 1_000
 _READ_AT_ONCE = 5_000
@@ -36,6 +39,10 @@ _PAGE = 1_000
 _AT_ONCE = 4
 #: How long a run is left alone that is being rebuilt; it is put off again when that is over too soon.
 _PUT_OFF = 5.0
+
+
+#: So many runs are remembered as told of.
+_MOST_WARNED = 10_000
 
 
 @dataclass(slots=True)
@@ -49,7 +56,10 @@ class _Rebuild:
 
 
 class Executors:
-    """The half of an engine that has an executor for each run. ``hurried``: see ``WorkflowEngine``."""
+    """The half of an engine that has an executor for each run.
+
+    ``hurried`` and ``strict_replay``: see ``WorkflowEngine``.
+    """
 
     def __init__(
         self,
@@ -62,6 +72,7 @@ class Executors:
         resolve: Callable[[UUID, str, int], type[workflow.Workflow]],
         hurried: bool,
         rebuilds: bool,
+        strict_replay: bool,
     ) -> None:
         self.storage = storage
         self.cache = cache
@@ -71,6 +82,8 @@ class Executors:
         self._resolve = resolve
         self._hurried = hurried
         self._rebuilds = rebuilds
+        self._strict = strict_replay
+        self._warned: dict[UUID, None] = {}  # runs of whose inputs a warning said something, the last ones
         self._rebuilding: dict[UUID, _Rebuild] = {}
         self._failed: dict[UUID, tuple[RunFacts | None, Exception]] = {}  # rebuilds, until the run is claimed again
 
@@ -251,7 +264,7 @@ class Executors:
             parent=facts.parent,
         )
         on_wait = watchdog.came_to_a_wait if self._deadlock_timeout is not None else None
-        executor = Executor(cls.definition, info, payload_limit=self._limit, on_wait=on_wait)
+        executor = Executor(cls.definition, info, payload_limit=self._limit, on_wait=on_wait, strict=self._strict)
         return Cached(executor, facts, None, 0, 0, crashes=run.crashes)
 
     def _feed(self, work: _Rebuild, events: Sequence[HistoryEvent]) -> None:
@@ -266,20 +279,44 @@ class Executors:
         entry, steps = work.entry, work.steps
         assert entry is not None
         assert steps is not None
+        executor = entry.executor
         self._on_activate(work.run.chain_id)
         try:
             through = watchdog.run(
                 partial(_step_through, steps, until), limit=self._deadlock_timeout, what=f"run {work.run.run_id}"
             )
         except BaseException:
-            entry.executor.evict()
+            executor.evict()
             raise
         finally:
             self._on_activate(None)
+        if executor.differences:
+            self._tell_differences(work.run, entry)
         if through:
             _stand(entry, work.page)
             work.page, work.steps = (), None
         return through
+
+    def _tell_differences(self, run: RunState, entry: Cached) -> None:
+        """Inputs that are others now: one line of the log, once a run in this process, without any value."""
+        found = [one for one in entry.executor.differences if one.kind == "input"]
+        entry.executor.differences.clear()
+        if not found or run.run_id in self._warned:
+            return
+        if len(self._warned) >= _MOST_WARNED:
+            del self._warned[next(iter(self._warned))]
+        self._warned[run.run_id] = None
+        ids = {"workflow": entry.facts.workflow, "workflow_id": entry.facts.workflow_id, "run_id": str(run.run_id)}
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        logger.warning(
+            "%s %s: the code gives another input than the history has at %s%s: is it from the iteration of a set, hash() or id()? "
+            "Changed on purpose, it is legal; see temporalex replay",
+            entry.facts.workflow,
+            entry.facts.workflow_id,
+            found[0],
+            more,
+            extra=ids,
+        )
 
     def _go_on(self, work: _Rebuild) -> bool:
         """A slice. Whether the entry stands where the history ends, as far as it has been committed."""

@@ -73,7 +73,8 @@ class WorkflowEngine(Executors):
     runs an atomic activity and gives its end; ``inline_atomic`` False leaves those to whoever claims tasks. ``limits``
     are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name, version)`` gives the class of
     a run: the registered one unless said otherwise. ``on_activate`` hears of which chain code is about to be run (None:
-    it came through). ``judges()`` makes the judge of one turn: who may send what; it is not kept beyond.
+    it came through). ``strict_replay`` blocks runs whose code gives another input than their history has; otherwise a
+    warning says so. ``judges()`` makes the judge of one turn: who may send what; it is not kept beyond.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class WorkflowEngine(Executors):
         limits: Mapping[str, Any] = MappingProxyType({}),
         hurried: bool = True,
         rebuilds: bool = False,
+        strict_replay: bool = False,
         judges: Callable[[], Judge] | None = None,
     ) -> None:
         super().__init__(
@@ -103,6 +105,7 @@ class WorkflowEngine(Executors):
             resolve=resolve or (lambda _, name, version: workflow.code_of(name, version)),
             hurried=hurried,
             rebuilds=rebuilds,
+            strict_replay=strict_replay,
         )
         self.tasks = tasks
         self._inline_atomic = inline_atomic
@@ -412,7 +415,8 @@ class WorkflowEngine(Executors):
             code = self._resolve(run.chain_id, facts.workflow, facts.version)
             what = f"run {run.run_id}"
             history = self.storage.histories({run.run_id: 0})[run.run_id]
-            replay(code.definition, history, run=partial(watchdog.run, limit=self._deadlock_timeout, what=what))
+            within = partial(watchdog.run, limit=self._deadlock_timeout, what=what)
+            replay(code.definition, history, run=within, strict=self._strict)
         except NondeterminismError as found:
             return found
         except Exception as exc:

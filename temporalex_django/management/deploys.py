@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -18,17 +18,18 @@ from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management.facts import Runs, open_runs
 from temporalex_django.management.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance
-from temporalex_django.present.deploys import Lack, fits
+from temporalex_django.present.deploys import Lack, fits, other_inputs
 from temporalex_django.present.diagnosis import Diagnosis
 
 _TOGETHER = 20
 _READ = ("args", "published")
 
 
-def compared(runs: Runs, *, sample: int, each: Callable[[int, int], None]) -> list[Diagnosis]:
+def compared(runs: Runs, *, sample: int, each: Callable[[int, int], None], strict: bool = False) -> list[Diagnosis]:
     """What does not fit. Of each class and version the newest ``sample`` runs are read and replayed here.
 
-    ``each`` is told how many of how many are done. Reads only.
+    ``each`` is told how many of how many are done. Inputs that differ are listed; ``strict`` makes them errors. Reads
+    only.
     """
     alias = get_settings().DATABASE
     there = open_runs(alias, runs)
@@ -52,15 +53,30 @@ def compared(runs: Runs, *, sample: int, each: Callable[[int, int], None]) -> li
             elif run.started_at is not None:
                 chosen.append(run.pk)
     lacking += _activities(alias, runs)
-    done = 0
+    done, others = 0, list[dict[str, Any]]()
     while done < len(chosen):
-        _count, found = replay_runs(chosen[done : done + _TOGETHER])
+        checked = replay_runs(chosen[done : done + _TOGETHER])
         lacking += [
-            Lack(kind="replay", name=one["workflow"], example=one["id"], count=1, why=one["message"]) for one in found
+            Lack(kind="replay", name=one["workflow"], example=one["id"], count=1, why=one["message"])
+            for one in checked.findings
         ]
+        others += [one for one in checked.differences if one["kind"] == "input"]
         done = min(done + _TOGETHER, len(chosen))
         each(done, len(chosen))
-    return fits(lacking, runs=sum(row["count"] for row in rows), replayed=len(chosen))
+    told = fits(lacking, runs=sum(row["count"] for row in rows), replayed=len(chosen))
+    return [*told, *other_inputs([*_by_place(others)], strict=strict)]
+
+
+def _by_place(others: Iterable[dict[str, Any]]) -> Iterator[Lack]:
+    """One of those that differ at one place of one class."""
+    by_place: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for one in others:
+        command = one["command"].partition("seq")[2].partition(", ")[2]  # without the number, which differs by run
+        by_place.setdefault((one["workflow"], command, one["path"], one["file"], one["line"]), []).append(one)
+    for (name, command, path, file, line), found in by_place.items():
+        where = f" ({file}:{line})" if file else ""
+        count = len({one["run"] for one in found})
+        yield Lack(kind="input", name=name, example=found[0]["id"], count=count, why=f"{command}, {path}{where}")
 
 
 def _steps(some: list[Instance], code: Any) -> Iterator[Lack]:

@@ -66,6 +66,11 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="N",
         help=f"with --deploy: replay so many runs of each version (default: {_SAMPLE})",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="with --deploy: 1 as well where an input of an activity or a child differs from a history",
+    )
     people.add_argument(parser)
     printing.add_json(parser)
 
@@ -77,6 +82,7 @@ def handle(
     workflow: str | None,
     deploy: bool,
     sample: int | None,
+    strict: bool,
     as_user: str | None,
     json: bool,
     **_: Any,
@@ -84,10 +90,11 @@ def handle(
     """Reads only. Ends with 1 when an error was found."""
     if workflow is not None and run is None:
         raise exits.misused("--workflow without RUN", "Name the run, too: doctor RUN --workflow NAME.")
-    if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)):
-        raise exits.misused("that does not go together", "Write: doctor, doctor RUN, or doctor --deploy [--sample N].")
+    if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)) or (strict and not deploy):
+        then = "Write: doctor, doctor RUN, or doctor --deploy [--sample N] [--strict]."
+        raise exits.misused("that does not go together", then)
     if deploy:
-        said = _of_deploy(command, as_user, sample or _SAMPLE)
+        said = _of_deploy(command, as_user, sample or _SAMPLE, strict=strict)
     elif run is not None:
         by = people.actor(as_user)
         said = _of_one(given.looked_at(run, workflow, by=by).shown, by)
@@ -116,10 +123,10 @@ def _of_all(as_user: str | None) -> DoctorSaid:
     return DoctorSaid(well=all(one.severity != "error" for one in findings), findings=findings, runs=there)
 
 
-def _of_deploy(command: BaseCommand, as_user: str | None, sample: int) -> DoctorSaid:
+def _of_deploy(command: BaseCommand, as_user: str | None, sample: int, *, strict: bool) -> DoctorSaid:
     runs = people.runs_of(people.actor(as_user))
     with printing.progress(command) as tell:
-        findings = deploys.compared(runs, sample=sample, each=tell)
+        findings = deploys.compared(runs, sample=sample, each=tell, strict=strict)
     return DoctorSaid(well=all(one.severity != "error" for one in findings), findings=findings, runs=())
 
 

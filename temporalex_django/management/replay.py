@@ -12,27 +12,38 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
 
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import json_file, replay
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import NondeterminismError, PayloadError, TemporalexError
 from temporalex_django.management import exits, printing
 from temporalex_django.management.django_in_child import set_up
 from temporalex_django.models import Instance
+from temporalex_django.workers import hash_seed
 
 Finding = dict[str, Any]
+
+
+class Checked(NamedTuple):
+    """What some histories gave: their number, those that do not fit, and what differs in those that do."""
+
+    histories: int
+    findings: list[Finding]
+    differences: list[Finding]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +68,33 @@ class HistoryMisfit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryDifference:
+    """An input of an activity or a child, or a duration, that the code gives now and the history does not have.
+
+    ``event`` is the number of the history event, ``command`` the command that it is of, ``path`` where in the input
+    they differ, in names that the code declares. ``file`` and ``line`` are where the code stood.
+    """
+
+    run: str | None
+    id: str | None
+    workflow: str | None
+    kind: Literal["input", "duration"]
+    event: int
+    command: str
+    path: str
+    source: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoriesReplayed:
-    """How many histories were replayed, and what does not fit."""
+    """How many histories were replayed, what does not fit, and what may have been changed on purpose."""
 
     checked: int
     clean: int
     findings: Sequence[HistoryMisfit]
+    differences: Sequence[HistoryDifference]
 
 
 output = HistoriesReplayed
@@ -87,6 +119,11 @@ def add_arguments(parser: CommandParser) -> None:
         help="a history file, or a folder of them, instead of the database (may be repeated)",
     )
     parser.add_argument("--processes", type=int, help="at most so many (default: one a processor)")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="fail where an input of an activity or a child differs, too; without it they are listed",
+    )
     printing.add_json(parser)
 
 
@@ -96,13 +133,17 @@ def handle(
     file: Sequence[str] | None,
     sample: int | None,
     processes: int | None,
+    strict: bool,
     json: bool,
     **chosen: Any,
 ) -> None:
-    """Raises ``CommandError`` (exit status 1) when a history does not fit, or cannot be used."""
+    """Raises ``CommandError`` (exit status 1) when a history does not fit, or cannot be used.
+
+    From the command line the histories are replayed in processes with another hash seed than this one.
+    """
     if sample is not None and sample < 1:
         raise exits.misused(f"--sample {sample}", "Give a number from 1.")
-    work: Callable[[Sequence[Any]], tuple[int, list[Finding]]] = replay_runs
+    work: Callable[[Sequence[Any]], Checked] = replay_runs
     if file:
         runs: list[Any] = [str(path) for path in _paths(file)]
         work = partial(replay_files, only=chosen["workflow"])
@@ -110,13 +151,23 @@ def handle(
         runs = _runs(**{name: chosen[name] for name in ("workflow", "open", "seed")}, sample=sample)
     chunks = [runs[i : i + _CHUNK] for i in range(0, len(runs), _CHUNK)]
     findings: list[Finding] = []
+    differences: list[Finding] = []
     done = 0
+    # a transaction shows the histories to nobody else
+    shared = not connections[get_settings().DATABASE].in_atomic_block
+    apart = shared and bool(getattr(command, "_called_from_command_line", False))
     with printing.progress(command) as tell:
-        for count, found in _spread(work, chunks, processes or os.cpu_count() or 1):
-            done += count
-            findings += found
+        for some in _spread(work, chunks, processes or os.cpu_count() or 1, apart=apart):
+            done += some.histories
+            findings += some.findings
+            differences += some.differences
             tell(done, len(runs), f", {len(findings):,} do not fit")
-    report = HistoriesReplayed(checked=done, clean=done - len(findings), findings=[*map(_misfit, findings)])
+    report = HistoriesReplayed(
+        checked=done,
+        clean=done - len(findings),
+        findings=[*map(_misfit, findings)],
+        differences=[HistoryDifference(**one) for one in differences],
+    )
     if json:
         printing.document(command, report)
     else:
@@ -125,13 +176,18 @@ def handle(
         text = f"{len(findings)} of {done} histories do not fit the code"
         then = "Put the code right, or make a new version of it."
         raise CommandError(exits.sentence(text, then), returncode=exits.FOUND)
+    if strict and (others := [one for one in report.differences if one.kind == "input"]):
+        text = f"the code gives another input than {len({(one.run, one.source) for one in others})} of {done} histories have"
+        then = "Give new fields and parameters defaults, sort what comes from a set, or replay without --strict."
+        raise CommandError(exits.sentence(text, then), returncode=exits.FOUND)
 
 
-def replay_runs(runs: Sequence[UUID]) -> tuple[int, list[Finding]]:
-    """Replay these runs of the database; how many, and what was found."""
+def replay_runs(runs: Sequence[UUID]) -> Checked:
+    """Replay these runs of the database."""
     storage = DjangoStorage()
     facts = storage.facts(runs)
-    findings = []
+    findings: list[Finding] = []
+    differences: list[Finding] = []
     for run in runs:
         about = {"run": str(run), "id": facts[run].workflow_id, "workflow": facts[run].workflow}
         try:
@@ -139,13 +195,14 @@ def replay_runs(runs: Sequence[UUID]) -> tuple[int, list[Finding]]:
         except TemporalexError as exc:
             findings.append({**about, **_described(exc)})
             continue
-        findings += _check(about, events)
-    return len(runs), findings
+        _check(about, events, findings, differences)
+    return Checked(len(runs), findings, differences)
 
 
-def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> tuple[int, list[Finding]]:
-    """Replay these files; how many, and what was found."""
-    findings = []
+def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> Checked:
+    """Replay these files."""
+    findings: list[Finding] = []
+    differences: list[Finding] = []
     for path in paths:
         try:
             stored = json_file.load(Path(path).read_bytes(), source=path)
@@ -155,11 +212,12 @@ def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> 
             findings.append({"run": None, "id": None, "workflow": None, "source": path, **_described(exc)})
             continue
         about = {"run": stored.run_id, "id": stored.id, "workflow": stored.workflow, "source": path}
-        findings += _check(about, stored.events)
-    return len(paths), findings
+        _check(about, stored.events, findings, differences)
+    return Checked(len(paths), findings, differences)
 
 
-def _check(about: Finding, events: Sequence[HistoryEvent]) -> list[Finding]:
+def _check(about: Finding, events: Sequence[HistoryEvent], findings: list[Finding], differences: list[Finding]) -> None:
+    """Replay one history, and add what there is to say of it."""
     limit = get_settings().DEADLOCK_TIMEOUT
     if limit is not None:
         limit += len(events) / _REPLAYED_PER_SECOND
@@ -168,10 +226,22 @@ def _check(about: Finding, events: Sequence[HistoryEvent]) -> list[Finding]:
             about["workflow"], events[0].attributes.get("version", 1) if events else 1
         ).definition
         bounded = partial(watchdog.run, limit=limit, what=f"run {about['run']}")
-        replay.replay(definition, events, run=bounded)
+        found = replay.replay(definition, events, run=bounded)
     except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the finding
-        return [{**about, **_described(exc)}]
-    return []
+        findings.append({**about, **_described(exc)})
+    else:
+        differences += [{**about, **_differs(one)} for one in found]
+
+
+def _differs(found: ReplayDifference) -> Finding:
+    """Without the values, which are payloads."""
+    said = {"kind": found.kind, "event": found.event, "command": found.command, "path": found.path}
+    return {**said, **_place(found.place)}
+
+
+def _place(place: str | None) -> Finding:
+    path, _, line = (place or "").rpartition(":")
+    return {"file": path or None, "line": int(line) if line else None}
 
 
 def _described(error: BaseException) -> Finding:
@@ -179,8 +249,7 @@ def _described(error: BaseException) -> Finding:
     found: Finding = {"error": code, "message": str(error) or type(error).__name__}
     if isinstance(error, NondeterminismError):
         found |= {"seq": error.seq, "recorded": error.recorded, "produced": error.produced}
-        path, _, line = (error.place or "").rpartition(":")
-        found |= {"file": path or None, "line": int(line) if line else None}
+        found |= _place(error.place)
     elif not isinstance(error, (TemporalexError, OSError)):
         last = traceback.extract_tb(error.__traceback__)[-1]
         found |= {"file": last.filename, "line": last.lineno}
@@ -208,17 +277,35 @@ def _paths(given: Sequence[str]) -> list[Path]:
     return found
 
 
-def _spread(work: Any, chunks: Sequence[Any], processes: int) -> Iterator[tuple[int, list[Finding]]]:
-    """Results of ``work`` in order: here when there is little to do, else in fresh processes that set Django up."""
+def _spread(work: Any, chunks: Sequence[Any], processes: int, *, apart: bool) -> Iterator[Checked]:
+    """Results of ``work`` in order, from fresh processes that set Django up; here when there is little to do.
+
+    ``apart``: in fresh processes in any case. They have another hash seed than this one.
+    """
     processes = min(processes, len(chunks))
     with ExitStack() as stack:
-        results: Iterable[tuple[int, list[Finding]]]
-        if processes > 1:
+        results: Iterable[Checked]
+        if processes > 1 or (apart and chunks):
+            stack.enter_context(_another_seed())
             pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), set_up, (sys.path,))
             results = stack.enter_context(pool).map(work, chunks)
         else:
             results = map(work, chunks)
         yield from results
+
+
+@contextmanager
+def _another_seed() -> Iterator[None]:
+    """Processes that are started meanwhile order their sets in another way."""
+    before = os.environ.get(hash_seed.VARIABLE)
+    os.environ[hash_seed.VARIABLE] = str(hash_seed.another())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[hash_seed.VARIABLE]
+        else:
+            os.environ[hash_seed.VARIABLE] = before
 
 
 def _misfit(found: Finding) -> HistoryMisfit:
@@ -231,5 +318,10 @@ def _print(command: BaseCommand, report: HistoriesReplayed) -> None:
     for one in report.findings:
         where = f" ({one.file}:{one.line})" if one.file else ""
         printing.write(command, printing.safe(f"{one.workflow} {one.id} run {one.run}{where}: {one.message}"))
+    for differs in report.differences:
+        where = f" ({differs.file}:{differs.line})" if differs.file else ""
+        what = f"another {differs.kind} at history event {differs.event}: {differs.command}, {differs.path}"
+        printing.write(command, printing.safe(f"{differs.workflow} {differs.id} run {differs.run}{where}: {what}"))
     text = f"{report.checked:,} histories replayed, {len(report.findings):,} do not fit the code"
-    printing.write(command, text)
+    others = f", {len(report.differences):,} inputs and durations differ" if report.differences else ""
+    printing.write(command, f"{text}{others}")

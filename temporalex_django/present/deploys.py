@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from temporalex_django.present.diagnosis import Diagnosis
 
-LackKind = Literal["class", "activity", "step", "key", "payload", "replay"]
+LackKind = Literal["class", "activity", "step", "key", "payload", "replay", "input"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,28 @@ def fits(lacking: Sequence[Lack], *, runs: int, replayed: int) -> list[Diagnosis
         runs,
     )
     return [Diagnosis(severity="note", code="fits", text=text % words, next_step=_("Deploy it."))]
+
+
+def other_inputs(found: Sequence[Lack], *, strict: bool) -> list[Diagnosis]:
+    """Inputs of activities and children that are others now: perhaps on purpose."""
+    then = _(
+        "If that is meant, deploy it: open runs keep what is recorded. Give new fields and parameters defaults, and sort what "
+        "comes from a set; see: temporalex replay --open"
+    )
+    return [
+        Diagnosis(
+            severity="error" if strict else "warning",
+            code="deploy_input",
+            text=ngettext(
+                "%(count)d history of %(name)s has another input than this code gives: %(why)s",
+                "%(count)d histories of %(name)s have another input than this code gives: %(why)s",
+                one.count,
+            )
+            % {"count": one.count, "name": one.name, "why": one.why},
+            next_step=then,
+        )
+        for one in found
+    ]
 
 
 def _told(one: Lack) -> Diagnosis:

@@ -29,6 +29,7 @@ from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.authoring.people import APP, Person, judged, permits, person
 from temporalex_django.authoring.viewing import View
 from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Judge, Sender
 from temporalex_django.db import lone_tasks
@@ -138,6 +139,7 @@ class DjangoEnvironment(Environment):
             cache_size=0 if evict else 1_000_000,
             inline_atomic=False,
             resolve=self.class_of,
+            strict_replay=get_settings().STRICT_REPLAY,
             hurried=False,
             judges=self._judges,
         )

@@ -19,6 +19,7 @@ from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.handing_over import warn_of_change
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.names import check_name, value_text
 from temporalex_django.engine import anew
@@ -425,17 +426,26 @@ class Environment(EnvironmentActivities):
     # -- replay -------------------------------------------------------------------------------------------------------
 
     def replay(self, handle: EnvironmentHandle) -> None:
-        """Rebuild every run of the handle from its history. Raises ``NondeterminismError``."""
+        """Rebuild every run of the handle from its history.
+
+        Raises ``NondeterminismError``, also for an input of an activity or a child that is another one now.
+        """
         for run_id in self.run_ids(handle.chain_id):
             row = self.row(run_id)
             facts = row.facts
-            replay(self.class_of(handle.chain_id, facts.workflow, facts.version).definition, row.events)
+            replay(self.class_of(handle.chain_id, facts.workflow, facts.version).definition, row.events, strict=True)
 
     def replay_all(self) -> None:
         """``replay`` of every run that lives here. Raises ``NondeterminismError`` for the first that does not fit."""
         for chain_id in self.chain_ids():
             self.replay(EnvironmentHandle(self, "", chain_id))
 
-    def replay_history(self, workflow: type[Workflow], history: Sequence[HistoryEvent]) -> None:
-        """Run ``workflow`` against a history. Raises ``NondeterminismError``."""
-        replay(workflow.definition, history)
+    def replay_history(
+        self, workflow: type[Workflow], history: Sequence[HistoryEvent], *, strict: bool = False
+    ) -> Sequence[ReplayDifference]:
+        """Run ``workflow`` against a history.
+
+        Gives what may change, and did: inputs of activities and children, and durations. With ``strict`` an input that
+        differs raises, too. Raises ``NondeterminismError``.
+        """
+        return replay(workflow.definition, history, strict=strict)

@@ -13,6 +13,7 @@ from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.people import APP, Person, answers_to, judged, key_of, permits, require, require_start
 from temporalex_django.authoring.viewing import VIEW_PAYLOAD, View
 from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.conf import get_settings
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine import endings
 from temporalex_django.engine.memory.storage import MemoryRunStorage
@@ -59,6 +60,7 @@ class WorkflowEnvironment(Environment):
             cache_size=0 if evict else 1_000_000,
             inline_atomic=False,
             resolve=self.class_of,
+            strict_replay=get_settings().STRICT_REPLAY,
             deadlock_timeout=deadlock_timeout,
             limits={name: value for name, value in limits.items() if value},
             hurried=False,

@@ -145,6 +145,7 @@ class WorkerLoop:
             cache_bytes=settings.CACHE_BYTES,
             payload_limit=settings.MAX_PAYLOAD_BYTES,
             deadlock_timeout=settings.DEADLOCK_TIMEOUT,
+            strict_replay=settings.STRICT_REPLAY,
             perform=self._perform,
             resolve=self.gates.resolve,
             on_activate=self.marker.note,

@@ -22,6 +22,7 @@ from temporalex_django import checks, errors
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.management import exits
+from temporalex_django.management.replay import Checked
 from temporalex_django.models import ActivityTask, Chain, Instance, SwitchedOff, Worker
 from temporalex_django.present.diagnosis import PATIENCE
 from tests.integration.test_commands import fits, golden
@@ -264,7 +265,13 @@ def test_before_a_deploy(monkeypatch: pytest.MonkeyPatch) -> None:
         return decode(self, data)
 
     def changed(runs: Any) -> Any:
-        return len(runs), [{"workflow": Basket.name, "id": "basket-1", "message": "event 4 says timer"}]
+        about = {"workflow": Basket.name, "id": "basket-1", "run": "1"}
+        differs = {"kind": "input", "command": "ActivityScheduled, seq 1, activity shop.pay", "path": "cents"}
+        return Checked(
+            len(runs),
+            [{**about, "message": "event 4 says timer"}],
+            [{**about, **differs, "event": 3, "file": "shop/workflows.py", "line": 7}],
+        )
 
     monkeypatch.setattr(JsonCodec, "decode", locked)
     monkeypatch.setattr("temporalex_django.management.deploys.replay_runs", changed)
@@ -272,4 +279,26 @@ def test_before_a_deploy(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = shell("doctor", "--deploy", "--json")
     assert ran.status == exits.FOUND
     found = [one["code"] for one in fits("doctor", ran.out)["findings"]]
-    assert found == ["deploy_class", "deploy_step", "deploy_key", "deploy_activity", "deploy_replay"]
+    assert found == ["deploy_class", "deploy_step", "deploy_key", "deploy_activity", "deploy_replay", "deploy_input"]
+
+
+def test_other_inputs_fail_a_deploy_when_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    Basket.start(id="basket-1")
+    drain()
+
+    def changed(runs: Any) -> Any:
+        about = {"workflow": Basket.name, "id": "basket-1", "run": "1", "event": 3, "file": None, "line": None}
+        differs = {"kind": "input", "command": "ActivityScheduled, seq 1, activity shop.pay", "path": "cents"}
+        timer = {"kind": "duration", "command": "TimerStarted, seq 2", "path": "duration"}
+        return Checked(len(runs), [], [{**about, **differs}, {**about, **timer}])
+
+    monkeypatch.setattr("temporalex_django.management.deploys.replay_runs", changed)
+    told = shell("doctor", "--deploy")
+    assert told.status == 0
+    assert "warning: 1 history of" in told.out
+    assert "activity shop.pay, cents" in told.out
+    assert "duration" not in told.out
+    strict = shell("doctor", "--deploy", "--strict")
+    assert strict.status == exits.FOUND
+    assert "error: 1 history of" in strict.out
+    assert shell("doctor", "--strict").status == exits.MISUSED

@@ -1,17 +1,20 @@
 """Commands against history: does the code still do what the run did?
 
-Compared are kind, command number and name, in order. Not compared: arguments, durations and results (they may change
-with the code without parting the run from its history) and closing events that no command produces.
+Compared are kind, command number and name, in order: where these differ, code and history part. Inputs and durations
+that differ are told apart, see ``inputs``. Results, options and closing events that no command produces are not
+compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from temporalex_django.core import renamed
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.inputs import COMPARED, Reader, ReplayDifference, difference
 from temporalex_django.errors import NondeterminismError, PayloadError
 
 #: Which attribute names the thing, by event kind.
@@ -33,20 +36,47 @@ def check(
     *,
     run: str,
     place_of: Callable[[int | None], str | None],
-) -> None:
-    """Raise ``NondeterminismError`` at the first difference. A deprecated marker that is no longer produced is none.
+    readers: Mapping[int, Reader],
+) -> list[ReplayDifference]:
+    """Raise ``NondeterminismError`` where they part. A deprecated marker that is no longer produced is no difference.
 
-    ``place_of(index)`` tells where the code issued that command (None: where it stands), or None.
+    Gives the inputs and durations that differ. ``place_of(index)`` tells where the code issued that command (None:
+    where it stands), or None. ``readers`` read inputs as today's code does, by the number of the command.
     """
     index = 0
+    found: list[ReplayDifference] = []
     for event in recorded:
         command = produced[index] if index < len(produced) else None
         if command is not None and _same(event, command):
+            if event.kind in COMPARED:
+                differs = difference(
+                    event,
+                    command,
+                    words=_words(command.event_kind, command.event_attributes()),
+                    reader=readers.get(command.seq or 0),
+                    place=partial(place_of, index),
+                )
+                found += [] if differs is None else [differs]
             index += 1
         elif event.kind != "PatchMarked" or not event.attributes.get("deprecated"):
             raise _parted(run, event, command, place_of(None if command is None else index))
     if index < len(produced):
         raise _parted(run, None, produced[index], place_of(index))
+    return found
+
+
+def other_input(run: str, found: ReplayDifference) -> NondeterminismError:
+    """The error for an input that differs, where it is to be one."""
+    at = f" ({found.place})" if found.place is not None else ""
+    return NondeterminismError(
+        f"{run}: the code gives another input than the history has at history event {found.event}{at}: {found.command}, "
+        f"{found.path} differs. Is it from the iteration of a set, hash() or id()? Sort it, or draw it from api. If the change is "
+        "meant, give new fields and parameters defaults, or keep the old input for old runs with api.patched()",
+        recorded=found.command,
+        produced=f"{found.command}, with another {found.path}",
+        place=found.place,
+        event=found.event,
+    )
 
 
 def _same(event: HistoryEvent, command: Command) -> bool:
@@ -66,7 +96,7 @@ def _parted(run: str, event: HistoryEvent | None, command: Command | None, place
     at += f" ({place})" if place is not None else ""
     return NondeterminismError(
         f"{run}: the code does not fit the history{at}: recorded {recorded or 'nothing'}, produced {produced or 'nothing'}{_why(command)}. "
-        "Put the code back, or keep the old path for old runs with api.patched()",
+        f"Put the code back, or keep the old path for old runs with api.patched(){_renamed(event, command)}",
         seq=seq,
         recorded=recorded or "nothing",
         produced=produced or "nothing",
@@ -83,6 +113,17 @@ def _why(command: Command | None) -> str:
     attributes = {} if command is None else command.event_attributes()
     refused = command is not None and command.event_kind == "WorkflowFailed"
     return f" ({attributes.get('message')})" if refused and attributes.get("type") == PayloadError.__name__ else ""
+
+
+def _renamed(event: HistoryEvent | None, command: Command | None) -> str:
+    """The cure where one thing stands for another: it may have another name now."""
+    if event is None or command is None or event.kind != command.event_kind:
+        return ""
+    if event.kind == "ActivityScheduled":
+        return f"; if the activity was renamed, keep its old name: @activity(aliases=[{event.attributes.get('activity')!r}])"
+    if event.kind == "ChildStarted":
+        return f"; if the class was renamed, keep its old name: aliases = ({event.attributes.get('workflow')!r},)"
+    return ""
 
 
 def _words(kind: str, attributes: dict[str, Any]) -> str:

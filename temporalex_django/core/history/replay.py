@@ -8,26 +8,36 @@ from functools import partial
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import Definition, RunInfo
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.tracing import TracingExecutor
 from temporalex_django.errors import NondeterminismError
 
 
 def replay(
-    definition: Definition, history: Sequence[HistoryEvent], *, run: Callable[[Callable[[], None]], None] | None = None
-) -> None:
+    definition: Definition,
+    history: Sequence[HistoryEvent],
+    *,
+    run: Callable[[Callable[[], None]], None] | None = None,
+    strict: bool = False,
+) -> list[ReplayDifference]:
     """Run ``definition`` through ``history`` and drop it. An empty history fits any code.
 
-    ``run`` calls what it is given, within a time limit for instance. Raises ``NondeterminismError`` where they part,
-    with the file and line of the code in ``place``, and what ``run`` raises.
+    Gives the inputs and durations that differ from the history, with the file and line of the code. ``strict``: an
+    input that differs raises, too. ``run`` calls what it is given, within a time limit for instance. Raises
+    ``NondeterminismError`` where they part, with the file and line of the code in ``place``, and what ``run`` raises.
     """
     if not history:
-        return
-    run = run or _call
+        return []
+    run, found = run or _call, list[ReplayDifference]()
     try:
-        run(partial(_through, Executor, definition, history))
+        run(partial(_through, Executor, definition, history, strict, found))
     except NondeterminismError:
-        run(partial(_through, TracingExecutor, definition, history))  # again, slower, by one that can say where
+        # again, slower, by one that can say where
+        run(partial(_through, TracingExecutor, definition, history, strict, found))
         raise
+    if found:
+        run(partial(_through, TracingExecutor, definition, history, strict, found))
+    return found
 
 
 def _call(call: Callable[[], None]) -> None:
@@ -64,15 +74,24 @@ def fits(
     return done, None
 
 
-def _through(kind: type[Executor], definition: Definition, history: Sequence[HistoryEvent]) -> None:
-    executor = _executor(kind, definition, history)
+def _through(
+    kind: type[Executor],
+    definition: Definition,
+    history: Sequence[HistoryEvent],
+    strict: bool,  # noqa: FBT001 - called by `partial` alone
+    found: list[ReplayDifference],
+) -> None:
+    executor = _executor(kind, definition, history, strict=strict)
     try:
         executor.replay(list(history))
     finally:
+        found[:] = executor.differences
         executor.evict()
 
 
-def _executor(kind: type[Executor], definition: Definition, history: Sequence[HistoryEvent]) -> Executor:
+def _executor(
+    kind: type[Executor], definition: Definition, history: Sequence[HistoryEvent], *, strict: bool = False
+) -> Executor:
     facts = history[0].attributes if history else {}
     info = RunInfo(
         workflow=facts.get("workflow", definition.name),
@@ -82,4 +101,4 @@ def _executor(kind: type[Executor], definition: Definition, history: Sequence[Hi
         attempt=facts.get("attempt", 1),
         parent=facts.get("parent"),
     )
-    return kind(definition, info)
+    return kind(definition, info, strict=strict)

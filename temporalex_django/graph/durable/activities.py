@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,6 +12,7 @@ from temporalex_django.authoring.activity import Activity, Options, Source
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import payloads
 from temporalex_django.core.copying import copied
+from temporalex_django.core.history.inputs import InputReading, as_read
 from temporalex_django.core.results import Event
 from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.graph.context import Context
@@ -88,6 +89,13 @@ class StepActivity(Activity[Any, Any]):
         key, _, version = args
         payloads.fit(copied(given), _config_type(self.step_class), what=f"the config of step {key}")
         return [key, given, version], {}
+
+    def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
+        """Its key and config; the version is that of the run. Raises ``PayloadError``."""
+        key, config, _ = attributes["args"]
+        kind = _config_type(self.step_class)
+        fitted = payloads.fit(copied(config), kind, what=f"the config of step {key}")
+        return as_read({"step": key, "config": fitted}, {"step": str, "config": kind})
 
     def _step(self, key: str, workflow: Any) -> StepRef:
         graph = getattr(workflow, "_graph", None)

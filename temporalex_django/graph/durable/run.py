@@ -23,6 +23,7 @@ from temporalex_django.core.shapes import Waits
 from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
 from temporalex_django.graph.definition.structure import bits
+from temporalex_django.graph.durable.activities import activity_of
 from temporalex_django.graph.events import DeclaredEvent, declared_of, judged
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Failure, Fired, Progress, Result, as_result
@@ -145,7 +146,8 @@ class GraphRun:
         }
         if self._calls.options[number]:
             attributes["options"] = self._calls.options[number]
-        calls.call_activity(attributes, lambda job: self._end(number, result_of(job)))
+        reader = activity_of(step).read_input if self.port.standing.replaying else None
+        calls.call_activity(attributes, lambda job: self._end(number, result_of(job)), reader)
 
     def _ask(self, number: int, step: StepRef, asking: Asking) -> None:
         """Open the human task of a step; of one that was there before it is another one."""

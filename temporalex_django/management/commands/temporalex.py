@@ -32,6 +32,7 @@ from temporalex_django.management import (
     versions,
     worker,
 )
+from temporalex_django.workers import hash_seed
 
 
 class Subcommand(Protocol):
@@ -122,6 +123,12 @@ class Command(BaseCommand):
             subparser.module = module
             if not parser.called_from_command_line:  # call_command looks at the options of all
                 subparser.fill()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """A worker takes the hash seed of the project first, where its process was started for that."""
+        if argv[2:3] == ["worker"]:
+            hash_seed.restart(argv[1:])
+        super().run_from_argv(argv)
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """``doctor`` says itself what the checks find; ``health`` is to be quick, and asks no database."""

@@ -269,3 +269,44 @@ def test_a_coroutine_that_nobody_awaits_is_found(statement: str, call: str) -> N
 )
 def test_what_may_be_awaited_elsewhere_is_no_finding(statement: str) -> None:
     assert lint(HEAD + FORGOTTEN.replace("{statement}", statement)) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "what", "seeded"),
+    [
+        ("x = {sku: 1 for sku in set(args)}", "iteration of a set", True),
+        ("for sku in {'a', 'b'}: pass", "iteration of a set", True),
+        ("x = [y for y in frozenset(args)]", "iteration of a set", True),
+        ("x = list(set(args))", "iteration of a set", True),
+        ("x = [*{y for y in args}]", "iteration of a set", True),
+        ("x = ','.join(set(args))", "iteration of a set", True),
+        ("seen = set(args)\n        for y in seen: pass", "iteration of a set", True),
+        ("seen = set(args)\n        seen.pop()", "iteration of a set", True),
+        ("for y in set(args) - {'a'}: pass", "iteration of a set", True),
+        ("for cls in {Flow, Base}: pass", "iteration of a set of classes or functions", False),
+        ("x = hash(args)", "hash", False),
+        ("x = {id(args): 1}", "id", False),
+    ],
+)
+def test_what_differs_by_process_is_found(statement: str, what: str, seeded: bool) -> None:
+    [finding] = lint(HEAD + FORGOTTEN.replace("{statement}", statement))
+    assert (finding.call, finding.seeded, finding.function) == (what, seeded, "Flow.run")
+    assert finding.problem == "it differs from one process to the next"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "for sku in sorted(set(args)): pass",
+        "x = len(set(args)), min(set(args)), sum({1, 2}), 'a' in {'a', 'b'}",
+        "for n in {1, 2, 3}: pass",
+        "x = {y for y in args}",
+        "x = set(args) == {1}",
+        "hash = len; x = hash(args)",
+        "id = 1",
+        "seen = set(args)\n        seen = sorted(seen)\n        for y in seen: pass",
+        "for y in list(args): pass",
+    ],
+)
+def test_order_that_is_the_same_everywhere_is_no_finding(statement: str) -> None:
+    assert lint(HEAD + FORGOTTEN.replace("{statement}", statement)) == []

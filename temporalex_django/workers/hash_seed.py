@@ -1,0 +1,97 @@
+"""One hash seed for all processes of a project, so that a set of texts has one order in all of them.
+
+It is derived from ``SECRET_KEY``. Only the interpreter's start can take it up (``PYTHONHASHSEED``), so the entry point
+of ``manage.py temporalex worker`` starts its process again with it, once. No other process does: who starts those sets
+the variable, and ``manage.py check`` says to what.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.utils.crypto import salted_hmac
+
+VARIABLE = "PYTHONHASHSEED"
+#: Set in the process that was started again.
+MARK = "TEMPORALEX_HASH_SEED_SET"
+_LARGEST = 2**32 - 1
+
+
+def of_project() -> int:
+    """From 1 to 4294967295: 0 would turn the randomization of hashes off."""
+    try:
+        secret = settings.SECRET_KEY
+    except ImproperlyConfigured:  # it has none: one seed is as good as another
+        secret = ""
+    drawn = salted_hmac("temporalex_django.hash_seed", "", secret, algorithm="sha256").digest()
+    return int.from_bytes(drawn[:8], "big") % _LARGEST + 1
+
+
+def another() -> int:
+    """Another seed than that of this process, as far as it is known, and than that of the project."""
+    present = os.environ.get(VARIABLE, "")
+    taken = {of_project(), int(present) if present.isdecimal() else 0}
+    return next(seed for seed in (1, 2, 3) if seed not in taken)
+
+
+def is_set() -> bool:
+    """Whether this process has a hash seed that somebody chose."""
+    return os.environ.get(VARIABLE, "random") not in ("", "random") and not sys.flags.ignore_environment
+
+
+def restart(ends_with: Sequence[str]) -> None:
+    """Replace this process by the same one with the hash seed of the project, where that can be done.
+
+    ``ends_with``: what the command line ends with when the process was started for the command that asks. Before any
+    thread: the process keeps its id. Nothing happens where somebody has set a seed, under ``-E`` and ``-I``, and where
+    the command line cannot be run again.
+    """
+    if sys.orig_argv[-len(ends_with) :] != [*ends_with]:
+        return
+    arguments = again(sys.orig_argv, os.environ)
+    if arguments is None:
+        return
+    connections.close_all()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.execve(sys.executable, arguments, {**os.environ, VARIABLE: str(of_project()), MARK: "1"})  # noqa: S606 - no shell
+
+
+def again(command_line: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
+    """The command line that starts this process again; None where it is not to be, or cannot be.
+
+    A script on the standard input is read, an embedded interpreter has no command line, and a relative path leads
+    nowhere when the working directory was changed since.
+    """
+    if os.name != "posix" or not sys.executable or getattr(sys, "frozen", False):
+        return None
+    if MARK in environment or VARIABLE in environment or sys.flags.ignore_environment:
+        return None
+    rest = [*command_line[1:]]
+    script = _script(rest)
+    if script is None or (script and not Path(script).exists()):
+        return None
+    return [sys.executable, *rest]
+
+
+def _script(rest: Sequence[str]) -> str | None:
+    """The path of what is run; empty for ``-m`` and ``-c``, None where there is nothing that could be run again."""
+    options = iter(rest)
+    for option in options:
+        if option in ("-m", "-c"):
+            return ""
+        if option in ("-W", "-X", "--check-hash-based-pycs"):
+            next(options, None)
+        elif option == "-" or not option:
+            return None
+        elif not option.startswith("-"):
+            return option
+        elif not option.startswith("--") and option[-1] in "mc" and option[1] not in "WX":  # -Im, -bc
+            return ""
+    return None

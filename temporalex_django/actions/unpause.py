@@ -7,8 +7,9 @@ from typing import ClassVar
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import Steering, Text
 from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.pausing import unpaused
 from temporalex_django.models import Instance
 
@@ -16,14 +17,30 @@ from temporalex_django.models import Instance
 class Unpause(Steering[None]):
     """The run is due at once, and finds what came while it was paused.
 
+    One that is blocked because it ended its workers stays blocked: ``TryAgain`` tries it.
+
     In the caller's transaction. Locks the chain: see ``Steering.held``.
     """
 
     name: ClassVar[str] = "unpause"
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Unpause")
-    effect: ClassVar[Promise] = _("The run goes on at once, with the messages, timers and results that waited.")
+    effect: ClassVar[Promise] = _(
+        "The run goes on at once, with the messages, timers and results that waited. One that is blocked because it ended "
+        "its workers stays blocked."
+    )
     done: ClassVar[Promise] = _("The run goes on.")
+    _stays_blocked = False
+
+    @property
+    def answer(self) -> Text:
+        return (
+            _(
+                "The run is unpaused and stays blocked, because it ended its workers: try it again when the code is put right."
+            )
+            if self._stays_blocked
+            else self.done
+        )
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
@@ -34,6 +51,8 @@ class Unpause(Steering[None]):
     def perform(self) -> None:
         with self.storage.transaction():
             run = self.held()
-            self.storage.write([unpaused(run, now=self.storage.now())])
+            blocked = self.storage.blocked_by(run.run_id)
+            self._stays_blocked = blocked is not None and blocked["code"] == CRASH
+            self.storage.write([unpaused(run, blocked=blocked, now=self.storage.now())])
             self.tell(self.target.subject, reason=self.reason)
             ring_on_commit(alias=self.storage.alias, queues=[run.queue])

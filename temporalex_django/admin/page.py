@@ -207,7 +207,10 @@ def _next_steps() -> dict[str, str]:
     # the worker died, so there is no class of an error
     return {
         **found,
-        "crash": _("Look into the workers' logs: whoever activated this run died. Correct the code, or terminate it."),
+        "crash": _(
+            "Look into the workers' logs: whoever activated this run died. Correct the code, then press Try again now: one "
+            "worker tries it, alone. Or terminate it."
+        ),
     }
 
 

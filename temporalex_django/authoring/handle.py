@@ -218,6 +218,13 @@ class WorkflowHandle(Generic[Result_co]):
         """Let a paused run go on, with all that came meanwhile. Raises and locks as ``pause`` does."""
         raise NotImplementedError
 
+    def try_again(self, reason: str = "", *, by: Person | None = None) -> None:
+        """Try a blocked run once, now, and not at its back-off; one that ended its workers on one worker, alone.
+
+        Raises and locks as ``pause`` does; ``ActionNotPossible`` where the run is not blocked, or is paused.
+        """
+        raise NotImplementedError
+
     def retry_activity(self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None) -> None:
         """Try a failed activity again now, and not at its back-off. ``seq`` is the number of the command.
 
@@ -392,6 +399,10 @@ class WorkflowHandle(Generic[Result_co]):
     async def aunpause(self, reason: str = "", *, by: Person | None = None) -> None:
         """``unpause`` for async code."""
         await self._from_async(self.unpause, reason, by=by)
+
+    async def atry_again(self, reason: str = "", *, by: Person | None = None) -> None:
+        """``try_again`` for async code."""
+        await self._from_async(self.try_again, reason, by=by)
 
     async def aretry_activity(
         self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None

@@ -21,7 +21,6 @@ SITES = {
     "code": "runs that waited for the code of a worker",
     "switched on": "runs of a class that is on again",
     "bury": "what a dead worker had in hand",
-    "late": "the one run that a late worker elsewhere was to activate",
     "marker": "what a process without a row was running when it died",
     "orphans": "activities of an owner without a row",
     "block": "a run whose turn fails by itself",

@@ -7,10 +7,21 @@ from datetime import datetime, timedelta
 from temporalex_django.core.failures import message_of, name_of
 from temporalex_django.core.history.tracing import is_users
 from temporalex_django.engine.shapes import Blocked
+from temporalex_django.engine.storage import RunState, RunWrite
 from temporalex_django.errors import NondeterminismError, TemporalexError
 
 #: Longest wait between two tries, in seconds.
 _LONGEST_BACKOFF = 300.0
+
+
+#: The code of a run that is blocked because it ended the processes that ran it: no new worker puts that right.
+CRASH = "crash"
+
+
+def due_now(run: RunState, *, now: datetime) -> RunWrite:
+    """A blocked run, locked, is tried once without waiting for its next try."""
+    run.due_at = now
+    return RunWrite(run=run)
 
 
 def next_try(tries: int, now: datetime) -> datetime:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from temporalex_django.core.senders import Sender
-from temporalex_django.engine.shapes import Paused
+from temporalex_django.engine.blocked import CRASH
+from temporalex_django.engine.shapes import Blocked, Paused
 from temporalex_django.engine.storage import RunState, RunWrite
 
 
@@ -21,8 +22,11 @@ def paused(run: RunState, *, reason: str, by: Sender | None, now: datetime) -> R
     return RunWrite(run=run, instance={"paused": mark})
 
 
-def unpaused(run: RunState, *, now: datetime) -> RunWrite:
-    """Take it off: the run is due, and finds all that came meanwhile."""
+def unpaused(run: RunState, *, blocked: Blocked | None, now: datetime) -> RunWrite:
+    """Take it off: the run is due, and finds all that came meanwhile.
+
+    One that is ``blocked`` because it ended processes is not due: that would be a try nobody asked for.
+    """
     run.paused = False
-    run.due_at = now
+    run.due_at = run.deadline if blocked is not None and blocked["code"] == CRASH else now
     return RunWrite(run=run, instance={"paused": None})

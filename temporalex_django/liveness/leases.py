@@ -15,6 +15,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.db.rows import RUNS, WORKERS
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.blocked import CRASH
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
 from temporalex_django.liveness.crash_markers import Kind, Marked
@@ -146,7 +147,7 @@ def announced(stored: Iterable[tuple[Kind, str]]) -> list[Marked]:
 
 
 #: What no new worker puts right: the run kills whoever activates it.
-_DEADLY = "crash"
+_DEADLY = CRASH
 #: Its class is switched off: it waits for that alone.
 _OFF = f"cast(blocked as text) like '%%\"{WorkflowSwitchedOff.code}\"%%'"
 WOKEN = 1000

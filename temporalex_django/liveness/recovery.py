@@ -324,7 +324,7 @@ def _blame_run(storage: DjangoStorage, verdict: Verdict, ended_after: float) -> 
         return
     why = f"{verdict.crashes} processes in a row ended while they ran the code of this run; {_cause(ended_after)}"
     assert isinstance(chain, UUID)
-    _block(storage, chain, rows[0][0], blocked.mark("crash", why, tries=verdict.crashes, now=now), due=None)
+    _block(storage, chain, rows[0][0], blocked.mark(blocked.CRASH, why, tries=verdict.crashes, now=now), due=None)
     log.error("run %s is blocked: %s", rows[0][0], why, extra={"run_id": str(rows[0][0])})
 
 

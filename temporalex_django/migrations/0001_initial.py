@@ -161,7 +161,7 @@ class Migration(migrations.Migration):
                 (
                     "process_identity",
                     models.TextField(
-                        db_default="", help_text="Boot, namespace and start time: tells a neighbour whether it lives."
+                        db_default="", help_text="Boot, process namespace, pid and start time, for people."
                     ),
                 ),
                 ("queues", models.JSONField(help_text="Queues that it takes runs and activities from.")),
@@ -172,7 +172,10 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "crash_marker",
-                    models.TextField(db_default="", help_text="File in which it notes what it is running."),
+                    models.TextField(
+                        db_default="",
+                        help_text="File in which it notes what it is running; its lock tells a neighbour whether it lives.",
+                    ),
                 ),
                 (
                     "session_lock",
@@ -181,7 +184,8 @@ class Migration(migrations.Migration):
                 (
                     "trying",
                     models.JSONField(
-                        help_text="Chains that it is about to activate, while a killer is looked for.", null=True
+                        help_text="Runs and activities that it announces before their code runs: one may end it.",
+                        null=True,
                     ),
                 ),
                 (
@@ -602,7 +606,7 @@ class Migration(migrations.Migration):
                     ("terminate_instance", "Can terminate runs"),
                     ("reset_instance", "Can reset and fork runs"),
                     ("bulk_actions", "Can do one thing to many runs"),
-                    ("pause_instance", "Can pause and unpause runs"),
+                    ("pause_instance", "Can pause and unpause runs, and try blocked ones again"),
                     ("retry_activity", "Can retry activities, end them by hand, and skip timers"),
                 ],
                 "default_permissions": ("view", "delete"),

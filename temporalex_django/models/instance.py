@@ -139,7 +139,7 @@ class Instance(models.Model):
             ("terminate_instance", _("Can terminate runs")),
             ("reset_instance", _("Can reset and fork runs")),
             ("bulk_actions", _("Can do one thing to many runs")),
-            ("pause_instance", _("Can pause and unpause runs")),
+            ("pause_instance", _("Can pause and unpause runs, and try blocked ones again")),
             ("retry_activity", _("Can retry activities, end them by hand, and skip timers")),
         ]
         indexes = [

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 class Worker(models.Model):
     """One row a worker process; its ``epoch`` is the lease of everything that it has in hand.
 
-    It beats by one UPDATE. One that is late, or whose process has ended, is dead: see ``liveness.recovery``.
+    It beats by one UPDATE. One that sends no heartbeat, or whose process has ended, is dead: see ``liveness.recovery``.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -18,15 +18,18 @@ class Worker(models.Model):
     host = models.CharField(max_length=255)
     pid = models.IntegerField()
     process_identity = models.TextField(
-        db_default="", help_text=_("Boot, namespace and start time: tells a neighbour whether it lives.")
+        db_default="", help_text=_("Boot, process namespace, pid and start time, for people.")
     )
     queues = models.JSONField(help_text=_("Queues that it takes runs and activities from."))
     workflows = models.JSONField(help_text=_("Workflow classes that it has: name to list of versions."))
     activity_names = models.JSONField(db_default=[], help_text=_("Activities that it has, steps of graphs among them."))
-    crash_marker = models.TextField(db_default="", help_text=_("File in which it notes what it is running."))
+    crash_marker = models.TextField(
+        db_default="",
+        help_text=_("File in which it notes what it is running; its lock tells a neighbour whether it lives."),
+    )
     session_lock = models.BooleanField(db_default=False, help_text=_("Whether it holds an advisory lock on its epoch."))
     trying = models.JSONField(
-        null=True, help_text=_("Chains that it is about to activate, while a killer is looked for.")
+        null=True, help_text=_("Runs and activities that it announces before their code runs: one may end it.")
     )
     buried_at = models.DateTimeField(
         null=True, help_text=_("When it was found dead; kept for a while where what it was running cannot be known.")

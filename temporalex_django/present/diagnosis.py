@@ -311,9 +311,14 @@ def _well(project: ProjectNow) -> Diagnosis:
 #: What to do about a run, by the state of its summary; of a blocked one by the code of what stopped it.
 _STEPS = {
     "nondeterminism": gettext_noop("Put the code right, or: manage.py temporalex reset {run}"),
-    "crash": gettext_noop("Put the code right, then: manage.py temporalex reset {run}; or terminate it"),
+    "crash": gettext_noop(
+        "Put the code right, then: manage.py temporalex try-again {run} (on one worker, alone); or terminate it"
+    ),
     "key_missing": gettext_noop("Start a worker that has the key"),
-    "blocked": gettext_noop("Put the code right: it is tried again; or: manage.py temporalex reset {run}"),
+    "blocked": gettext_noop(
+        "Put the code right: it is tried again, now with: manage.py temporalex try-again {run}; or: manage.py temporalex "
+        "reset {run}"
+    ),
     "failing": gettext_noop(
         "Put right what it calls; then: manage.py temporalex retry {run} SEQ (or complete, or fail)"
     ),

@@ -143,7 +143,7 @@ def stopped(blocked: BlockedNow, *, now: datetime) -> str:
     if blocked.code == _OFF:
         return sentences[0]
     if blocked.code == "crash":
-        sentences.append(_("Unblock it when the code is put right."))
+        sentences.append(_("Try it again when the code is put right: on one worker, alone, once."))
     elif blocked.waits_for is None:
         sentences.append(_("Nothing is lost; it goes on when the code is put right."))
     if blocked.tries and blocked.next_try is not None:

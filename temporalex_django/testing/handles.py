@@ -303,6 +303,9 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     def unpause(self, reason: str = "", *, by: Person | None = None) -> None:
         self._steer("unpause", by, reason=reason)
 
+    def try_again(self, reason: str = "", *, by: Person | None = None) -> None:
+        self._steer("try_again", by, reason=reason)
+
     def retry_activity(self, seq: int, *, input: Any = UNCHANGED, reason: str = "", by: Person | None = None) -> None:
         self._steer("retry_activity", by, seq=seq, reason=reason, **({} if input is UNCHANGED else {"input": input}))
 

@@ -9,6 +9,8 @@ from temporalex_django.authoring import activity
 from temporalex_django.authoring.people import Person, require_permission, sender
 from temporalex_django.core.payloads import plain, text
 from temporalex_django.engine import by_hand, pausing
+from temporalex_django.engine.blocked import due_now
+from temporalex_django.engine.fates import due
 from temporalex_django.engine.storage import RunState, TaskResult, TaskState
 from temporalex_django.errors import ActionNotPossible, WorkflowClosed
 from temporalex_django.testing.activities import EnvironmentSource
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from temporalex_django.testing.memory import WorkflowEnvironment
 
 #: Permissions that are not called ``retry_activity``.
-_PERMISSIONS = {"pause": "pause_instance", "unpause": "pause_instance", "delete": "delete_instance"}
+_PERMISSIONS = {
+    **dict.fromkeys(("pause", "unpause", "try_again"), "pause_instance"),
+    "delete": "delete_instance",
+}
 
 
 class OperatorInMemory:
@@ -49,7 +54,17 @@ class OperatorInMemory:
     def unpause(self, run: RunState) -> None:
         if not run.paused:
             self._refuse("the run is not paused")
-        self.storage.write([pausing.unpaused(run, now=self.env.clock)])
+        blocked = self.storage.blocked_by(run.run_id)
+        self.storage.write([pausing.unpaused(run, blocked=blocked, now=self.env.clock)])
+
+    def try_again(self, run: RunState) -> None:
+        if self.storage.blocked_by(run.run_id) is None:
+            self._refuse("the run is not blocked")
+        if run.paused:
+            self._refuse("the run is paused: unpause it first")
+        if due(run.due_at, self.env.clock):
+            self._refuse("it is due already: the next worker that takes its queue tries it")
+        self.storage.write([due_now(run, now=self.env.clock)])
 
     def retry_activity(self, run: RunState, *, seq: int, **given: Any) -> None:
         task = self._task(run, seq)

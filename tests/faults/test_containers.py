@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Literal, Self
 
 import pytest
+from django.utils import timezone
 
+from temporalex_django import WorkflowHandle
 from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, Instance, Worker
@@ -141,11 +143,39 @@ def test_what_kills_its_worker_is_found_in_containers(
         assert "workers ended while they ran it" in instance(killer).closing_value["message"]
 
 
-def _start_many(number: int) -> list[Started]:
+def test_a_run_that_was_blocked_for_crashes_is_tried_by_one_worker_once_and_only_when_somebody_asks(
+    subprocess_env: dict[str, str], tmp_path: Path
+) -> None:
+    """Whoever unpauses it does not let it loose on the workers, and a try costs one of them."""
+    killer = start("Poison", {"path": str(tmp_path / "tmp" / "dying")})
+    mark = {"code": "crash", "error": "it ends processes", "since": timezone.now().isoformat(), "attempt": 3}
+    Instance.objects.filter(pk=killer.run_id).update(blocked=mark)
+    Chain.objects.filter(pk=killer.chain_id).update(failed_tries=3, crashes=3, due_at=None)
+    handle: WorkflowHandle[None] = WorkflowHandle("Poison-1")
+    with Container("one", subprocess_env, tmp_path) as one, Container("two", subprocess_env, tmp_path) as two:
+        wait_for(lambda: Worker.objects.count() == 2, what="both workers")
+        handle.pause()
+        handle.unpause()
+        later = _start_many(1)
+        wait_for(lambda: not _open(later), what="a run that came later")
+        assert not one.look()
+        assert not two.look()
+
+        handle.try_again()
+        wait_for(lambda: (one.look(), two.look()) and Chain.objects.get(pk=killer.chain_id).crashes == 4)
+        latest = _start_many(1, first=1)
+        wait_for(lambda: not one.look() and not two.look() and not _open(latest), what="another run that came later")
+        assert one.deaths + two.deaths == 1
+    blocked = instance(killer).blocked
+    assert blocked is not None
+    assert (blocked["code"], blocked["attempt"], Chain.objects.get(pk=killer.chain_id).due_at) == ("crash", 4, None)
+
+
+def _start_many(number: int, *, first: int = 0) -> list[Started]:
     storage = DjangoStorage()
     return [
         insert_start(NewStart(workflow="Doubling", args={"n": n}, workflow_id=f"d{n}"), storage=storage)
-        for n in range(number)
+        for n in range(first, first + number)
     ]
 
 

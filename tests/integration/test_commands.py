@@ -28,7 +28,7 @@ from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorActio
 from temporalex_django.rest import problems
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import Ran, shell, timeless, transcript
-from tests.support.matrix import Choice, Errand, Question
+from tests.support.matrix import RUNS, Choice, Errand, Question
 from tests.support.people import stored
 
 pytestmark = pytest.mark.django_db
@@ -132,6 +132,7 @@ def test_messages() -> None:
 STEERED: dict[str, tuple[Any, ...]] = {
     "pause": ("basket-1", "--reason", "bank holiday"),
     "unpause": ("basket-1",),
+    "try-again": ("red-1",),
     "retry": ("rederrand::1", "1"),
     "complete": ("rederrand::1", "1", "--result", "5"),
     "skip": ("rederrand::1", "2"),
@@ -145,6 +146,7 @@ STEERED: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.usefixtures("runs")
 def test_what_operators_do() -> None:
+    RUNS["blocked"]()
     said = [transcript(name, *arguments) for name, arguments in STEERED.items()]
     Errand.start(value="2")
     drain()

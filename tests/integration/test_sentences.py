@@ -396,7 +396,7 @@ def test_blocked_because_it_kills_who_runs_it(env):
 
     assert found.text == (
         "Stopped safely since 00:02: 3 processes in a row ended while they ran the code of this run; look for a "
-        "segmentation fault, a memory blow-up or os._exit. Unblock it when the code is put right."
+        "segmentation fault, a memory blow-up or os._exit. Try it again when the code is put right: on one worker, alone, once."
     )
     assert said(env, handle, view=View(payloads=False)).text == found.text
 

@@ -20,6 +20,7 @@ from temporalex_django.actions.retry_activity import RetryActivity
 from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.terminate import Terminate
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction
 from temporalex_django.signals import operator_acted
 from tests.support.client_flows import Basket, drain
@@ -85,6 +86,7 @@ DONE: dict[str, tuple[str, dict[str, Any]]] = {
     "terminate": ("basket", {}),
     "pause": ("basket", {}),
     "unpause": ("paused", {}),
+    "try_again": ("blocked", {}),
     "retry_activity": ("errand", {"seq": 1}),
     "complete_activity": ("errand", {"seq": 1, "result": 5}),
     "fail_activity": ("errand", {"seq": 1, "message": "secret"}),
@@ -149,6 +151,7 @@ def test_buttons_of_a_run_say_why_they_are_grey() -> None:
         "retry_activity": "no failing activity to retry",
         "skip_timer": "no timer is running",
         "unpause": "the run is not paused",
+        "try_again": "the run is not blocked",
     }
 
 
@@ -189,6 +192,7 @@ def test_an_update_of_a_paused_run_is_refused_without_a_worker(basket: Any) -> N
     [
         ("pause", {}, {}),
         ("unpause", {}, {}),
+        ("try_again", {}, {}),
         ("retry_activity", {"seq": 1, "input": [7]}, {"seq": 9, "input": "seven"}),
         ("complete_activity", {"seq": 1, "result": 7}, {"seq": 9, "result": "seven"}),
         ("fail_activity", {"seq": 1, "message": "no", "type": "Stolen"}, {"seq": 9, "message": 7, "type": 7}),
@@ -208,6 +212,28 @@ def test_a_handle_uses_all_that_it_is_given(name: str, given: dict[str, Any], wr
     row = OperatorAction.objects.filter(action=name).order_by("id").last()
     assert row is not None
     assert (row.reason, row.actor_name) == ("because", "ann")
+
+
+def test_a_run_that_ended_its_workers_is_tried_alone_and_unpausing_does_not_try_it() -> None:
+    """Whoever takes it later than the operator meant would end, too: one worker after the other."""
+    handle = Row(None, print, "blocked").ready()
+    chain = Chain.objects.filter(run_id=handle.run_id)
+    handle.pause()
+    action = STEERING["unpause"](find(handle.id, storage=storage()))
+    action.execute()
+    assert "stays blocked, because it ended its workers" in str(action.answer)
+    assert chain.get().due_at == chain.get().deadline
+    assert "on one worker, alone" in str(STEERING["try_again"].effect)
+
+    handle.try_again()
+    assert chain.get().crashes == 3, "no worker takes it with others"
+    report = DjangoStorage(worker=True)
+    with report.transaction():
+        assert [run.crashes for run in report.claim(limit=9, queues=["default"])] == [3]
+    with DjangoStorage().transaction():
+        assert not [*DjangoStorage().claim(limit=9, queues=[], chains=[chain.get().pk])], "no web process takes it"
+    drain()
+    assert (Instance.objects.get(pk=handle.run_id).blocked, chain.get().failed_tries) == (None, 0)
 
 
 def test_whoever_sets_a_paused_run_due_does_not_wake_it(basket: Any) -> None:

@@ -22,7 +22,6 @@ from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.db.starts import NewStart, Started, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness import crash_markers
-from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.models import ActivityTask, Instance, Worker
 from tests.support.waiting import wait_for
 
@@ -114,37 +113,27 @@ def row(**more: Any) -> Worker:
     )  # fmt: skip
 
 
-def gone() -> str:
-    """The identity of a process of this machine that has ended."""
-    return identity_of().rpartition(":")[0] + ":1"
-
-
 def dead_neighbour(walk: Walk) -> None:
-    row(process_identity=gone())
+    row(crash_marker=str(marker(f"buried{walk.n}")))
 
 
 def unknown_death(walk: Walk) -> None:
     row(buried_at=timezone.now())
 
 
-def late_elsewhere(walk: Walk) -> None:
-    run = start("Tally", workflow_id=f"late{walk.n}")
-    insert_message(run.chain_id, kind="signal", name="stop", body=None, storage=DjangoStorage())
-    row(trying=[str(run.chain_id)], workflows={"Tally": [1]})
-
-
 def marked(walk: Walk) -> None:
     marker(f"marked{walk.n}")
 
 
-def marker(name: str) -> None:
-    """What a process without a row left behind that ended while it ran this."""
+def marker(name: str) -> Path:
+    """What a process of this machine left behind that ended while it ran this: nobody holds its lock."""
     run = start("Doubling", {"n": 1}, workflow_id=name)
     data = bytearray(crash_markers._SIZE)
     crash_markers._HEADER.pack_into(data, 0, crash_markers._MAGIC, 0, 0.0)
     crash_markers._MARK.pack_into(data, crash_markers._HEADER.size, 1, run.chain_id.bytes)
-    file = f"{DjangoStorage().domain}.{gone().replace(':', '.')}{crash_markers._SUFFIX}"
-    (crash_markers.folder() / file).write_bytes(data)
+    path = crash_markers.folder() / f"{DjangoStorage().domain}.of.{name}{crash_markers._SUFFIX}"
+    path.write_bytes(data)
+    return path
 
 
 def orphan(walk: Walk) -> None:
@@ -215,7 +204,6 @@ BEFORE: dict[str, tuple[Callable[[Walk], None] | None, dict[str, int]]] = {
     "alone": (None, {"turn: before commit": 1}),
     "block": (None, {"turn: before commit": 1, "alone: before commit": 99}),
     "careful": (unknown_death, {}),
-    "late": (late_elsewhere, {}),
     "marker": (marked, {}),
     "orphans": (orphan, {}),
     "bury": (dead_neighbour, {}),

@@ -142,6 +142,15 @@ def _paused() -> WorkflowHandle[Any]:
     return basket
 
 
+def _blocked() -> WorkflowHandle[Any]:
+    basket = Basket.start(id="red-1")
+    drain()
+    mark = {"code": "crash", "error": "it ends processes", "since": timezone.now().isoformat(), "attempt": 3}
+    Instance.objects.filter(pk=basket.run_id).update(blocked=mark)
+    Chain.objects.filter(run_id=basket.run_id).update(failed_tries=3, crashes=3, due_at=None)
+    return basket
+
+
 #: What a row may be about: a run of the tenant *red*.
 RUNS: dict[str, Callable[[], WorkflowHandle[Any]]] = {
     "basket": _basket,
@@ -149,6 +158,7 @@ RUNS: dict[str, Callable[[], WorkflowHandle[Any]]] = {
     "updated": _updated,
     "acted": _acted,
     "paused": _paused,
+    "blocked": _blocked,
     "errand": lambda: Errand.start(value="1"),
     "graph": lambda: Choice.start("1"),
     "moving": lambda: Moving.start("1"),

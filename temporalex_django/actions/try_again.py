@@ -1,0 +1,50 @@
+"""Try a blocked run once, now."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.steering import Steering
+from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.engine.blocked import due_now
+from temporalex_django.engine.fates import due
+from temporalex_django.models import Instance
+
+
+class TryAgain(Steering[None]):
+    """The run is due now, whatever it is blocked for, and blocked again when the try fails.
+
+    One that ended processes keeps their number: a worker takes such a run alone and announces it, others leave it alone
+    until that worker has come through or is judged, and one more death blocks it again.
+
+    In the caller's transaction. Locks the chain: see ``Steering.held``.
+    """
+
+    name: ClassVar[str] = "try_again"
+    permission: ClassVar[str] = "pause_instance"
+    label: ClassVar[Promise] = _("Try again now")
+    effect: ClassVar[Promise] = _(
+        "The run is tried once, now, and is blocked again if that fails. One that was blocked because it ended its "
+        "workers is tried on one worker, alone: it may end that worker, too."
+    )
+    done: ClassVar[Promise] = _("The run is tried now.")
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        if why := super().why_not(run, seq=seq):
+            return why
+        if run.blocked is None:
+            return str(_("the run is not blocked"))
+        return None if run.paused is None else str(_("the run is paused: unpause it first"))
+
+    def perform(self) -> None:
+        with self.storage.transaction():
+            run, now = self.held(), self.storage.now()
+            if due(run.due_at, now):
+                self.refuse(_("it is due already: the next worker that takes its queue tries it"), closed=False)
+            self.storage.write([due_now(run, now=now)])
+            self.tell(self.target.subject, reason=self.reason)
+            ring_on_commit(alias=self.storage.alias, queues=[run.queue])

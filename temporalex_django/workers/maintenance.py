@@ -155,6 +155,12 @@ class Maintenance:
         if self._is_time():
             self._beat()
         found = recover(self.storage, self.heartbeats, own=self.loop.row.id)
+        if bool(found.caution) != bool(self.loop.caution):
+            log.info(
+                "a worker elsewhere may have died of what it ran: runs are taken one by one"
+                if found.caution
+                else "all workers elsewhere send heartbeats: runs are taken together again"
+            )
         self.loop.caution = found.caution
         if time.monotonic() - self._abandoned_at >= _ABANDONED_EVERY:
             judge_abandoned(self.storage)

@@ -17,7 +17,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from django.db import ProgrammingError
+from django.db import OperationalError, ProgrammingError
 from django.db.models import F
 
 from temporalex_django import RetryPolicy, activity, errors
@@ -31,7 +31,7 @@ from temporalex_django.liveness.crash_markers import Kind, Mark, Marked, folder,
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.process_identity import identity_of
-from temporalex_django.liveness.recovery import judge_abandoned, recover, release
+from temporalex_django.liveness.recovery import judge_abandoned, recover, release, testify
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
@@ -347,6 +347,28 @@ def test_a_marker_that_a_worker_names_is_read_once_by_who_buries_it() -> None:
     assert recover(storage, Heartbeats()).workers == [dead.pk]
     judge_abandoned(storage)
     assert Chain.objects.get().crashes == 1
+
+
+def test_a_guardian_testifies_what_its_worker_died_of() -> None:
+    storage = DjangoStorage(worker=True)
+    run = started()
+    row(storage, marker=left_by_a_dead_process(storage, ("chain", run.chain_id)))
+    elsewhere = row(storage)
+
+    testify(storage)
+    assert Chain.objects.get().crashes == 1
+    assert [worker.pk for worker in Worker.objects.all()] == [elsewhere.pk]
+
+
+def test_a_guardian_whose_database_is_away_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(*_: object) -> None:
+        raise OperationalError("the server is gone")
+
+    monkeypatch.setattr(recovery, "recover", away)
+    testify(DjangoStorage(worker=True))
+    assert "what a worker died of could not be written" in caplog.text
 
 
 class Killed(BaseException):

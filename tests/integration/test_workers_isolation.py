@@ -18,12 +18,12 @@ from temporalex_django.db.starts import NewStart, Started, insert_message, inser
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.turn import WorkflowEngine
-from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.workers import attempts, maintenance
 from temporalex_django.workers import loop as worker_loop
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.pool import Pool
+from tests.integration.test_recovery import left_by_a_dead_process
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -252,7 +252,7 @@ def test_a_worker_starts_although_another_is_burying_the_same_dead_one(monkeypat
         kind="worker",
         host="h",
         pid=1,
-        process_identity=identity_of(1).rpartition(":")[0] + ":1",  # another process had that number
+        crash_marker=left_by_a_dead_process(DjangoStorage()),
         queues=[],
         workflows={},
         started_at=now,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from uuid import UUID
 
 import pytest
 
 from temporalex_django.liveness.crash_markers import Marked
-from temporalex_django.liveness.guardian import Vigil
+from temporalex_django.liveness.guardian import Vigil, _within
 from temporalex_django.liveness.verdicts import MOST_CRASHES, judge
 
 ONE, TWO = Marked("chain", UUID(int=1)), Marked("chain", UUID(int=2))
@@ -87,3 +88,18 @@ def test_judge(marked, recorded, crashes):
 def test_it_comes_back_later_each_time():
     waits = [judge([ONE], {ONE: before})[0].wait for before in range(MOST_CRASHES)]
     assert waits == sorted(waits) and waits[0] >= 1.0
+
+
+def test_a_guardian_whose_database_does_not_answer_ends_all_the_same(caplog):
+    away = threading.Event()
+    try:
+        _within(0.05, away.wait)
+    finally:
+        away.set()
+    assert "the database did not answer within 0.05 s" in caplog.text
+
+
+def test_a_guardian_testifies_before_it_ends():
+    testified = []
+    _within(60.0, lambda: testified.append(True))
+    assert testified == [True]

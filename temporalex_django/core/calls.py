@@ -37,7 +37,7 @@ class Calls:
         self.activities: dict[int, str] = {}  # scheduled and unresolved: number -> name
         self.children: dict[int, str] = {}  # that are waited for: number -> id
         self.had_children = False
-        self.readers: dict[int, Reader] = {}  # of the inputs of calls that the present activation of a replay made
+        self.readers: dict[int, Reader] = {}  # of the inputs of calls that a replay made and has not compared
         self._max_pending: int | None = None
         self._kept_back: dict[int, Command] = {}
         self._resolve: dict[int, Callable[[Job], None]] = {}

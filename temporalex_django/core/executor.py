@@ -132,22 +132,17 @@ class Executor:
                 completion = self._activate(recorded.activation, recorded)
             finally:
                 standing.replaying = False
-            self.differences += matching.check(
+            found = matching.check(
                 recorded.outputs,
                 completion.commands,
                 run=standing.run,
                 place_of=self.place_of,
                 readers=self.calls.readers,
             )
-            self.calls.readers.clear()
-            if self._strict:
-                self._refuse_other_inputs()
+            self.differences += found
+            if self._strict and (other := next((one for one in found if one.kind == "input"), None)) is not None:
+                raise matching.other_input(standing.run, other)
             yield
-
-    def _refuse_other_inputs(self) -> None:
-        for found in self.differences:
-            if found.kind == "input":
-                raise matching.other_input(self.standing.run, found)
 
     def expect_markers(self, patches: Iterable[str]) -> None:
         """Ids of patch markers that are in the history."""

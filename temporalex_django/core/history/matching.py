@@ -7,7 +7,7 @@ compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,12 +36,13 @@ def check(
     *,
     run: str,
     place_of: Callable[[int | None], str | None],
-    readers: Mapping[int, Reader],
+    readers: MutableMapping[int, Reader],
 ) -> list[ReplayDifference]:
     """Raise ``NondeterminismError`` where they part. A deprecated marker that is no longer produced is no difference.
 
     Gives the inputs and durations that differ. ``place_of(index)`` tells where the code issued that command (None:
-    where it stands), or None. ``readers`` read inputs as today's code does, by the number of the command.
+    where it stands), or None. ``readers`` read inputs as today's code does, by the number of the command; those that
+    were used are taken out.
     """
     index = 0
     found: list[ReplayDifference] = []
@@ -53,7 +54,7 @@ def check(
                     event,
                     command,
                     words=_words(command.event_kind, command.event_attributes()),
-                    reader=readers.get(command.seq or 0),
+                    reader=readers.pop(command.seq or 0, None),
                     place=partial(place_of, index),
                 )
                 found += [] if differs is None else [differs]

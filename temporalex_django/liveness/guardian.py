@@ -3,9 +3,9 @@
 Code in a C function may keep the interpreter to itself, and a loop may catch every exception: then no thread of the
 process can do anything about it. So ``manage.py temporalex worker`` is two processes: the parent, which runs no code of
 users, and its child, which works. The watchdog of the child beats in its marker (``liveness.crash_markers``) as long as
-nothing holds out against it. When the child dies, the parent testifies: it writes to the database what the marker says,
-since the marker may go with the container. The pusher of a django-q2 cluster does the same for the cluster's workers,
-but for the testimony: the worker that it starts next reads the marker.
+nothing holds out against it. When the child dies, the parent reports it: it writes to the database what the marker
+says, since the marker may go with the container. The pusher of a django-q2 cluster does the same for the workers of the
+cluster, but for that report: the worker that it starts next reads the marker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LATE = 0.6
 #: How often its own file says that it looks.
 _SAID_EVERY = 1.0
 #: How long the database has to answer before a guardian ends without having written what its worker died of.
-_TESTIFIES_WITHIN = 5.0
+_REPORTS_WITHIN = 5.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _STOPPED = "T"
 
@@ -95,7 +95,7 @@ class Guard:
 
 
 def attended(
-    domain: str, limit: float, *, leaves_within: float, testify: Callable[[], None]
+    domain: str, limit: float, *, leaves_within: float, report_deaths: Callable[[], None]
 ) -> int | Callable[[], None]:
     """Go on in a child of this process.
 
@@ -103,8 +103,9 @@ def attended(
 
     Before any thread or connection. SIGTERM and SIGINT are passed on; a child that is still there ``leaves_within``
     seconds later is killed. One that a signal ended gives 128 and its number; when this process is killed, so is the
-    child. ``testify`` is called here when the child did not end well, and gets a moment for it. In the child: what it
-    is to call at every beat, so that it is stopped (SIGSTOP) as long as this process is; supervisors know no other pid.
+    child. ``report_deaths`` is called here when the child did not end well, and gets a moment for it. In the child:
+    what it is to call at every beat, so that it is stopped (SIGSTOP) as long as this process is; supervisors know no
+    other pid.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -135,7 +136,7 @@ def attended(
             guard.end()
             code = os.waitstatus_to_exitcode(status)
             if code:
-                _within(_TESTIFIES_WITHIN, testify)
+                _within(_REPORTS_WITHIN, report_deaths)
             return code if code >= 0 else 128 - code
         if told_at and time.monotonic() - told_at[0] > leaves_within:
             log.error("the worker %d does not end within %g s, killing it", child, leaves_within)
@@ -144,9 +145,9 @@ def attended(
         guard.look([child])
 
 
-def _within(seconds: float, testify: Callable[[], None]) -> None:
+def _within(seconds: float, report_deaths: Callable[[], None]) -> None:
     """Call it in a thread that this process does not wait for any longer: the database may be away."""
-    thread = threading.Thread(target=testify, name="temporalex-testimony", daemon=True)
+    thread = threading.Thread(target=report_deaths, name="temporalex-deaths", daemon=True)
     thread.start()
     thread.join(seconds)
     if thread.is_alive():

@@ -148,7 +148,7 @@ def judge_abandoned(storage: DjangoStorage) -> int:
     return len(paths)
 
 
-def testify(storage: DjangoStorage) -> None:
+def report_deaths(storage: DjangoStorage) -> None:
     """Write what workers of this machine died of, as their markers say. For guardians, whose own worker has just died.
 
     The marker may be gone with the container when somebody looks for it. What fails is logged: others find out.

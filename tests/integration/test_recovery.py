@@ -31,13 +31,14 @@ from temporalex_django.liveness.crash_markers import Kind, Mark, Marked, folder,
 from temporalex_django.liveness.heartbeats import Heartbeats
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.process_identity import identity_of
-from temporalex_django.liveness.recovery import judge_abandoned, recover, release, testify
+from temporalex_django.liveness.recovery import judge_abandoned, recover, release, report_deaths
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.maintenance import Maintenance
 from temporalex_django.workers.patience import once_there
 from tests.support.runs import events, once
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -176,7 +177,7 @@ def test_children_of_a_fork_do_not_keep_their_parent_alive(tmp_path: Path) -> No
             parent.wait(20)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tempfile, "tempdir", str(tmp_path))
-                assert owner_of(path) == "ended"
+                wait_for(lambda: owner_of(path) == "ended", what="the child to let go of the lock of its parent")
         finally:
             for child in Path("/proc").glob("[0-9]*/environ"):
                 with suppress(OSError):
@@ -349,13 +350,13 @@ def test_a_marker_that_a_worker_names_is_read_once_by_who_buries_it() -> None:
     assert Chain.objects.get().crashes == 1
 
 
-def test_a_guardian_testifies_what_its_worker_died_of() -> None:
+def test_a_guardian_reports_what_its_worker_died_of() -> None:
     storage = DjangoStorage(worker=True)
     run = started()
     row(storage, marker=left_by_a_dead_process(storage, ("chain", run.chain_id)))
     elsewhere = row(storage)
 
-    testify(storage)
+    report_deaths(storage)
     assert Chain.objects.get().crashes == 1
     assert [worker.pk for worker in Worker.objects.all()] == [elsewhere.pk]
 
@@ -367,7 +368,7 @@ def test_a_guardian_whose_database_is_away_says_so(
         raise OperationalError("the server is gone")
 
     monkeypatch.setattr(recovery, "recover", away)
-    testify(DjangoStorage(worker=True))
+    report_deaths(DjangoStorage(worker=True))
     assert "what a worker died of could not be written" in caplog.text
 
 

@@ -99,7 +99,7 @@ def test_a_guardian_whose_database_does_not_answer_ends_all_the_same(caplog):
     assert "the database did not answer within 0.05 s" in caplog.text
 
 
-def test_a_guardian_testifies_before_it_ends():
-    testified = []
-    _within(60.0, lambda: testified.append(True))
-    assert testified == [True]
+def test_a_guardian_reports_before_it_ends():
+    reported = []
+    _within(60.0, lambda: reported.append(True))
+    assert reported == [True]

@@ -165,7 +165,7 @@ def test_children_of_a_fork_do_not_keep_their_parent_alive(tmp_path: Path) -> No
         "import os, sys, time\n"
         "from temporalex_django.liveness.crash_markers import open_marker\n"
         "path = open_marker('fork').path\n"
-        "os.fork() or time.sleep(60)\n"
+        "os.fork() or time.sleep(600)\n"
         "print(path, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )

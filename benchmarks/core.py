@@ -193,7 +193,7 @@ def _cost(size: int, once: Callable[[int], None], rounds: int) -> float:
     return _best(several, rounds) / (size * times) * 1e6
 
 
-def _best(once: Callable[[], None], rounds: int) -> float:
+def _best(once: Callable[[], object], rounds: int) -> float:
     seconds = []
     for _ in range(rounds):
         gc.collect()

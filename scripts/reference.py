@@ -186,6 +186,7 @@ _EVENTS = {
     "ExternalFailed": "a message to another run reached no open run, or one that declares no such signal",
     "CancelRequested": "somebody asked the run to cancel",
     "SignalReceived": "a signal was delivered: name, payload, who sent it",
+    "SignalFailed": "the handler of a signal failed, and the signal is a failed message: number, id, name, type, message",
     "ActivityScheduled": "code called an activity: its name, arguments, options",
     "ActivityCancelled": "nobody waits for that activity any more",
     "TimerStarted": "code sleeps, or waits with a timeout",

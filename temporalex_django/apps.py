@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ class TemporalexConfig(AppConfig):
         from temporalex_django.authoring import binding, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.db import guarded_orm, guarded_services  # noqa: PLC0415 - it needs the settings
 
+        _let_validators_refuse()
         binding.bind(_backend)
         django_tasks.bind(_task_host)
         guarded_orm.install()
@@ -57,6 +59,27 @@ class TemporalexConfig(AppConfig):
         chores.bind_burst(_burst)
         checks.faulty[:] = _discover()
         _run_locally()
+
+
+def _let_validators_refuse() -> None:
+    """Validators refuse by raising what Django, and Django REST framework if it is loaded, refuse requests by."""
+    from django.core.exceptions import PermissionDenied, ValidationError  # noqa: PLC0415 - as above
+
+    from temporalex_django.core import failures  # noqa: PLC0415 - as above
+
+    failures.add_refusal(ValidationError)
+    failures.add_refusal(PermissionDenied)
+    failures.add_refusal(Exception, _is_refusal_of_rest_framework)
+
+
+def _is_refusal_of_rest_framework(exc: Exception) -> bool:
+    """Whether it is an ``APIException`` that blames the client."""
+    module = sys.modules.get("rest_framework.exceptions")  # where one is raised, it is loaded
+    return (
+        module is not None
+        and isinstance(exc, module.APIException)
+        and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR
+    )
 
 
 def _discover() -> list[tuple[str, WorkflowDefinitionError]]:

@@ -222,6 +222,12 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
     ) -> None:
         self._steer("fail_activity", by, seq=seq, reason=reason, message=message, type=type)
 
+    def redeliver(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
+        self._steer("redeliver", by, reason=reason, **({} if id is None else {"message": id}))
+
+    def discard(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
+        self._steer("discard", by, reason=reason, **({} if id is None else {"message": id}))
+
     def skip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> None:
         self._steer("skip_timer", by, seq=seq, reason=reason)
 

@@ -179,6 +179,11 @@ class Settings:
         "Seconds that workflow code may compute without coming to a wait; then the run is blocked. None: no limit. A long inbox is no "
         "deadlock, nor is a long history that is replayed: each step is counted by itself.",
     )
+    UNEXPECTED_ERROR: Literal["fail", "block"] = _setting(
+        "fail",
+        "What an exception does that escapes `run` and that nobody raised on purpose, a `KeyError` for example: it fails the run, or "
+        "it blocks the run until the code is put right. A class has its own answer in `unexpected_error`.",
+    )
     HARD_DEADLOCK_TIMEOUT: float | None = _setting(
         10.0,
         "Seconds after which the parent of a worker ends it when nothing inside can interrupt what it runs: a loop that catches every "

@@ -11,6 +11,7 @@ The code is what REST answers, logs and ``docs/reference/errors.md`` use; the do
     ├── ActivityNotFound · ActionNotPermitted · ActionNotPossible
     ├── UpdateRejected └── WorkflowClosed · RunPaused · RunBlocked · NotAccepting
     ├── UpdateFailed · UpdateTimeout · ResultTimeout
+    ├── ApplicationError · UnexpectedError
     ├── WorkflowFailed ├── WorkflowTerminated └── WorkflowTimedOut
     ├── WorkflowCancelled
     ├── ActivityFailure · ChildWorkflowFailure
@@ -392,14 +393,30 @@ class TooManyUpdates(UpdateRejected):
 
 
 class UpdateFailed(TemporalexError):
-    """The update was accepted, and its handler failed."""
+    """The update failed: its handler did, or its validator did by a fault of the code.
+
+    ``type`` is the class name of what was raised. ``accepted`` is False where the validator failed: nothing was
+    changed, and the update id is free. The log has that failure under ``reference``.
+    """
 
     code = "update_failed"
-    next_step = "Look at the handler's error; the run goes on."
+    next_step = (
+        "Look at the handler's error; the run goes on. With `accepted` false, find `reference` in the log, correct the "
+        "validator, and send the update again."
+    )
 
-    def __init__(self, message: str | None = None, *, type: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        type: str | None = None,
+        accepted: bool = True,
+        reference: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.type = type
+        self.accepted = accepted
+        self.reference = reference
 
 
 class UpdateTimeout(TemporalexError):
@@ -441,16 +458,24 @@ class ResultTimeout(TemporalexError):
 class WorkflowFailed(TemporalexError):
     """The run failed.
 
-    ``reason`` is what ``Err(reason)`` held; ``type`` and ``traceback`` describe an exception that escaped.
+    ``reason`` is what ``Err(reason)`` held; ``type`` and ``traceback`` describe an exception that escaped, ``details``
+    are those of an ``ApplicationError``.
     """
 
     code = "workflow_failed"
     next_step = "Look at `reason`, or at `type` and `traceback` of the exception that escaped."
 
     def __init__(
-        self, message: str | None = None, *, reason: Any = None, type: str | None = None, traceback: str | None = None
+        self,
+        message: str | None = None,
+        *,
+        reason: Any = None,
+        type: str | None = None,
+        traceback: str | None = None,
+        details: Any = None,
     ) -> None:
         super().__init__(message)
+        self.details = details
         self.reason = reason
         self.type = type
         self.traceback = traceback
@@ -477,11 +502,43 @@ class WorkflowCancelled(TemporalexError):
     next_step = "Nothing: somebody asked for it."
 
 
+class ApplicationError(TemporalexError):
+    """Code of the project fails on purpose: raise it in ``run`` to fail the run, in an activity to fail the attempt.
+
+    ``type`` stands for the class name wherever failures are named, retry policies included. ``details`` are plain data
+    for whoever handles the failure. An activity that raises one with ``non_retryable`` is not tried again.
+    """
+
+    code = "application"
+    next_step = "Read the message: the project's own code raised it."
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        type: str | None = None,
+        details: Any = None,
+        non_retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.type = type
+        self.details = details
+        self.non_retryable = non_retryable
+
+
+class UnexpectedError(TemporalexError):
+    """Workflow code raised something that is no ``Exception``, ``SystemExit`` for example."""
+
+    code = "unexpected"
+    next_step = "Correct the code that the message names; the run goes on by itself then."
+
+
 class ActivityFailure(TemporalexError):
     """An activity finally failed.
 
     ``type`` is the class name of the last exception (``TimeoutError`` when a timeout ended it), ``cause`` the message
-    of that exception, ``attempts`` how often it ran, ``timeout`` which one ended it or None, ``activity`` its name.
+    of that exception, ``attempts`` how often it ran, ``timeout`` which one ended it or None, ``activity`` its name,
+    ``details`` those of an ``ApplicationError``.
     """
 
     code = "activity_failure"
@@ -498,9 +555,11 @@ class ActivityFailure(TemporalexError):
         attempts: int = 0,
         timeout: str | None = None,
         activity: str | None = None,
+        details: Any = None,
     ) -> None:
         super().__init__(message)
         self.activity = activity
+        self.details = details
         self.cause = cause
         self.type = type
         self.attempts = attempts

@@ -26,6 +26,8 @@ state_published = Signal()
 #: A message is in the history now, or was settled as undelivered. ``kind`` (signal, update, cancel, undelivered),
 #: ``name``.
 message_received = Signal()
+#: The handler of a signal failed, and the signal is a failed message now. ``id`` (of the message), ``name``, ``type``.
+signal_failed = Signal()
 #: An accepted update ended. ``update_id``, ``name``, ``status`` (completed, failed).
 update_completed = Signal()
 #: An attempt of an activity begins, in the worker that runs it. ``activity``, ``seq``, ``attempt``.

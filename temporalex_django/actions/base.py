@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.utils import timezone
 
 from temporalex_django import access, signals
@@ -27,7 +27,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core import current, payloads
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.errors import ActionNotPermitted, NestingError
+from temporalex_django.errors import ActionNotPermitted, NestingError, UpdateTimeout
 from temporalex_django.models import Instance, OperatorAction
 
 logger = logging.getLogger("temporalex_django.actions")
@@ -105,6 +105,21 @@ class Action(ABC, Generic[T]):
         with self.noting_denials():
             self.check()
             return self.perform()
+
+    @contextmanager
+    def telling_busy(self, what: str) -> Iterator[None]:
+        """Raise ``UpdateTimeout`` (code ``busy``) where the database had no lock to give in time: nothing was done.
+
+        Inside the caller's own transaction the error of the database goes through: that transaction is broken.
+        """
+        try:
+            yield
+        except DatabaseError as exc:
+            if connections[self.storage.alias].in_atomic_block or not self.storage.transient(exc):
+                raise
+            raise UpdateTimeout(
+                f"{self.name} of {what}: the database is busy, nothing was done; try again", code="busy"
+            ) from exc
 
     @contextmanager
     def noting_denials(self) -> Iterator[None]:

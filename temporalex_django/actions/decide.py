@@ -20,6 +20,7 @@ from temporalex_django.authoring.human_tasks import judged, step_of
 from temporalex_django.authoring.people import Person
 from temporalex_django.core.payloads import text
 from temporalex_django.core.process import REQUEST
+from temporalex_django.db.human_tasks import question_of
 from temporalex_django.db.starts import Inserted, sent_before
 from temporalex_django.errors import ActionNotPermitted, FormChanged, HumanTaskClosed, PayloadError, WorkflowClosed
 from temporalex_django.models import HumanTask
@@ -67,6 +68,7 @@ class Decide(JudgedMessage):
             "run": str(self.task.run_id),
             "data": data,
             "comment": self.comment,
+            "question": question_of(self.task),  # as it was shown: the turn compares it with what the code asks
         }
         super().__init__(target, message=outcome, body=body, id=id, timeout=timeout, mode="auto", by=by, exact=True)
         if id is not None and (before := self._counted()) is not None:
@@ -89,7 +91,7 @@ class Decide(JudgedMessage):
         data = self.body["data"]
         if "judged" in sent:
             data = judged(self.task.form, data, title=self.task.title)["data"]
-        mine = {**self.body, "data": data}
+        mine = {name: value for name, value in self.body.items() if name != "question"} | {"data": data}
         return all(sent.get(name) == value for name, value in mine.items())
 
     @property
@@ -124,7 +126,8 @@ class Decide(JudgedMessage):
         try:
             return super()._of_closed()
         except WorkflowClosed as exc:
-            held(self.task, storage=self.storage)
+            with self.storage.transaction():
+                held(self.task, storage=self.storage)
             raise HumanTaskClosed(f"{what(self.task)} is not open any more: the run ended") from exc
 
     def tell(self, subject: Subject, *, reason: str = "", **details: Any) -> None:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db.models.functions import Now
 
 from temporalex_django.actions import inline
+from temporalex_django.actions.live_workers import LiveWorkers, live_workers
 from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, inside_transaction, wait_for
-from temporalex_django.authoring import django_tasks
-from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
+from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description, FailedMessage
 from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.conf import codec
 from temporalex_django.core.attributes import all_typed
 from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
+from temporalex_django.db.failed_messages import failed_messages
 from temporalex_django.db.graph_instances import instance_of
 from temporalex_django.db.hearing import hearing
 from temporalex_django.db.storage import DjangoStorage
@@ -29,57 +28,7 @@ from temporalex_django.db.switches import read_switches
 from temporalex_django.engine.outcomes import result_of
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
-from temporalex_django.models import Instance, Worker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveWorkers:
-    """What the workers that are alive can take: pairs of queues, and versions by class.
-
-    One read serves a whole list of runs.
-    """
-
-    able: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
-    activities: Sequence[tuple[frozenset[str], frozenset[str]]] = ()
-
-    @classmethod
-    def of(cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]) -> LiveWorkers:
-        """Of the queues, the versions by class and the activities of each."""
-        rows = list(workers)
-        return cls(
-            able=[
-                (frozenset(queues), {name: frozenset(versions) for name, versions in workflows.items()})
-                for queues, workflows, _ in rows
-            ],
-            activities=[(frozenset(queues), frozenset(names)) for queues, _, names in rows],
-        )
-
-    def missing(self, *, workflow: str, version: int, queue: str) -> str | None:
-        """Why none of them can take a run, in words; None when one can."""
-        here = [workflows for queues, workflows in self.able if queue in queues]
-        if not here:
-            return f"a worker: none that is alive takes the queue {queue!r}"
-        if not any(version in workflows.get(workflow, ()) for workflows in here):
-            return f"a worker: none that is alive has the class {workflow} (version {version})"
-        return None
-
-    def has(self, activity: str, *, queue: str) -> bool:
-        """Whether one of them takes that activity from that queue."""
-        task = activity.startswith(f"{django_tasks.KIND}:")  # whoever has its module imports it when it comes
-        return any(queue in queues and (task or activity in names) for queues, names in self.activities)
-
-
-def able(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
-    """Those among rows that were read whose lease has not run out, that nobody found dead and nobody drains."""
-    there = [worker for worker in workers if worker.buried_at is None and worker.drained_at is None]
-    alive = [worker for worker in there if worker.expires_at > now]
-    return LiveWorkers.of((worker.queues, worker.workflows, worker.activity_names) for worker in alive)
-
-
-def live_workers(*, alias: str) -> LiveWorkers:
-    """Workers whose lease has not run out, that nobody found dead and nobody drains. One read."""
-    alive = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
-    return LiveWorkers.of(alive.values_list("queues", "workflows", "activity_names"))
+from temporalex_django.models import Instance
 
 
 def describe(
@@ -87,7 +36,7 @@ def describe(
 ) -> Description:
     """The run as it stands. When something is due that no live worker can take, or may, ``waiting_for`` says so.
 
-    Three reads, six when something is due (and one more of what is switched off), one when it is closed; one less when
+    Four reads, seven when something is due (and one more of what is switched off), two when it is closed; one less when
     ``run``, its row, is there already.
     """
     now, parameters = storage.sql.instant(storage.clock)
@@ -108,11 +57,24 @@ def describe(
             waiting += [missing] if missing else []
             waiting += _absent(run, workers, storage=storage)
             waiting += _off(run, storage=storage)
-    shown = described(run, waiting_for=waiting, view=view)
+    failed = failed_of(run.chain_id, storage=storage)
+    shown = replace(
+        described(run, waiting_for=waiting, view=view),
+        failed_messages=[view.failed_message(message) for message in failed],
+    )
     if run.status in CLOSED_STATUSES:
         return shown
     activities = storage.open_activities(run.pk, limit=MOST_ACTIVITIES)
     return replace(shown, activities=[view.activity(activity) for activity in activities])
+
+
+def failed_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
+    """The first failed messages of a chain, oldest first."""
+    rows = failed_messages(chain, alias=storage.alias).only("request_id", "name", "outcome", "answered_at")
+    return [
+        FailedMessage(id=str(row.request_id), name=row.name, failed_at=row.answered_at, **row.failure)
+        for row in rows[:MOST_ACTIVITIES]
+    ]
 
 
 def _absent(run: Instance, workers: LiveWorkers, *, storage: DjangoStorage) -> list[str]:

@@ -33,7 +33,7 @@ class ActionOnTask(Action[T]):
 
     ``label`` is on the button, ``effect`` says in a sentence what will happen, ``done`` what has happened. In the
     caller's transaction; locks the row of the task. Raises ``HumanTaskNotFound``, ``HumanTaskClosed``,
-    ``HumanTaskClaimed``, ``ActionNotPermitted``; nothing is done then.
+    ``HumanTaskClaimed``, ``ActionNotPermitted``, ``UpdateTimeout`` (code ``busy``); nothing is done then.
     """
 
     permission: ClassVar[str] = "view_humantask"
@@ -71,6 +71,10 @@ class ActionOnTask(Action[T]):
         if self.by.user is None:
             raise ActionNotPermitted(f"{self.name} of {what(self.task)}: it takes a user (by=user)")
         return self.by.user
+
+    def execute(self) -> T:
+        with self.telling_busy(what(self.task)):
+            return super().execute()
 
     def held(self) -> HumanTask:
         """The task under the lock of the open transaction, as it stands now. Raises ``HumanTaskClosed``."""

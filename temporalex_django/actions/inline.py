@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from django.db import connections
@@ -19,6 +20,7 @@ from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring.activity_context import activity_context
 from temporalex_django.conf import get_settings
 from temporalex_django.db import notify
+from temporalex_django.db.atomic_activities import perform
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.starts import ring_on_commit
 from temporalex_django.db.storage import DjangoStorage
@@ -30,22 +32,19 @@ from temporalex_django.liveness.crash_markers import CrashMarker, open_marker
 from temporalex_django.liveness.recovery import judge_abandoned
 from temporalex_django.models import ActivityTask
 
-_engines: dict[tuple[int, str, int, int | None, int, bool], WorkflowEngine] = {}
+_engines: dict[tuple[Any, ...], WorkflowEngine] = {}
 _held: dict[tuple[int, str], CrashMarker] = {}
 _lock = threading.Lock()
 
 
 def engine(alias: str) -> WorkflowEngine:
-    """The engine of this process. Only its first phase is used: atomic activities are left to workers, due at once."""
+    """The engine of this process.
+
+    Outside of a caller's transaction only its first phase is used: atomic activities are left to workers, due at once.
+    """
     settings = get_settings()
-    key = (
-        os.getpid(),
-        alias,
-        settings.CACHE_SIZE,
-        settings.CACHE_BYTES,
-        settings.MAX_PAYLOAD_BYTES,
-        settings.STRICT_REPLAY,
-    )
+    sizes = settings.CACHE_SIZE, settings.CACHE_BYTES, settings.MAX_PAYLOAD_BYTES
+    key = (os.getpid(), alias, *sizes, settings.UNEXPECTED_ERROR, settings.STRICT_REPLAY)
     with _lock:
         if key not in _engines:
             storage = DjangoStorage(alias)
@@ -58,9 +57,11 @@ def engine(alias: str) -> WorkflowEngine:
                 cache_bytes=settings.CACHE_BYTES,
                 payload_limit=settings.MAX_PAYLOAD_BYTES,
                 deadlock_timeout=settings.DEADLOCK_TIMEOUT,
+                unexpected_error=settings.UNEXPECTED_ERROR,
                 strict_replay=settings.STRICT_REPLAY,
                 on_activate=marker(storage).note,
                 judges=partial(DatabaseJudge, alias),
+                perform=perform,
             )
         return _engines[key]
 
@@ -103,6 +104,21 @@ def advance(
     report = engine(storage.alias).advance(
         limit=1, queues=(), chains=[target.chain_id], force=True, locked=() if run is None else [run], now=now
     )
+    _follow_up(report, storage=storage)
+    return report
+
+
+def runs_atomic(storage: DjangoStorage) -> bool:
+    """Whether ``advance_atomic`` is for this process: not under an environment, which runs activities itself."""
+    return engine(storage.alias).runs_atomic
+
+
+def advance_atomic(target: RunTarget, *, storage: DjangoStorage) -> TurnReport:
+    """Run the atomic activities of a run that are due, and what it does next, in the open transaction.
+
+    Writes nothing where something that they lock is not free, or the code of one is not here.
+    """
+    report = engine(storage.alias).advance_atomic(target.chain_id, queues=())
     _follow_up(report, storage=storage)
     return report
 

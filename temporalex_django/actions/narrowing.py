@@ -23,7 +23,7 @@ from temporalex_django.authoring.listing import WORDS
 from temporalex_django.authoring.searching import SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.among import among
-from temporalex_django.models import ActivityTask, Chain, Instance, SearchAttribute
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute
 from temporalex_django.models.instance import ENDED
 
 Runs = QuerySet[Instance]
@@ -53,13 +53,17 @@ def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
 
 
 def stuck(runs: Runs) -> Runs:
-    """Runs that somebody should look at: blocked, tried in vain again and again, or due and taken by nobody."""
+    """Runs that somebody should look at.
+
+    Blocked, tried in vain again and again, with a failed message, or due and taken by nobody.
+    """
     late, alias = timezone.now() - _LATE, runs.db
     blocked = Instance.objects.using(alias).filter(blocked__isnull=False).order_by().values("pk")
     return among(
         runs,
         blocked.union(
             ActivityTask.objects.using(alias).filter(attempt__gt=_MANY_ATTEMPTS).order_by().values("run_id"),
+            Message.objects.using(alias).failed().order_by().values("chain__run_id"),
             Chain.objects.using(alias).filter(due_at__lt=late, closed=False, paused=False).order_by().values("run_id"),
         ),
     )

@@ -8,6 +8,7 @@ from temporalex_django.actions.base import CODE, Actor, plain
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.authoring.messages import tell_of_change
 from temporalex_django.authoring.workflow import require_signal
+from temporalex_django.core import payloads
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.db.starts import insert_message, ring_on_commit, sent_before, update_outcome
 from temporalex_django.engine.resent import Sent
@@ -19,7 +20,8 @@ class SendSignal(ActionOnRun[None]):
     Locks nothing.
 
     With ``id`` it may be sent again: what the chain has of that id already is not sent twice (``exact``: nor taken for
-    it when its payload is another). Raises ``WorkflowClosed`` when the run was closed when ``target`` was read,
+    it when its payload is another). One that has become a failed message is delivered again, with this payload, and the
+    audit has the digests of both. Raises ``WorkflowClosed`` when the run was closed when ``target`` was read,
     ``PayloadError``, ``InvalidId``, and ``UnknownSignal`` where its class is here and declares others. A run that
     closes before it reads the signal leaves it settled as undelivered.
     """
@@ -45,6 +47,12 @@ class SendSignal(ActionOnRun[None]):
         self.payload = payload
         self.id = id
         self.exact = exact
+        self._replaces = False
+
+    @property
+    def audited(self) -> bool:
+        """Also where code sends a signal again that failed: its payload is another one now."""
+        return self._replaces or super().audited
 
     @property
     def said(self) -> str:
@@ -72,7 +80,16 @@ class SendSignal(ActionOnRun[None]):
                 exact=self.exact,
                 storage=self.storage,
             )
-            if inserted.new:
+            if inserted.replaced is not None:  # it takes the place of a failed message
+                self._replaces = True
+                self.tell(
+                    target.subject,
+                    signal=name,
+                    message=request_id,
+                    digest=payloads.digest(body),
+                    replaced=inserted.replaced,
+                )
+            elif inserted.new:
                 self.tell(target.subject, signal=name)
         ring_on_commit(alias=self.storage.alias, queues=[target.queue])
 

@@ -94,6 +94,10 @@ class Steering(ActionOnRun[T]):
         self.seq = seq
         self.given = self._checked(inputs)
 
+    def execute(self) -> T:
+        with self.telling_busy(self.of_target):
+            return super().execute()
+
     @classmethod
     def _checked(cls, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Those that were given, by name."""

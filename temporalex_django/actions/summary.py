@@ -31,11 +31,12 @@ from django.db.models.functions import RowNumber
 from django.utils import timezone
 
 from temporalex_django.actions import titles
-from temporalex_django.actions.describe import able
+from temporalex_django.actions.live_workers import able
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.authoring.viewing import View
 from temporalex_django.core import renamed
+from temporalex_django.db.failed_messages import failed_messages
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
 from temporalex_django.models.fields import Payload, decoded
@@ -64,7 +65,8 @@ class Known:
     """What whoever shows a run has read of it already, so that it is not read again.
 
     ``tasks`` as ``tasks_of`` gives them, those of the child that it waits for among them. ``others`` are blocked like
-    it, ``unread`` the messages that wait, ``ended`` says who ended it and why.
+    it, ``unread`` the messages that wait, ``failed_messages`` the signals that failed in their handler, ``ended`` says
+    who ended it and why.
     """
 
     tasks: Mapping[UUID, Sequence[ActivityTask]]
@@ -72,6 +74,7 @@ class Known:
     children: Sequence[Instance] = ()
     others: int = 0
     unread: int = 0
+    failed_messages: int = 0
     ended: tuple[str, str] = ("", "")
 
 
@@ -243,7 +246,14 @@ class Reading:
             end=self._end(run, code, view),
             workers=WorkersNow(alive=self.alive, missing=self.missing(run)) if pending else None,
             off=self._switch_of(run) if pending or _stopped_by_switch(run) else None,
+            failed_messages=self._failed_messages(run),
         )
+
+    def _failed_messages(self, run: Instance) -> int:
+        """Of the chain of a run that is looked at alone; lists show them by the filter."""
+        if self.known is not None:
+            return self.known.failed_messages
+        return failed_messages(run.chain_id, alias=self.alias or "default").count() if self.whole else 0
 
     def _switch_of(self, run: Instance) -> SwitchNow | None:
         names = (run.workflow, renamed.present_name(run.workflow))

@@ -17,6 +17,7 @@ from django.db import connections, transaction
 from temporalex_django import access
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor, logger, plain
+from temporalex_django.actions.live_workers import live_workers
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, inside_transaction, wait_for
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
@@ -28,10 +29,11 @@ from temporalex_django.core.names import check_message_id, check_name, shown
 from temporalex_django.db.hearing import hearing
 from temporalex_django.db.starts import Inserted, insert_message, ring_on_commit, sent_before
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.outcomes import update_value
+from temporalex_django.engine.outcomes import FAULT, update_value
 from temporalex_django.engine.resent import Sent
 from temporalex_django.engine.storage import Outcome, RunState
 from temporalex_django.errors import (
+    ActionNotPossible,
     NestingError,
     RunBlocked,
     RunPaused,
@@ -70,9 +72,9 @@ class JudgedMessage(ActionOnRun[Any]):
 
     Raises ``PayloadError``, ``InvalidId`` (``MessageIdTaken`` for the id of another message), ``UpdateRejected``,
     ``NotAccepting``, ``RunPaused``, ``RunBlocked``, ``WorkflowSwitchedOff``, ``WorkflowClosed``,
-    ``TooManyUpdates``, ``UpdateFailed``, ``NestingError``, and ``UpdateTimeout``: ask again with its ``update_id``
-    (code ``unknown``: the database went away while it was sent). An id that was accepted once gives its first outcome,
-    whatever the body; with ``exact`` another body is refused, too.
+    ``TooManyUpdates``, ``UpdateFailed``, ``NestingError``, ``ActionNotPossible``, and ``UpdateTimeout``: ask again with
+    its ``update_id`` (code ``unknown``: the database went away while it was sent). An id that was accepted once gives
+    its first outcome, whatever the body; with ``exact`` another body is refused, too.
     """
 
     kind: ClassVar[str]
@@ -102,6 +104,7 @@ class JudgedMessage(ActionOnRun[Any]):
         self.deadline = Deadline(wait)
         self._turns_here = mode == "auto" and target.code is not None
         self._message: int | None = None
+        self._new = False  # it was not sent before
 
     @property
     def said(self) -> str:
@@ -168,9 +171,11 @@ class JudgedMessage(ActionOnRun[Any]):
     # -- inside the caller's transaction -------------------------------------------------------------------------------
 
     def _inside(self) -> UpdateStatus:
-        """All that is left undone raises ``UpdateTimeout`` at once.
+        """Judge it, and run its handler to the end, atomic activities included.
 
-        What was not admitted is rolled back to a savepoint.
+        What cannot be done here is rolled back to a savepoint. Raises ``UpdateTimeout`` (code ``busy``) where it could
+        not be judged, and ``ActionNotPossible`` where its handler would still wait: nothing that it waits for can come
+        before the transaction ends.
         """
         if level := self.storage.sql.fixed_snapshot():
             raise NestingError(
@@ -190,13 +195,33 @@ class JudgedMessage(ActionOnRun[Any]):
                 raise self._busy("its lock was not free")
             if found.outcome is None:
                 raise self._busy("it did not come to judge the update")
-        if not found.ended:
+            if self._new and inline.runs_atomic(self.storage):
+                found = self._with_atomic_work(found)
+        if not found.ended and not inline.runs_atomic(self.storage):  # the environment does it, once the block is left
             raise UpdateTimeout(
                 f"{self._what} was accepted and is not done: it goes on when the transaction commits; ask again then with the "
                 "same id",
                 update_id=self.id,
                 accepted=True,
             )
+        return found
+
+    def _with_atomic_work(self, found: UpdateStatus) -> UpdateStatus:
+        """Go on with the atomic activities of the run, as long as there are any and the update has not ended.
+
+        Raises ``ActionNotPossible``.
+        """
+        while not found.ended:
+            report = inline.advance_atomic(self.target, storage=self.storage)
+            if not any(write.events for write in report.writes):  # it came no further
+                raise ActionNotPossible(
+                    f"{self._what} inside a transaction: its handler would still wait when it has done what it can, and "
+                    "what it waits for (an external activity, a timer, a person, another run) cannot come before the "
+                    "transaction ends. Send it outside of the transaction; nothing was written"
+                )
+            found = self._standing()
+            if not found.ended and not self.deadline.left:
+                raise self._busy("its atomic activities did not end in time")
         return found
 
     def _busy(self, why: str) -> UpdateTimeout:
@@ -262,6 +287,8 @@ class JudgedMessage(ActionOnRun[Any]):
         outcome, wrote = self._activated(inserted, run)
         if outcome is not None and outcome.status == "rejected":
             self._leave_nothing(inserted, wrote=wrote)
+        elif outcome is not None and outcome.status == FAULT:
+            pass  # the row stays, for those who look for faults
         elif inserted.new:
             self.tell(self.target.subject, **{self.kind: self.message, "update_id": self.id})
         if outcome is None and inserted.new:
@@ -320,7 +347,7 @@ class JudgedMessage(ActionOnRun[Any]):
             exact=self.exact,
             storage=self.storage,
         )
-        self._message = inserted.id
+        self._message, self._new = inserted.id, inserted.new
         return inserted
 
     def _of_closed(self) -> UpdateStatus:
@@ -367,6 +394,7 @@ class JudgedMessage(ActionOnRun[Any]):
     def _value(self, found: UpdateStatus | None) -> Any:
         with self._connected():
             outcome = found.outcome if found is not None else self._standing().outcome
+        outcome = _for_its_sender(outcome, self._view)
         try:
             return self._shown(update_value(outcome, update_id=self.id, what=self._what))
         except RunBlocked as exc:
@@ -386,7 +414,13 @@ class JudgedMessage(ActionOnRun[Any]):
     def _why(self) -> str:
         run = Instance.objects.using(self.storage.alias).filter(pk=self.target.run_id).values("blocked").first()
         blocked = run["blocked"] if run else None
-        return f" (the run is blocked: {self._view.text(str(blocked.get('error')))})" if blocked else ""
+        if blocked:
+            return f" (the run is blocked: {self._view.text(str(blocked.get('error')))})"
+        target = self.target
+        lacking = live_workers(alias=self.storage.alias).missing(
+            workflow=target.workflow, version=target.version, queue=target.queue
+        )
+        return f" (it waits for {lacking})" if lacking else ""
 
     @property
     def _view(self) -> View:
@@ -463,9 +497,20 @@ def outcome_of(target: RunTarget, update: str, update_id: str, *, storage: Djang
         return update_value(found.outcome, update_id=update_id, what=what)
     view = access.view_of(by.user, target.row)
     if before[1].sender == by.sender:
-        return view.answer(update_value(found.outcome, update_id=update_id, what=what), under=update)
+        own = _for_its_sender(found.outcome, view)
+        return view.answer(update_value(own, update_id=update_id, what=what), under=update)
     shown_outcome = _for_others(found.outcome, view)
     return view.value(update_value(shown_outcome, update_id=update_id, what=what), under=update)
+
+
+def _for_its_sender(outcome: Outcome | None, view: View) -> Outcome | None:
+    """Why an update failed may quote what the class of the run redacts."""
+    if outcome is None or outcome.status != "failed" or not isinstance(outcome.value, dict):
+        return outcome
+    return Outcome(
+        status=outcome.status,
+        value={**outcome.value, "message": view.own_failure(outcome.value.get("message") or "")},
+    )
 
 
 def _for_others(outcome: Outcome | None, view: View) -> Outcome | None:

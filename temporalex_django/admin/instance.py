@@ -48,7 +48,7 @@ from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.searching import SearchAttributeFilter
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
-from temporalex_django.admin.steering import SteeringPage, part_tools, tools
+from temporalex_django.admin.steering import SteeringPage, message_tools, part_tools, tools
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
@@ -260,6 +260,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 view=view,
                 there=self.get_queryset(request),
                 tools=partial(part_tools, run, user=user, address=doing),
+                message_tools=partial(message_tools, run, user=user, address=doing),
                 may_decide=any(panel.decides for panel in taken),
             ),
             "panels": taken,

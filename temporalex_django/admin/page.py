@@ -9,14 +9,14 @@ from functools import partial
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet, Subquery
+from django.db.models import Case, Count, Q, QuerySet, Subquery, When
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
-from temporalex_django.actions.describe import able
 from temporalex_django.actions.inbox import open_in
+from temporalex_django.actions.live_workers import able
 from temporalex_django.actions.summary import Known, summary_of, tasks_of
 from temporalex_django.admin import history as histories
 from temporalex_django.admin.graph_picture import graph_of, graph_picture
@@ -26,6 +26,7 @@ from temporalex_django.authoring.viewing import View
 from temporalex_django.core.attributes import readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import Payload
+from temporalex_django.models.message import ATTENTION
 
 MOST = 50
 _OTHERS = 1000
@@ -40,12 +41,13 @@ def page_of(
     view: View,
     there: QuerySet[Instance],
     tools: Callable[[Literal["activity", "timer"], int], list[Tool]],
+    message_tools: Callable[[str], list[Tool]],
     may_decide: bool,
 ) -> dict[str, Any]:
     """The context of the template: what ``view`` shows of the run, and those of its family that are in ``there``.
 
-    ``tools`` gives the buttons of an activity or a timer. At most six statements, one more for an earlier run of a
-    chain.
+    ``tools`` gives the buttons of an activity or a timer, ``message_tools`` those of a failed message, by its id. At
+    most six statements, one more for an earlier run of a chain.
     """
     chain = run.chain
     current = chain.run_id == run.pk
@@ -97,7 +99,7 @@ def page_of(
         "children": [{"run": child, "badge": status_badge(child.status)} for child in children[:MOST]],
         "more_children": len(children) > MOST,
         "more_activities": len(tasks) > MOST,
-        "inbox": [_message(message, view) for message in messages[:MOST]],
+        "inbox": [_message(message, view, message_tools=message_tools) for message in messages[:MOST]],
         "more_messages": len(messages) > MOST,
         "runs": [{"run": other, "badge": status_badge(other.status), "this": other.pk == run.pk} for other in runs],
         "more_runs": len(runs) > MOST,
@@ -145,6 +147,7 @@ def _known(
         children=children,
         others=next((getattr(one, "others", None) or 0 for one in family), 0),
         unread=sum(not message.settled for message in messages),
+        failed_messages=sum(message.failed for message in messages),
         ended=("", "") if ended is None else (ended.actor_name, ended.reason),
     )
 
@@ -161,19 +164,22 @@ def _failed(run: Instance, view: View) -> dict[str, str] | None:
 
 
 def _inbox(chain: Chain, *, alias: str) -> list[Message]:
-    """What waits first, then what was answered, newest first.
+    """The messages of a chain: those that failed first, then what waits, then what was answered, newest first.
 
-    Of an open chain by its two partial indexes; only a closed one can have signals that were never delivered, which
-    have none.
+    Of an open chain by its partial indexes; only a closed one can have signals that were never delivered, which have
+    none.
     """
+    order: list[Any] = [Case(When(ATTENTION, then=0), default=1), "settled", "-id"]
     messages = Message.objects.using(alias).filter(chain_id=chain.pk)
     if chain.closed:
-        return [*messages.order_by("settled", "-id")[: MOST + 1]]
+        return [*messages.order_by(*order)[: MOST + 1]]
     unread = messages.filter(settled=False).order_by("-id").values("pk")
     answered = messages.filter(settled=True, request_id__isnull=False).order_by("-id").values("pk")
     rows = Message.objects.using(alias)
-    first, then = (rows.filter(pk__in=one[: MOST + 1]).order_by().values("pk") for one in (unread, answered))
-    return [*rows.filter(pk__in=first.union(then)).order_by("settled", "-id")[: MOST + 1]]
+    failed = messages.filter(ATTENTION).order_by("-id").values("pk")
+    several = (unread, answered, failed)
+    first, *others = (rows.filter(pk__in=some[: MOST + 1]).order_by().values("pk") for some in several)
+    return [*rows.filter(pk__in=first.union(*others)).order_by(*order)[: MOST + 1]]
 
 
 def _shown(payload: Any, show: Callable[[Any], Any], view: View) -> Any:
@@ -258,7 +264,7 @@ def _activity(task: ActivityTask, view: View, *, now: datetime) -> dict[str, Any
     }
 
 
-def _message(message: Message, view: View) -> dict[str, Any]:
+def _message(message: Message, view: View, *, message_tools: Callable[[str], list[Tool]]) -> dict[str, Any]:
     def shown(payload: Any) -> Value:
         return value(_shown(payload, partial(view.value, under=message.name), view))
 
@@ -270,6 +276,8 @@ def _message(message: Message, view: View) -> dict[str, Any]:
             "failed": _("failed"),
             "rejected": _("rejected"),
             "undelivered": _("not delivered"),
+            "fault": _("its validator failed"),
+            "discarded": _("failed, discarded"),
         }.get(message.outcome_status, message.outcome_status)
     elif message.fresh:
         state = _("not read yet")
@@ -278,6 +286,8 @@ def _message(message: Message, view: View) -> dict[str, Any]:
     return {
         "message": message,
         "state": state,
+        "wrong": message.failed or message.outcome_status == "fault",
+        "tools": message_tools(str(message.request_id)) if message.failed else [],
         "payload": shown(message.payload),
         "outcome": shown(message.outcome_value) if message.outcome is not None else None,
     }

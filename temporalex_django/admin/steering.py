@@ -6,14 +6,16 @@ All of it comes from ``actions.registry.STEERING``; a new action needs no code h
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+from urllib.parse import urlencode
 
 from django import forms
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from temporalex_django.actions.failed_message import FailedMessageAction
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.admin.requests import actor_of, user_of
@@ -97,6 +99,19 @@ def part_tools(
     ]
 
 
+def message_tools(run: Instance, message: str, *, user: Person, address: Callable[[str], str]) -> list[Tool]:
+    """The buttons of a failed message, by its id."""
+    if not_the_present(run) is not None:
+        return []
+    found = [
+        tool(action, address=address, why_not=None)
+        for action in STEERING.values()
+        if issubclass(action, FailedMessageAction) and not_yours(action, user, run) is None
+    ]
+    query = urlencode({"message": message})
+    return [replace(one, address=f"{one.address}?{query}") for one in found]
+
+
 def tool(
     action: type[Steering[Any]], *, address: Callable[[str], str], why_not: str | None, seq: int | None = None
 ) -> Tool:
@@ -141,7 +156,9 @@ class SteeringPage(RunPage):
         )
 
     def form(self, request: HttpRequest, run: Instance) -> SteeringForm:
-        return SteeringForm(request.POST if request.method == "POST" else None, action=self._action(request))
+        action = self._action(request)
+        chosen = {_INPUT + one.name: request.GET[one.name] for one in action.inputs if one.name in request.GET}
+        return SteeringForm(request.POST if request.method == "POST" else None, action=action, initial=chosen)
 
     def act(self, request: HttpRequest, run: Instance, form: SteeringForm) -> str:
         action, seq = self._action(request), self._seq(request)

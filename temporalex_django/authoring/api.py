@@ -110,16 +110,17 @@ def approval(
 ) -> Awaitable[Decision]:
     """Ask people to decide: opens a human task and waits for what they decide, see ``Decision``.
 
-    ``title`` is what is asked, in one line. Who has the ``role`` (a permission ``app.codename``, or a group) may
-    decide, and the ``users`` (usernames) and members of the ``groups``; it takes one of these at least. ``due`` gives
-    the outcome ``overdue`` when nobody has decided by then. Each ``remind`` a reminder is counted and told by a Django
-    signal; ``escalate`` lets others decide as well. ``form`` is what the data of the decision are to be: a dataclass,
-    TypedDict or msgspec type, or the dotted path of a Django form. With ``four_eyes`` neither who started the run
-    decides nor who gave an approval (the first of the outcomes) in it. Raises ``WorkflowDefinitionError`` here.
+    ``title`` is what is asked, in one line; one that does not fit is shortened to 200 characters. Who has the ``role``
+    (a permission ``app.codename``, or a group) may decide, and the ``users`` (usernames) and members of the ``groups``;
+    it takes one of these at least. ``due`` gives the outcome ``overdue`` when nobody has decided by then. Each
+    ``remind`` a reminder is counted and told by a Django signal; ``escalate`` lets others decide as well. ``form`` is
+    what the data of the decision are to be: a dataclass, TypedDict or msgspec type, or the dotted path of a Django
+    form. With ``four_eyes`` neither who started the run decides nor who gave an approval (the first of the outcomes) in
+    it. Raises ``WorkflowDefinitionError`` here.
     """
     port = current.port_for("approval")
     current.unit_for("approval")
-    if not names.is_name(title):
+    if not isinstance(title, str) or not names.is_name(title := names.fitted_title(title)):
         raise WorkflowDefinitionError(f"approval: {names.shown(title)} is no text of 1 to 200 printable characters")
     asked = asking(
         title,

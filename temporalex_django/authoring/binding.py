@@ -67,14 +67,29 @@ class OpenActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedMessage:
+    """A signal whose handler failed, as ``handle.redeliver`` and ``handle.discard`` take it by its ``id``.
+
+    ``type`` and ``message`` are those of the exception.
+    """
+
+    id: str
+    name: str
+    type: str
+    message: str
+    failed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """What ``handle.describe()`` gives: a run as it stands, readable by attribute and by key.
 
     ``blocked`` is None, or why the run cannot go on (``code, error, since, attempt``), ``paused`` None, or who paused
     it (``since, reason, by``). ``waiting_for`` says in words what it waits for, a worker included. ``accepts`` names
     the signals and updates that the open phase takes. ``activities`` are those that have no result yet, with their
-    attempts and the last failure: the first hundred. ``search_attributes`` are as workflow code set them, ``tags``
-    those of the class and of the start.
+    attempts and the last failure: the first hundred. ``failed_messages`` are signals whose handler failed, which people
+    can deliver again or discard: the first hundred of the chain. ``search_attributes`` are as workflow code set them,
+    ``tags`` those of the class and of the start.
     """
 
     id: str
@@ -89,6 +104,7 @@ class Description:
     started_at: datetime | None = None
     closed_at: datetime | None = None
     activities: list[OpenActivity] = field(default_factory=list)
+    failed_messages: list[FailedMessage] = field(default_factory=list)
     search_attributes: dict[str, Any] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
 

@@ -106,6 +106,8 @@ def _durations(cls: type[Workflow]) -> Iterator[str]:
 
 def _exposure(cls: type[Workflow]) -> Iterator[str]:
     """Who may start it, and what nobody is shown."""
+    if cls.unexpected_error not in (None, "fail", "block"):
+        yield f'unexpected_error must be "fail" or "block", not {cls.unexpected_error!r}'
     if not isinstance(cls.internal, bool):
         yield f"internal {cls.internal!r} must be True or False"
     if cls.start_permission is not None and not names.is_permission(cls.start_permission):

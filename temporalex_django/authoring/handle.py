@@ -257,6 +257,22 @@ class WorkflowHandle(Generic[Result_co]):
         """
         raise NotImplementedError
 
+    def redeliver(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
+        """Send a signal whose handler failed to the run once more, behind the messages that wait.
+
+        ``id`` is that of the message, see ``describe().failed_messages``; None: all of them. Raises
+        ``ActionNotPossible`` where there is none, and raises and locks as ``pause`` does.
+        """
+        raise NotImplementedError
+
+    def discard(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
+        """Give up a signal whose handler failed: nobody delivers it again.
+
+        ``id`` as in ``redeliver``. Raises ``ActionNotPossible`` where there is none, and raises and locks as ``pause``
+        does.
+        """
+        raise NotImplementedError
+
     def delete(self, reason: str = "", *, by: Person | None = None) -> None:
         """Delete a closed run, with all runs of its chain, their histories and messages; the audit stays.
 
@@ -425,6 +441,14 @@ class WorkflowHandle(Generic[Result_co]):
     async def askip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> None:
         """``skip_timer`` for async code."""
         await self._from_async(self.skip_timer, seq, reason=reason, by=by)
+
+    async def aredeliver(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
+        """``redeliver`` for async code."""
+        await self._from_async(self.redeliver, id, reason=reason, by=by)
+
+    async def adiscard(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
+        """``discard`` for async code."""
+        await self._from_async(self.discard, id, reason=reason, by=by)
 
     async def adelete(self, reason: str = "", *, by: Person | None = None) -> None:
         """``delete`` for async code."""

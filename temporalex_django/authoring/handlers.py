@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from temporalex_django.core import names
 from temporalex_django.core.phase import Handler, first_annotation
@@ -31,8 +31,18 @@ def update(
     return Handler(handler, validator=validator, permission=permission, args_type=args_type, label=label)
 
 
-def signal(handler: Callable[[Any, Any], Any], *, permission: str | None = None, label: str | None = None) -> Handler:
+def signal(
+    handler: Callable[[Any, Any], Any],
+    *,
+    permission: str | None = None,
+    label: str | None = None,
+    on_error: Literal["keep", "block"] = "keep",
+) -> Handler:
     """A signal handler ``(payload, state)`` with options.
+
+    A signal whose handler raises, or whose payload does not fit its annotation, leaves the state as it was and becomes
+    a failed message: people see it, and deliver it again or discard it. With ``on_error="block"`` the run is blocked
+    instead, with the signal first in line, and goes on by itself when the code is put right.
 
     A person who sends it (``by=``) needs the ``permission`` (``app.codename``), else it does nothing and leaves an
     audit row. It is asked when the signal comes; of one that came before its phase was open, when the phase takes it.
@@ -41,8 +51,11 @@ def signal(handler: Callable[[Any, Any], Any], *, permission: str | None = None,
     if not callable(handler):
         raise WorkflowDefinitionError(f"signal: not callable: {handler!r}")
     _check_permission("signal", permission)
+    if on_error not in ("keep", "block"):
+        raise WorkflowDefinitionError(f'signal: on_error is "keep" or "block", not {on_error!r}')
     label = names.check_label(label, what="signal")
-    return Handler(handler, permission=permission, args_type=first_annotation(handler), label=label)
+    args_type = first_annotation(handler)
+    return Handler(handler, permission=permission, args_type=args_type, label=label, on_error=on_error)
 
 
 def _check_permission(what: str, permission: object) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.binding import OpenActivity
+from temporalex_django.authoring.binding import FailedMessage, OpenActivity
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.errors import ActionNotPermitted
 
@@ -28,7 +28,7 @@ _SHAPE = frozenset(
     {"seq", "activity", "workflow", "name", "id", "run_id", "version", "type", "status", "queue", "step", "scope", "sender", "by"}
     | {"attempt", "attempts", "due", "duration", "timeout", "options", "after", "head", "delivered", "parent", "child"}
     | {"parent_close", "engine", "format", "outside", "deprecated", "carried", "max_pending", "admit_updates", "never_consumed"}
-    | {"search_attributes"}
+    | {"search_attributes", "number", "untouched", "failed", "failed_signals"}
 )  # fmt: skip
 _TEXTS = frozenset({"message", "cause", "traceback"})
 #: A line of a traceback that says where something was: the lines between may be of what was raised.
@@ -81,6 +81,14 @@ class View:
         if not self.open:
             return f"hidden: that takes the permission {VIEW_PAYLOAD}"
         return text if self.words else REDACTED
+
+    def own_failure(self, text: str) -> str:
+        """The words of an exception for the sender of the message that caused it, who knows what they sent."""
+        return REDACTED if self.redact is None or self.redact else text
+
+    def failed_message(self, failed: FailedMessage) -> FailedMessage:
+        """A signal whose handler failed: the words of its exception may quote payloads."""
+        return failed if self.words and self.open else replace(failed, message=self.text(failed.message))
 
     def traceback(self, text: str) -> str:
         """As much of it as ``text`` would show; its places, where words are redacted."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 from temporalex_django.authoring import binding, definition
 from temporalex_django.authoring.facade import Startable
@@ -98,6 +98,10 @@ class Workflow(Startable):
     ``aliases`` are names that the class had once, the first one first: open runs that hold one go on with it, are found
     by it, and keep their ids from being started anew.
 
+    ``unexpected_error`` says what an exception does that escapes ``run`` and that nobody raised on purpose: "fail"
+    fails the run, "block" blocks it until the code is put right. Raised on purpose are failures of activities and
+    children, and ``errors.ApplicationError``. None: the setting ``UNEXPECTED_ERROR`` says it.
+
     ``title`` is what people call it, and ``summary`` names the fields of its result that they are told when it is done.
     """
 
@@ -116,6 +120,7 @@ class Workflow(Startable):
     search_attributes: ClassVar[Mapping[str, Any]] = {}
     signals: ClassVar[Sequence[str] | None] = None
     aliases: ClassVar[Sequence[str]] = ()
+    unexpected_error: ClassVar[Literal["fail", "block"] | None] = None
     title: ClassVar[str | None] = None
     summary: ClassVar[Sequence[str]] = ()
 
@@ -145,6 +150,7 @@ class Workflow(Startable):
             entry=_entry(cls),
             args_type=_args_type(cls),
             result_type=_result_type(cls),
+            unexpected_error=cls.unexpected_error,
             signals=None if cls.signals is None else frozenset(cls.signals),
             tags=tuple(cls.tags) or None,
             metadata=dict(cls.metadata) or None,

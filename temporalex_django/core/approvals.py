@@ -83,7 +83,7 @@ class Approvals:
     def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:
         """What a decision becomes in the history; see ``HumanTasks.judge``."""
         self._tasks.require_this_run(request)
-        key, outcome = request.get("step") or "", request["event"]
+        key, outcome = self._meant(request), request["event"]
         task = self._tasks.open.get(key)
         if task is None:
             raise self._tasks.gone(key)
@@ -94,9 +94,22 @@ class Approvals:
         data = payloads.plain(request.get("data"), what=what, limit=self._port.standing.payload_limit)
         return {"event": outcome, "step": key, "data": data, **noted}
 
+    def _meant(self, request: dict[str, Any]) -> str:
+        """The key of the task that a decision is for.
+
+        One that is delivered again is for the task that asks its question, whatever number that has now.
+        """
+        key: str = request.get("step") or ""
+        question = request.get("question") if request.get("again") else None
+        task = self._tasks.open.get(key)
+        if question is None or (task is not None and task.asking.question == question):
+            return key
+        return self._tasks.by_question(question) or key
+
     def apply(self, payload: dict[str, Any]) -> None:
         """A decision that ``judge`` has let through, now or when the history was made."""
         key = payload["step"]
+        self._tasks.require_same_question(key, payload)
         ivar, task = self._waiting.get(key), self._tasks.open.get(key)
         if ivar is None or task is None:
             return  # the code asks for something else now, which matching reports

@@ -41,6 +41,7 @@ def arrivals(
                 attributes["args"],
                 0 if after is None else after,  # of a new one it is known when it arrives
                 accepted=False,
+                redelivered=attributes.get("redelivered", False),
                 sender=senders.of(attributes),
             )
             if after is None:

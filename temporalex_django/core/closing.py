@@ -7,7 +7,31 @@ from typing import Any
 
 from temporalex_django.core.failures import RunFailure, failure_of_run, message_of, name_of
 from temporalex_django.core.results import Async, ContinueAsNew, Err, Ok
-from temporalex_django.errors import Cancelled, NestingError, PayloadError
+from temporalex_django.errors import (
+    ActivityFailure,
+    AmbiguousId,
+    ApplicationError,
+    Cancelled,
+    ChildWorkflowFailure,
+    NestingError,
+    PayloadError,
+    UnexpectedError,
+    UnknownSignal,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
+
+#: Errors that a run may end with: it says so on purpose, or another run or an activity has failed for good. What a
+#: message to another run came to is in the history too, so trying again would change nothing.
+_EXPECTED = (
+    ActivityFailure,
+    AmbiguousId,
+    ApplicationError,
+    ChildWorkflowFailure,
+    UnknownSignal,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
 
 
 def closing(
@@ -16,12 +40,14 @@ def closing(
     *,
     plain: Callable[[Any, str], Any],
     result: Callable[[Any], Any],
+    blocks: bool,
 ) -> tuple[str, dict[str, Any]]:
     """Kind and attributes of the command.
 
-    ``plain(value, what)`` makes JSON data of a value, ``result(value)`` of what ``Ok`` holds.
+    ``plain(value, what)`` makes JSON data of a value, ``result(value)`` of what ``Ok`` holds. ``blocks``: an
+    unexpected error makes the activation fail, which blocks the run, instead of the workflow.
 
-    Raises what makes the activation fail, not the workflow.
+    Raises what makes the activation fail.
     """
     if isinstance(error, Cancelled):
         return "CancelWorkflow", {}
@@ -29,9 +55,11 @@ def closing(
         raise error
     if isinstance(error, RunFailure):
         return "FailWorkflow", error.attributes
+    if error is not None:
+        if blocks and not isinstance(error, _EXPECTED):
+            raise _as_exception(error)
+        return "FailWorkflow", failure_of_run(error)
     try:
-        if error is not None:
-            return "FailWorkflow", failure_of_run(error)
         match value:
             case Ok(given):
                 return "CompleteWorkflow", {"result": result(given)}
@@ -47,7 +75,18 @@ def closing(
                     f"run returned {value!r}: it must return Ok(result), Err(reason) or ContinueAsNew(args)"
                 )
     except (PayloadError, NestingError, TypeError) as exc:
+        if blocks:
+            raise
         return "FailWorkflow", failure_of_run(exc)
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """The error as one that blocks the run: code that raises ``SystemExit`` is not to end its process."""
+    if isinstance(error, Exception):
+        return error
+    failure = UnexpectedError(f"run raised {name_of(type(error))}: {message_of(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 def _described(reason: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -12,14 +12,15 @@ from temporalex_django.core.copying import copied
 from temporalex_django.core.handling import Handling
 from temporalex_django.core.history.activation import Refusal
 from temporalex_django.core.history.events import Job
+from temporalex_django.core.human_tasks import nobody_asked
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Mailbox, Signal, Update
 from temporalex_django.core.permissions import Permissions
 from temporalex_django.core.phase import Phase
-from temporalex_django.core.process import RECORDED_AS, REQUESTED, Process
+from temporalex_django.core.process import QUESTION, RECORDED_AS, REQUESTED, Process, recorded_request
 from temporalex_django.core.scheduler import Scheduler, Unit
-from temporalex_django.core.senders import Judge, Sender
+from temporalex_django.core.senders import Judge
 from temporalex_django.core.shapes import Accepts
 from temporalex_django.core.standing import Standing
 from temporalex_django.errors import (
@@ -39,8 +40,8 @@ class Dispatcher:
     """
 
     __slots__ = (
-        "_budget", "_cancel_timer", "_handling", "_journal", "_permissions", "_process", "_scheduler", "_standing",
-        "mailbox", "phase", "unfinished",
+        "_budget", "_cancel_timer", "_journal", "_permissions", "_process", "_requests", "_scheduler", "_standing",
+        "handling", "mailbox", "phase", "unfinished",
     )  # fmt: skip
 
     def __init__(
@@ -51,9 +52,10 @@ class Dispatcher:
         self._scheduler = scheduler
         self._cancel_timer = cancel_timer
         self._permissions = Permissions()
-        self._handling = Handling(standing, journal, scheduler, self._permissions, partial(self.leave, reason="stop"))
+        self.handling = Handling(standing, journal, scheduler, self._permissions, partial(self.leave, reason="stop"))
         self._budget = Budget(standing, journal)
         self._process: Process | None = None
+        self._requests: dict[str, Job] = {}  # redelivered ones that nothing has taken yet, by id
         self.mailbox = Mailbox()
         self.phase: Phase | None = None
         self.unfinished = False
@@ -85,11 +87,16 @@ class Dispatcher:
         most: int | None,
         judge: Judge | None,
         refused: tuple[int, ...],
+        failed: Mapping[int, bool],
     ) -> None:
-        """A new activation: see ``Executor.activate``, and ``Activation`` for ``most`` (dispatched) and ``refused``."""
+        """Begin a new activation: see ``Executor.activate``, and ``Activation`` for the facts of a replay.
+
+        ``most`` is its ``dispatched``.
+        """
         self.unfinished = False
         self._budget.begin(enough=enough, most=most)
         self._permissions.begin(judge, refused)
+        self.handling.failures.begin(failed)
 
     def deliver(self, incoming: Sequence[Job | Update]) -> None:
         """Run to blocked, then let in one message after the other, as far as the host and the run go."""
@@ -102,15 +109,25 @@ class Dispatcher:
                 break
             self._arrive(message)
             self.run()
+            if self._requests:
+                self._take_requests()
 
-    def end(self) -> list[Update]:
+    def end(self) -> tuple[list[Update], list[str]]:
         """The activation is over.
 
-        The updates that nobody has judged: the host delivers them again, so that cached and rebuilt executors agree.
+        Gives the updates that nobody has judged, and the ids of the redelivered requests that nothing has taken: the
+        host delivers both again, so that cached and rebuilt executors agree. Once the run is closed there are none.
         """
         left = self.mailbox.hand_back()
+        requests, self._requests = self._requests, {}
+        if requests and self._standing.closed not in (None, "ContinueAsNew"):
+            for request_id, request in requests.items():
+                self._journal.reject(
+                    request_id, self._not_taken(f"the request {request.attributes['request']['event']!r}")
+                )
+            requests = {}
         self.unfinished = self._journal.completion.dispatched is not None and self._goes_on_taking()
-        return left
+        return left, list(requests)
 
     def _goes_on_taking(self) -> bool:
         """Whether a phase or a wait has something in the mailbox to go on with, also when nothing is delivered."""
@@ -122,8 +139,13 @@ class Dispatcher:
     def keep(self, signal: Job, *, permission: str | None = None) -> None:
         """Put a signal in the mailbox. ``permission``: the one that its sender was judged by."""
         self._journal.record(signal)
-        name, payload = signal.attributes["name"], signal.attributes.get("payload")
-        self.mailbox.add_signal(name, payload, sender=senders.of(signal.attributes), permission=permission)
+        attributes = signal.attributes
+        name, payload, message_id = attributes["name"], attributes.get("payload"), attributes.get("id")
+        if message_id is not None:
+            self.handling.failures.delivered(message_id)
+        self.mailbox.add_signal(
+            name, payload, sender=senders.of(attributes), permission=permission, message_id=message_id
+        )
 
     def _arrive(self, message: Job | Update) -> None:
         """Put one message in its place: to a unit that waits for it, or in the mailbox."""
@@ -133,12 +155,10 @@ class Dispatcher:
             self.mailbox.updates.append(message)
             return
         if message.kind == REQUESTED:
-            sender = senders.of(message.attributes)
-            payload = self._requested(message.attributes["id"], message.attributes["request"], sender)
-            if payload is None:
+            recorded = self._requested(message)
+            if recorded is None:
                 return
-            noted = senders.recorded(sender)
-            message = Job("SignalReceived", {"name": RECORDED_AS, "payload": payload, **noted})
+            message = recorded
         name = message.attributes["name"]
         sender = senders.of(message.attributes)
         phase = self.open_phase
@@ -154,13 +174,20 @@ class Dispatcher:
         if name == RECORDED_AS and self._process is not None:
             self._journal.record(message)
             self.mailbox.received += 1
-            self._process.apply(message.attributes["payload"])
+            self._process.apply(recorded_request(message.attributes))
             return
+        if "question" in message.attributes:
+            raise nobody_asked(self._standing.run, message.attributes["payload"]["step"])
         self.keep(message, permission=permission)
         self._match_waiters(name)
 
-    def _requested(self, update_id: str, request: dict[str, Any], sender: Sender | None) -> dict[str, Any] | None:
-        """What a request becomes in the history, or None when it is refused, which leaves no trace."""
+    def _requested(self, job: Job) -> Job | None:
+        """Judge a request: the signal that it becomes in the history, or None.
+
+        One that is refused leaves no trace; one that is redelivered waits for what takes it instead.
+        """
+        update_id, request = job.attributes["id"], job.attributes["request"]
+        sender = senders.of(job.attributes)
         permits = partial(self._permissions.answers, message=f"the request {request.get('event')!r}")
         try:
             if self._process is None:
@@ -169,10 +196,26 @@ class Dispatcher:
         except JudgingFailed:
             raise
         except TemporalexError as exc:
-            self._journal.reject(update_id, exc)
+            if job.attributes.get("redelivered"):
+                self._requests[update_id] = job
+            else:
+                self._journal.reject(update_id, exc)
             return None
+        self._requests.pop(update_id, None)
         self._journal.grant(update_id)
-        return payload
+        asked: dict[str, Any] = {name: payload.pop(name) for name in QUESTION if name in payload}
+        return Job("SignalReceived", {"name": RECORDED_AS, "payload": payload, **asked, **senders.recorded(sender)})
+
+    def _take_requests(self) -> None:
+        """Offer the requests that wait to the steps and questions that are open now, in order, until none is taken."""
+        taken = True
+        while taken and self._standing.closed is None and self._journal.completion.dispatched is None:
+            taken = False
+            for request_id, job in list(self._requests.items()):
+                self._arrive(job)
+                if taken := request_id not in self._requests:
+                    self.run()
+                    break
 
     # -- messages are taken -------------------------------------------------------------------------------------------
 
@@ -196,18 +239,18 @@ class Dispatcher:
                 if self._standing.admits:
                     self._admit_waiting(phase)
                 return
-            message = mailbox.first(phase.signals)
+            message = mailbox.first(phase.signals, phase.updates)
             if message is None or budget.spent(since=before):
                 return
             if isinstance(message, Update):
-                mailbox.updates.popleft()
+                mailbox.take_update(message)
                 if message.admitted or self._admit(phase, message):
                     budget.take()
-                    self._handling.update(phase, message)
+                    self.handling.update(phase, message)
             else:
                 mailbox.take_signal(message.name)
                 budget.take()
-                self._handling.signal(phase, message)
+                self.handling.signal(phase, message)
 
     def _go_on(self, before: int) -> bool:
         """Let the first of the parked units have its signal, or wait when others took it.
@@ -242,14 +285,20 @@ class Dispatcher:
                 if signal is None:
                     return
                 self.mailbox.waiters(name).remove((unit, ivar))
-                _fill(unit, ivar, signal)
+                self._fill(unit, ivar, signal)
 
     def _give(self, name: str, unit: Unit, ivar: IVar) -> None:
         """Give the oldest buffered signal to a wait that came when it was there."""
         signal = self.mailbox.take_signal(name)
         assert signal is not None
         self._budget.take()
-        _fill(unit, ivar, signal)
+        self._fill(unit, ivar, signal)
+
+    def _fill(self, unit: Unit, ivar: IVar, signal: Signal) -> None:
+        self._standing.leave_trace()
+        unit.sender = signal.sender
+        ivar.hand = (*ivar.hand, signal)
+        ivar.put(copied(signal.payload))
 
     # -- units wait ---------------------------------------------------------------------------------------------------
 
@@ -311,9 +360,8 @@ class Dispatcher:
     def _admit(self, phase: Phase, update: Update) -> bool:
         handler = phase.updates.get(update.name)
         if handler is not None:
-            return self._handling.admit(phase, handler, update)
-        if not update.accepted:  # else: the code no longer has it, which matching reports
-            self._journal.reject(update.id, self._not_now(update.name))
+            return self.handling.admit(phase, handler, update)
+        self._journal.reject(update.id, self._not_now(update.name))
         return False
 
     def _admit_waiting(self, phase: Phase) -> None:
@@ -324,25 +372,38 @@ class Dispatcher:
         updates = self.mailbox.updates
         waiting = list(updates)
         updates.clear()
-        updates.extend(update for update in waiting if update.admitted or self._admit(phase, update))
+        updates.extend(
+            update
+            for update in waiting
+            if update.admitted or (update.waits and update.name not in phase.updates) or self._admit(phase, update)
+        )
 
     def _refuse_updates(self) -> None:
         """Reject what waits in the mailbox, fail what was admitted.
 
-        On replay accepted updates stay: their phase is still to open.
+        On replay accepted updates stay: their phase is still to open. Redelivered ones stay until the run closes.
         """
         updates = self.mailbox.updates
         if not updates:
             return
-        kept = [update for update in updates if update.accepted and not update.admitted]
+        closed = self._standing.closed is not None
+        kept = [
+            update for update in updates if update.waits and not update.admitted and (update.accepted or not closed)
+        ]
         for update in updates:
             if update.admitted:
                 late = UpdateRejected(f"the phase ended before the update {update.name!r} had its turn")
-                self._handling.failed(f"update {update.name}", update.id, late)
-            elif not update.accepted:
+                self.handling.failed(f"update {update.name}", update.id, late)
+            elif update.redelivered and closed:
+                self._journal.reject(update.id, self._not_taken(f"the update {update.name!r}"))
+            elif not update.waits:
                 self._journal.reject(update.id, self._not_now(update.name))
         updates.clear()
         updates.extend(kept)
+
+    def _not_taken(self, message: str) -> WorkflowClosed:
+        """The refusal of a redelivered message when the run closes."""
+        return WorkflowClosed(f"{self._standing.run} is closed: nothing took {message}, which was delivered again")
 
     def _not_now(self, name: str) -> UpdateRejected:
         run = self._standing.run
@@ -359,11 +420,5 @@ class Dispatcher:
 
     def dissolve(self) -> None:
         """Let go of what refers back here: the memory is free at once then, and not when the collector comes."""
-        self._handling.dissolve()
+        self.handling.dissolve()
         self.phase = self._process = None
-
-
-def _fill(unit: Unit, ivar: IVar, signal: Signal) -> None:
-    unit.sender = signal.sender
-    ivar.hand = (*ivar.hand, signal)
-    ivar.put(copied(signal.payload))

@@ -32,12 +32,12 @@ from temporalex_django.core.history.events import DELIVERED, ENGINE_VERSION, RES
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.human_tasks import HumanTasks
 from temporalex_django.core.journal import Journal
-from temporalex_django.core.mailbox import Update
+from temporalex_django.core.mailbox import Signal, Update
 from temporalex_django.core.patches import Patches
 from temporalex_django.core.process import Process
 from temporalex_django.core.scheduler import Scheduler, Unit
 from temporalex_django.core.senders import Judge
-from temporalex_django.core.shapes import Accepts, Waits
+from temporalex_django.core.shapes import Accepts, CarriedMessages, Waits
 from temporalex_django.core.standing import Standing
 from temporalex_django.errors import EngineChanged
 
@@ -52,7 +52,8 @@ class Executor:
     """Not thread-safe: whoever activates it holds the run's lock. After any exception from it, discard it.
 
     ``on_wait`` is called whenever a unit has come to a wait, or ended. ``strict``: an input that differs from the
-    history parts code and history. To workflow code it is a ``Port``.
+    history parts code and history. ``unexpected_error`` is the host's answer where the class has none: "fail" or
+    "block". To workflow code it is a ``Port``.
     """
 
     def __init__(
@@ -63,12 +64,16 @@ class Executor:
         payload_limit: int = payloads.MAX_BYTES,
         on_wait: Callable[[], None] | None = None,
         journal: Journal | None = None,
+        unexpected_error: str = "fail",
         strict: bool = False,
     ) -> None:
         self.definition = definition
         self.differences: list[ReplayDifference] = []  # inputs and durations, as far as it was replayed
         self._strict = strict
-        self.standing = standing = Standing(info, payload_limit=payload_limit, signals=definition.signals)
+        blocks = (definition.unexpected_error or unexpected_error) == "block"
+        self.standing = standing = Standing(
+            info, payload_limit=payload_limit, signals=definition.signals, blocks=blocks
+        )
         self.journal = journal = Journal() if journal is None else journal
         self.scheduler = scheduler = Scheduler(complain=standing.complain, on_wait=on_wait)
         self.calls = Calls(standing, journal)
@@ -132,6 +137,7 @@ class Executor:
                 completion = self._activate(recorded.activation, recorded)
             finally:
                 standing.replaying = False
+            self.dispatcher.handling.failures.check()
             found = matching.check(
                 recorded.outputs,
                 completion.commands,
@@ -170,7 +176,13 @@ class Executor:
         if self.asked_people is not None:
             self.asked_people.begin()
         completion = self.journal.begin(changed=activation.start is not None or dispatcher.unfinished)
-        dispatcher.begin(enough=enough, most=activation.dispatched, judge=judge, refused=activation.refused)
+        dispatcher.begin(
+            enough=enough,
+            most=activation.dispatched,
+            judge=judge,
+            refused=activation.refused,
+            failed=activation.failed,
+        )
         standing.now = activation.now
         standing.history_length = activation.history_length
         standing.admits = activation.admit_updates
@@ -183,8 +195,9 @@ class Executor:
         )
         # what is of no unit is of this activation alone
         Context().run(self._deliver, activation, carried, waiting, incoming)
-        left = dispatcher.end()
+        left, requests = dispatcher.end()
         completion.pending = [(update.id, self._position(update.after)) for update in left if not update.accepted]
+        completion.pending += [(request, self._position(dispatcher.mailbox.received)) for request in requests]
         if standing.closed is None:
             calls.let_go()
         completion.closed = standing.closed
@@ -221,6 +234,7 @@ class Executor:
             self._known_as(start)
         self.standing.snapshot = start.get("snapshot")
         self.standing.goes_on = "carried" in start
+        self.dispatcher.handling.failures.begin_with(start.get("failed", []))
         self.search_attributes = start.get("search_attributes") or {}
         main = Unit(self.scheduler, "run", "run", self._run_ended, None)
         self.scheduler.spawn(main, self._main(start.get("args")))
@@ -236,18 +250,31 @@ class Executor:
         return sum(signal.number <= after for signal in self.dispatcher.mailbox.leftovers())
 
     def _run_ended(self, value: Any, error: BaseException | None) -> None:
-        kind, attributes = closing(value, error, plain=self.standing.plain, result=self._result)
+        blocks = self.standing.blocks and not self.standing.replaying
+        try:
+            kind, attributes = closing(value, error, plain=self.standing.plain, result=self._result, blocks=blocks)
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as exc:
+            self.standing.block_for(exc)
+            raise
         self.standing.closed = kind
         if kind == "FailWorkflow":
             self.standing.tell_failed(attributes, error)
-        left = self.dispatcher.mailbox.leftovers()
+        left, failures = self.dispatcher.mailbox.leftovers(), self.dispatcher.handling.failures
         if kind == "ContinueAsNew":
-            self.journal.completion.carried = {
-                "signals": [{"name": s.name, "payload": s.payload, **senders.recorded(s.sender)} for s in left],
+            carried: CarriedMessages = {
+                "signals": [_as_received(signal) for signal in left],
                 "cancel": self.cancellation.unseen,
             }
-        elif left:
-            attributes["never_consumed"] = [s.name for s in left]
+            if failures.open:
+                carried["failed"] = failures.carried()
+            self.journal.completion.carried = carried
+        else:
+            if left:
+                attributes["never_consumed"] = [s.name for s in left]
+            if failures.open:
+                attributes["failed_signals"] = list(failures.open.values())
         self.journal.emit(kind, None, attributes)
 
     def _result(self, value: Any) -> Any:
@@ -272,6 +299,7 @@ class Executor:
     @property
     def rng(self) -> random.Random:
         """The generator of the run. Seeding costs more than a small activation, so only runs that draw pay for it."""
+        self.standing.leave_trace()
         if self._rng is None:
             self._rng = random.Random(self._seed)  # noqa: S311 - reproducible on purpose
         return self._rng
@@ -299,6 +327,7 @@ class Executor:
         """Show ``value`` (JSON data) to queries."""
         self.published = value
         self.publications += 1
+        self.standing.leave_trace()
 
     def set_search_attributes(self, given: Any) -> None:
         """Change those that are named, and drop those that are None. Raises ``PayloadError``."""
@@ -306,6 +335,7 @@ class Executor:
         changes = attributes.fitting(given, declared, what=what)
         self.search_attributes = attributes.merged(self.search_attributes, changes)
         self.sets_attributes = True
+        self.standing.leave_trace()
 
     def take_over(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """A coroutine was given as a branch: it is closed with the run if it never starts."""
@@ -380,3 +410,9 @@ class Executor:
     def __del__(self) -> None:
         if self.scheduler.units:
             self.evict()
+
+
+def _as_received(signal: Signal) -> dict[str, Any]:
+    """The attributes of ``SignalReceived`` of a signal that goes along to the next run."""
+    own_id = {} if signal.id is None else {"id": signal.id}
+    return {"name": signal.name, "payload": signal.payload, **own_id, **senders.recorded(signal.sender)}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from temporalex_django.core import payloads
 from temporalex_django.errors import (
     ActivityFailure,
     AmbiguousId,
+    ApplicationError,
     ChildWorkflowFailure,
+    PayloadError,
     TemporalexError,
     UnknownSignal,
     UpdateRejected,
@@ -70,12 +73,26 @@ class ReturnedErr(Exception):
 
 def types_of(exc: BaseException) -> Sequence[str]:
     """What ``RetryPolicy.non_retryable`` may call it: the class, or a base of it."""
-    return exc.types if isinstance(exc, ReturnedErr) else [name_of(cls) for cls in type(exc).__mro__]
+    if isinstance(exc, ReturnedErr):
+        return exc.types
+    own = [exc.type] if isinstance(exc, ApplicationError) and exc.type else []
+    return [*own, *(name_of(cls) for cls in type(exc).__mro__)]
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
-    """``{"type", "message"}`` of an exception."""
-    return {"type": name_of(type(exc)), "message": message_of(exc)}
+    """``{"type", "message"}`` of an exception; of an ``ApplicationError`` that has them, also ``details``."""
+    if not isinstance(exc, ApplicationError):
+        return {"type": name_of(type(exc)), "message": message_of(exc)}
+    details = {} if exc.details is None else {"details": _plain_or_text(exc.details)}
+    return {"type": exc.type or name_of(type(exc)), "message": message_of(exc), **details}
+
+
+def _plain_or_text(details: Any) -> Any:
+    """Details that are no plain data do not hide the failure that they belong to."""
+    try:
+        return payloads.plain(details, what="the details of an ApplicationError")
+    except PayloadError:
+        return storable(repr(details))
 
 
 def name_of(cls: type[BaseException]) -> str:
@@ -92,7 +109,23 @@ def message_of(exc: BaseException) -> str:
     return storable(text)
 
 
-def reason_of_refusal(exc: Exception) -> str:
+#: By raising one of these a validator refuses. ``UpdateRejected`` is one of ours; hosts add those of their libraries.
+_REFUSALS: dict[type[Exception], Callable[[Exception], bool]] = {
+    kind: lambda _: True for kind in (UpdateRejected, ValueError, ArithmeticError, PermissionError)
+}
+
+
+def add_refusal(kind: type[Exception], refuses: Callable[[Exception], bool] = lambda _: True) -> None:
+    """Let validators refuse by raising ``kind``, as far as ``refuses(exception)`` says so."""
+    _REFUSALS[kind] = refuses
+
+
+def is_refusal(exc: BaseException) -> bool:
+    """Whether a validator that raises ``exc`` refuses, instead of failing by a fault of its code."""
+    return any(isinstance(exc, kind) and refuses(exc) for kind, refuses in _REFUSALS.items())
+
+
+def reason_of_refusal(exc: BaseException) -> str:
     """What the sender is told whose update a validator refused by raising.
 
     What the exception says, of Django's ``ValidationError`` its messages; with the name of those that are mistakes of
@@ -129,7 +162,10 @@ def failure_of_attempt(exc: BaseException, *, at: datetime, attempt: int) -> Att
     """Of an attempt that raised, or gave ``Err``, which has no traceback."""
     if isinstance(exc, ReturnedErr):
         return AttemptFailure(type="Err", message=storable(repr(exc.reason)), at=at, attempt=attempt)
-    return AttemptFailure(**describe(exc), at=at, attempt=attempt, traceback=cleaned(exc))
+    failure = describe(exc)
+    return AttemptFailure(
+        type=failure["type"], message=failure["message"], at=at, attempt=attempt, traceback=cleaned(exc)
+    )
 
 
 def cleaned(exc: BaseException) -> str:
@@ -170,6 +206,7 @@ def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailu
         attempts=attempts,
         timeout=timeout,
         activity=activity,
+        details=attributes.get("details"),
     )
 
 

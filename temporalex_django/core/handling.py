@@ -8,8 +8,8 @@ from typing import Any
 
 from temporalex_django.core import payloads, senders
 from temporalex_django.core.copying import copied
-from temporalex_django.core.failures import describe, reason_of_refusal
-from temporalex_django.core.history.activation import Refusal
+from temporalex_django.core.failures import describe, is_refusal, message_of, reason_of_refusal
+from temporalex_django.core.history.activation import Fault, Refusal
 from temporalex_django.core.invoking import given, invoke
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Signal, Update
@@ -17,6 +17,7 @@ from temporalex_django.core.permissions import Permissions
 from temporalex_django.core.phase import Handler, Phase, check_shape
 from temporalex_django.core.results import Async, Err, Ok, Stop
 from temporalex_django.core.scheduler import Scheduler, Unit, unheard
+from temporalex_django.core.signal_failures import SignalFailures, Traces
 from temporalex_django.core.standing import Standing
 from temporalex_django.core.unit_contexts import inherited
 from temporalex_django.errors import (
@@ -24,6 +25,7 @@ from temporalex_django.errors import (
     Cancelled,
     NestingError,
     PayloadError,
+    UnexpectedError,
     UpdateRejected,
 )
 
@@ -31,7 +33,7 @@ from temporalex_django.errors import (
 class Handling:
     """Knows the updates that are accepted and unfinished. ``leave(phase)`` is called when a handler stops its phase."""
 
-    __slots__ = ("_journal", "_leave", "_open", "_permissions", "_scheduler", "_standing")
+    __slots__ = ("_journal", "_leave", "_open", "_permissions", "_scheduler", "_standing", "failures")
 
     def __init__(
         self,
@@ -47,11 +49,15 @@ class Handling:
         self._permissions = permissions
         self._leave = leave
         self._open: dict[str, str] = {}  # id -> name
+        self.failures = SignalFailures(standing, journal)
 
     # -- updates are judged -------------------------------------------------------------------------------------------
 
     def admit(self, phase: Phase, handler: Handler, update: Update) -> bool:
-        """Judge an update: accepted (its arguments decoded from here on), or rejected without a trace."""
+        """Judge an update: accepted (its arguments decoded from here on), or rejected without a trace.
+
+        A validator that fails by a fault of the code has not judged: that is no answer to the sender's data.
+        """
         if not update.accepted and (refusal := self._refusal(handler, update)) is not None:
             self._journal.reject(update.id, refusal)
             return False
@@ -66,6 +72,9 @@ class Handling:
             return False
         except PayloadError as exc:
             self._journal.reject(update.id, UpdateRejected(exc.message, reason=exc.message))
+            return False
+        except _ValidatorFault as fault:
+            self._journal.completion.faults.append(Fault(update_id=update.id, name=update.name, error=fault.error))
             return False
         self._open[update.id] = update.name
         attributes = {"id": update.id, "name": update.name, "args": update.args, "after": update.after}
@@ -90,7 +99,9 @@ class Handling:
                 verdict = handler.validator(copied(args), copied(phase.state))
         except (MemoryError, RecursionError):
             raise
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:  # nobody else is to suffer
+            if not is_refusal(exc):
+                raise _ValidatorFault(exc) from exc
             if not isinstance(exc, UpdateRejected):
                 self._standing.tell_rejected(f"the validator of update {update.name}", exc)
             reason = reason_of_refusal(exc)
@@ -124,14 +135,14 @@ class Handling:
     def signal(self, phase: Phase, signal: Signal) -> None:
         """Run the handler of a signal, unless its sender may not send it, or its payload does not fit."""
         handler = phase.signals[signal.name]
-        if self._refused_late(signal, handler.permission):
+        if self._refused_late(signal, handler.permission) or self.failures.skips(signal):
             return
         try:
             args = payloads.fit(
                 copied(signal.payload), handler.args_type, what=f"the payload of signal {signal.name!r}"
             )
         except PayloadError as exc:
-            self._standing.complain(f"the handler of signal {signal.name}", exc)
+            self._signal_failed(signal, handler, exc, untouched=True)
             return
         self._call(phase, "signal", signal, handler, args)
 
@@ -152,11 +163,12 @@ class Handling:
         return True
 
     def _call(self, phase: Phase, kind: str, message: Signal | Update, handler: Handler, args: Any) -> None:
-        name, update = message.name, message.id if isinstance(message, Update) else None
+        name = message.name
+        traces = self.failures.traces(phase)
 
         def finished(value: Any, error: BaseException | None) -> None:
             phase.busy, unit.finished = None, unheard
-            self._answered(phase, kind, name, update, unit, value, error)
+            self._answered(phase, kind, message, handler, unit, value, error, traces)
 
         unit = Unit(self._scheduler, "sync handler", f"{kind} {name}", finished, phase.host)
         unit.sender = message.sender
@@ -177,13 +189,14 @@ class Handling:
         self,
         phase: Phase,
         kind: str,
-        name: str,
-        update: str | None,
-        handler: Unit,
+        message: Signal | Update,
+        handler: Handler,
+        unit: Unit,
         value: Any,
         error: BaseException | None,
+        traces: Traces,
     ) -> None:
-        response = None
+        response, name, update = None, message.name, message.id if isinstance(message, Update) else None
         if error is None:
             try:
                 check_shape(kind, name, value)
@@ -192,11 +205,11 @@ class Handling:
             except (TypeError, PayloadError) as exc:
                 error = exc
         if error is not None:
-            self.failed(f"{kind} {name}", update, error)
+            self._handler_failed(phase, message, handler, error, traces)
         else:
             phase.state = copied(value.state)  # the handler may have kept a reference
             if isinstance(value, Async):
-                self._spawn(phase, kind, name, update, handler, value.fn)
+                self._spawn(phase, kind, message, handler, unit, value.fn)
             elif update is not None:
                 self._complete(update, response)
             if isinstance(value, Stop):
@@ -207,8 +220,16 @@ class Handling:
         phase.settle()
 
     def _spawn(
-        self, phase: Phase, kind: str, name: str, update: str | None, handler: Unit, fn: Callable[[], Any]
+        self,
+        phase: Phase,
+        kind: str,
+        message: Signal | Update,
+        handler: Handler,
+        by: Unit,
+        fn: Callable[[], Any],
     ) -> None:
+        name, update = message.name, message.id if isinstance(message, Update) else None
+
         def finished(value: Any, error: BaseException | None) -> None:
             phase.running -= 1
             if error is None and isinstance(value, Async):
@@ -221,33 +242,62 @@ class Handling:
                 except PayloadError as exc:
                     error = exc
             if error is not None:
-                self.failed(f"{kind} {name}", update, error)
+                self._handler_failed(phase, message, handler, error, None)
             phase.settle()
 
         phase.running += 1
         unit = Unit(self._scheduler, "async handler", f"async {kind} {name}", finished, phase.host)
-        unit.sender = handler.sender
+        unit.sender = by.sender
         self._scheduler.spawn(unit, invoke(fn))
 
     def _complete(self, update: str, response: Any) -> None:
         name = self._open.pop(update)
         self._journal.emit("CompleteUpdate", None, {"id": update, "name": name, "result": response})
 
-    def failed(self, what: str, update: str | None, error: BaseException) -> None:
-        """The error of a handler goes to whoever sent the update, or to the log. Raises what fails the activation."""
+    def _handler_failed(
+        self, phase: Phase, message: Signal | Update, handler: Handler, error: BaseException, traces: Traces | None
+    ) -> None:
+        """A handler has failed; ``traces`` are those of before it, None where it may have left anything behind.
+
+        Raises what fails the activation.
+        """
         if isinstance(error, (MemoryError, RecursionError)):
             raise error
-        if update is not None:
-            name = self._open.pop(update)
-            self._journal.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
-            if not isinstance(error, (Cancelled, UpdateRejected)):
-                self._standing.complain(f"the handler of {what}", error)
+        if isinstance(message, Update):
+            self.failed(f"update {message.name}", message.id, error)
         elif not isinstance(error, Cancelled):
+            untouched = traces is not None and traces == self.failures.traces(phase)
+            self._signal_failed(message, handler, error, untouched=untouched)
+
+    def _signal_failed(self, signal: Signal, handler: Handler, error: BaseException, *, untouched: bool) -> None:
+        """A signal becomes a failed message, unless its handler asks to block the run instead."""
+        what, recorded = f"the handler of signal {signal.name}", self.failures.is_recorded(signal)
+        if self._standing.replaying and not recorded:
+            self._standing.complain_of_replay(what, error)
+            return
+        if handler.on_error == "block" and not recorded:
+            raise error if isinstance(error, Exception) else UnexpectedError(f"{what}: {message_of(error)}")
+        self._standing.complain(what, error)
+        self.failures.add(signal, error, untouched=untouched)
+
+    def failed(self, what: str, update: str, error: BaseException) -> None:
+        """The error of an update's handler goes to its sender, and to the log."""
+        name = self._open.pop(update)
+        self._journal.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
+        if not isinstance(error, (Cancelled, UpdateRejected)):
             self._standing.complain(f"the handler of {what}", error)
 
     def dissolve(self) -> None:
         """The run is dropped: nobody is called any more."""
         self._leave = _nobody
+
+
+class _ValidatorFault(Exception):
+    """A validator raised what is no refusal."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
 
 
 def _nobody(_: Phase) -> None:

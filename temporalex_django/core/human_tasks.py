@@ -26,6 +26,7 @@ from temporalex_django.errors import (
     ActionNotPermitted,
     FourEyes,
     HumanTaskClosed,
+    NondeterminismError,
     PayloadError,
     WorkflowDefinitionError,
 )
@@ -37,6 +38,7 @@ ANYBODY = "perm:temporalex_django.signal_instance"
 OVERDUE = "overdue"
 #: After so many nobody is reminded any more: a task without a due date would be timers for ever.
 MOST_REMINDERS: Final = 100
+_WAY_OUT: Final = "Put the code back, or keep the old path for old runs with api.patched()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,15 @@ class Asking:
     remind: float | None = None
     after: float | None = None
     others: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """The question as code asks it, as plain data: what a decision answers.
+
+        Recorded with the decision and compared on replay: whoever decided did not decide anything else.
+        """
+        form = None if self.form is None else {"name": self.form.name, "digest": self.form.digest}
+        return {"title": self.title, "asked": [*self.asked], "outcomes": [*self.outcomes], "form": form}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +278,49 @@ class HumanTasks:
                 )
         elif form is not None:
             payloads.fit(copied(request.get("data")), form.type, what=f"the data for {task.asking.called}")
+        question = task.asking.question
+        if any(question[name] != value for name, value in request.get("question", {}).items()):
+            raise HumanTaskClosed(
+                f"{self._standing.run}: {task.asking.called} asks another question than the one that was decided"
+            )
         found = {name: request[name] for name in ("by", "by_key", "comment", "for") if request.get(name)}
+        found |= {"question": question, "shown": request.get("shown") or self._shown(task)}
         return {**found, "for": principal["name"]} if isinstance(principal := found.get("for"), Mapping) else found
+
+    def _shown(self, task: HumanTaskState) -> str:
+        """The digest of all that the page of a task shows of it: the question, and when it is due.
+
+        A codec hides the title; the digest of it does not tell it.
+        """
+        due = None if task.due_at is None else task.due_at.isoformat()
+        return payloads.digest({**task.asking.question, "due": due, "four_eyes": task.asking.four_eyes})
+
+    def require_same_question(self, key: str, payload: Mapping[str, Any]) -> None:
+        """Raise ``NondeterminismError`` where a recorded decision answers another question than the code asks now.
+
+        Histories without a recorded question are not compared.
+        """
+        recorded = payload.get("question")
+        if recorded is None:
+            return
+        task = self.open.get(key)
+        if task is None:
+            raise nobody_asked(self._standing.run, key)
+        run, seen = self._standing.run, f"decision of the human task {key!r}"
+        question = task.asking.question
+        if differing := [name for name in question if question[name] != recorded.get(name)]:
+            parts = ", ".join(differing)
+            raise NondeterminismError(
+                f"{run}: the history has a decision of the human task {key!r}, and the code asks another question there "
+                f"now ({parts}): nobody has decided that one. {_WAY_OUT}",
+                recorded=seen,
+                produced=f"another question ({parts})",
+            )
+
+    def by_question(self, question: Any) -> str | None:
+        """The key of the one open task that asks this question; None where there is none, or are several."""
+        keys = [key for key, task in self.open.items() if task.asking.question == question]
+        return keys[0] if len(keys) == 1 else None
 
     def _require_asked(self, task: HumanTaskState, request: Mapping[str, Any], permits: Permits, what: str) -> None:
         principal, word = request.get("for"), request.get("word")
@@ -314,6 +366,16 @@ class HumanTasks:
         before = self.changed.get(task.key)
         changes = (change,) if before is None else (*before.changes, change)
         self.changed[task.key] = HumanTaskChange(changes=tuple(dict.fromkeys(changes)), task=task)
+
+
+def nobody_asked(run: str, key: str) -> NondeterminismError:
+    """The history has a decision, and the code asks nobody for it at this point."""
+    return NondeterminismError(
+        f"{run}: the history has a decision of the human task {key!r}, and the code asks nobody for it at this point. "
+        f"{_WAY_OUT}",
+        recorded=f"decision of the human task {key!r}",
+        produced="no such human task",
+    )
 
 
 def approver_of(task: HumanTaskState) -> tuple[str, str] | None:

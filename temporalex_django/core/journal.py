@@ -27,7 +27,7 @@ class Journal:
     def recording(self) -> bool:
         """Whether the present activation has had an effect, so that it will be in the history."""
         completion = self.completion
-        return completion.changed or bool(completion.jobs or completion.commands)
+        return completion.changed or bool(completion.jobs or completion.commands or completion.failed)
 
     def emit(self, kind: str, number: int | None, attributes: dict[str, Any]) -> None:
         self.add(Command(kind, number, attributes))

@@ -20,12 +20,24 @@ from temporalex_django.core.senders import Sender
 
 
 class Signal:
-    """A signal in the buffer. ``permission``: the one that its sender was judged by when it came."""
+    """A signal in the buffer.
 
-    __slots__ = ("name", "number", "payload", "permission", "sender")
+    ``permission`` is the one that its sender was judged by when it came, ``id`` the one that its sender gave it.
+    """
 
-    def __init__(self, number: int, name: str, payload: Any, sender: Sender | None, permission: str | None) -> None:
+    __slots__ = ("id", "name", "number", "payload", "permission", "sender")
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        payload: Any,
+        sender: Sender | None,
+        permission: str | None,
+        message_id: str | None = None,
+    ) -> None:
         self.number = number
+        self.id = message_id
         self.name = name
         self.payload = payload
         self.sender = sender
@@ -36,13 +48,21 @@ class Update:
     """``accepted`` is True on replay: history has judged it, validators are not asked again.
 
     ``admitted``: it was answered when it came (``Activation.admit_updates``) and waits for a busy handler; ``args`` are
-    decoded then.
+    decoded then. ``redelivered``: a reset or fork delivers it again, so it waits for the first phase that takes it.
     """
 
-    __slots__ = ("accepted", "admitted", "after", "args", "id", "name", "sender")
+    __slots__ = ("accepted", "admitted", "after", "args", "id", "name", "redelivered", "sender")
 
     def __init__(
-        self, update_id: str, name: str, args: Any, after: int, *, accepted: bool, sender: Sender | None = None
+        self,
+        update_id: str,
+        name: str,
+        args: Any,
+        after: int,
+        *,
+        accepted: bool,
+        redelivered: bool = False,
+        sender: Sender | None = None,
     ) -> None:
         self.id = update_id
         self.name = name
@@ -51,6 +71,15 @@ class Update:
         self.accepted = accepted
         self.sender = sender
         self.admitted = False
+        self.redelivered = redelivered
+
+    @property
+    def waits(self) -> bool:
+        """Whether a phase without a handler for it leaves it in the mailbox, instead of refusing it.
+
+        On replay every update does: its history says that a phase took it.
+        """
+        return self.redelivered or self.accepted
 
 
 class Mailbox:
@@ -63,10 +92,16 @@ class Mailbox:
         self._waiters: dict[str, deque[tuple[Unit, IVar]]] = {}
 
     def add_signal(
-        self, name: str, payload: Any, *, sender: Sender | None = None, permission: str | None = None
+        self,
+        name: str,
+        payload: Any,
+        *,
+        sender: Sender | None = None,
+        permission: str | None = None,
+        message_id: str | None = None,
     ) -> Signal:
         self.received += 1
-        signal = Signal(self.received, name, payload, sender, permission)
+        signal = Signal(self.received, name, payload, sender, permission, message_id)
         self._signals.setdefault(name, deque()).append(signal)
         return signal
 
@@ -87,17 +122,27 @@ class Mailbox:
     def has_signal(self, names: Collection[str]) -> bool:
         return any(name in self._signals for name in names)
 
-    def first(self, names: Collection[str]) -> Signal | Update | None:
-        """What comes next for a phase that handles the signals ``names``; not removed."""
-        if not self._signals or not names:
+    def first(self, signals: Collection[str], updates: Collection[str]) -> Signal | Update | None:
+        """The next message for a phase that handles these signals and updates, by name; not removed.
+
+        An update that it does not handle comes, to be refused, unless it may wait for another phase.
+        """
+        if not self._signals or not signals:
             signal = None
         else:
-            heads = [queue[0] for name in names if (queue := self._signals.get(name))]
+            heads = [queue[0] for name in signals if (queue := self._signals.get(name))]
             signal = min(heads, key=lambda s: s.number, default=None)
-        update = self.updates[0] if self.updates else None
+        update = next((update for update in self.updates if update.name in updates or not update.waits), None)
         if update is None or (signal is not None and signal.number <= update.after):
             return signal
         return update
+
+    def take_update(self, update: Update) -> None:
+        """Remove an update; most often it is the first one."""
+        if self.updates[0] is update:
+            self.updates.popleft()
+        else:
+            self.updates.remove(update)
 
     def hand_back(self) -> list[Update]:
         """Take out the updates that nobody has judged.

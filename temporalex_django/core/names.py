@@ -78,6 +78,11 @@ def check_label(label: object, *, what: str) -> str | None:
     return label
 
 
+def fitted_title(title: str) -> str:
+    """A title of at most 200 characters: code makes it of data, and one that is too long must not fail a run."""
+    return title if len(title) <= LONGEST else f"{title[: LONGEST - 1]}…"
+
+
 def is_permission(value: object) -> bool:
     """Whether it has an app and a codename."""
     return isinstance(value, str) and all(value.partition("."))

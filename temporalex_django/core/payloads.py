@@ -10,6 +10,7 @@ sorted order so that bytes do not depend on the hash seed. Annotated receivers g
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import types
 import typing
@@ -77,6 +78,11 @@ def encode(value: Any, *, what: str = "payload") -> bytes:
     except Exception as exc:
         raise PayloadError(f"{what} cannot be encoded{_where(value)}: {reason_of(exc)}") from exc
     return data
+
+
+def digest(value: Any) -> str:
+    """The digest of plain data, the same in every process: 16 hexadecimal digits."""
+    return hashlib.blake2s(encode(value), digest_size=8).hexdigest()
 
 
 def _json(value: Any) -> bytes:

@@ -28,13 +28,18 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A handler with what goes with it. ``args_type`` is the annotation of its first parameter."""
+    """A handler with what goes with it.
+
+    ``args_type`` is the annotation of its first parameter. ``on_error``, of a signal: "keep" makes a failed message of
+    one that fails, "block" blocks the run.
+    """
 
     fn: Callable[[Any, Any], Any]
     validator: Callable[[Any, Any], Any] | None = None
     permission: str | None = None
     args_type: Any = Any
     label: str | None = None
+    on_error: str = "keep"
 
 
 def handler_of(name: str, kind: str, value: Any) -> Handler:

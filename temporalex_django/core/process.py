@@ -7,6 +7,7 @@ replayed. To people a request is a resume, or the decision of a human task; here
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from temporalex_django.core.human_tasks import Permits
@@ -15,6 +16,15 @@ from temporalex_django.core.human_tasks import Permits
 REQUEST: Final = "resume"
 REQUESTED: Final = "ResumeRequested"
 RECORDED_AS: Final = "__resume__"
+
+
+#: Attributes of that signal beside its payload: the question that a decision answers, and the digest of what was shown.
+QUESTION: Final = ("question", "shown")
+
+
+def recorded_request(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """A request from the attributes of the signal that it is in a history."""
+    return {**attributes["payload"], **{name: attributes[name] for name in QUESTION if name in attributes}}
 
 
 class Process(Protocol):

@@ -13,10 +13,14 @@ class Accepts(TypedDict):
 
 
 class CarriedMessages(TypedDict):
-    """What goes along to the next run of a chain: signals that nobody took, and a cancel request that nobody heard."""
+    """What goes along to the next run of a chain: signals that nobody took, and a cancel request that nobody heard.
+
+    ``failed``: ``{"id", "name"}`` of signals whose handler failed and that were not delivered again.
+    """
 
     signals: list[dict[str, Any]]
     cancel: dict[str, Any] | None
+    failed: NotRequired[list[dict[str, Any]]]
 
 
 class Waits(TypedDict):

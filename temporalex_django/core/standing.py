@@ -24,15 +24,19 @@ class Standing:
     at. ``goes_on``: from another run, and no phase was open yet. ``closed``: kind of the command that closed the run.
     ``signals``: those that its class declares, None where it declares none.
     ``admits``: the host answers each update in the activation that delivers it. ``snapshot``: what a process that was
-    moved here goes on from.
+    moved here goes on from. ``effects`` counts what code did that no command shows: it published, drew a number, set
+    search attributes, or took a signal. ``blocks``: an unexpected error blocks the run instead of failing it;
+    ``unexpected`` is the one that did.
     """
 
     __slots__ = (
-        "admits", "closed", "goes_on", "history_length", "info", "now", "payload_limit", "pure_context", "replaying",
-        "signals", "snapshot", "validated",
+        "admits", "blocks", "closed", "effects", "goes_on", "history_length", "info", "now", "payload_limit", "pure_context", "replaying",
+        "signals", "snapshot", "unexpected", "validated",
     )  # fmt: skip
 
-    def __init__(self, info: RunInfo, *, payload_limit: int, signals: frozenset[str] | None = None) -> None:
+    def __init__(
+        self, info: RunInfo, *, payload_limit: int, signals: frozenset[str] | None = None, blocks: bool = False
+    ) -> None:
         self.info = info
         self.signals = signals
         self.payload_limit = payload_limit
@@ -45,6 +49,9 @@ class Standing:
         self.goes_on = False
         self.closed: str | None = None
         self.admits = False
+        self.effects = 0
+        self.blocks = blocks
+        self.unexpected: Exception | None = None
 
     @property
     def run(self) -> str:
@@ -83,10 +90,22 @@ class Standing:
         with self.pure("validator"):
             yield
 
+    def leave_trace(self) -> None:
+        """Code did something that no command shows, see ``effects``."""
+        self.effects += 1
+
+    def block_for(self, error: Exception) -> None:
+        """An unexpected error blocks the run."""
+        self.unexpected = error
+
     def complain(self, what: str, error: BaseException) -> None:
         """An error that has no caller to go to: logged once, when it happens first."""
         if not self.replaying:
             logger.error("%s: %s failed: %s", self.run, what, told(error))
+
+    def complain_of_replay(self, what: str, error: BaseException) -> None:
+        """A handler fails on replay, and the history does not say that it failed: older code, or an older history."""
+        logger.warning("%s: %s failed on replay, and not in the history: %s", self.run, what, told(error))
 
     def tell_rejected(self, what: str, error: BaseException) -> None:
         """A validator may reject by raising whatever it likes. Its place is told: perhaps it did not mean to."""

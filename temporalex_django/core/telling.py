@@ -44,6 +44,11 @@ def told(exc: BaseException) -> str:
     return _cut(f"{kind} at {at}" if at else kind)
 
 
+def is_about_code(exc: BaseException) -> bool:
+    """Whether its words name code and quote no payload."""
+    return isinstance(exc, _SAID)
+
+
 def _misfit(exc: BaseException) -> str:
     """Which field of an annotation a payload does not fit: the path of the declared names, not what stood there."""
     if not isinstance(exc, errors.PayloadError) or not isinstance(exc.__cause__, msgspec.ValidationError):

@@ -75,8 +75,12 @@ _AGAIN_UPDATE = TASKS.update(
     },
     f"where {FENCED} returning id",
 )
-_FAILED = TASKS.pick("id", *FAILURE)
-_FAILED_UPDATE = _FAILED.update("id", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)")
+_FAILED = TASKS.pick("id", *FAILURE, "heartbeat")
+_FAILED_UPDATE = _FAILED.update(
+    "id",
+    failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)",
+    heartbeat=f"coalesce(v.heartbeat, {TASKS.name}.heartbeat)",
+)
 _EDITED = TASKS.pick("id", "attempt", "call", "options")
 _EDITED_UPDATE = _EDITED.update("id", "attempt", only=f" and {TASKS.name}.owner is null")
 _LIMITS = TASKS.pick("start_to_close", "heartbeat_timeout", "close_at", "started_at")
@@ -475,7 +479,7 @@ class TaskStatements(ABC):
             rows.append((*r.task.fence, attempt, r.retry_at, expires, r.waits_for))
         changed = self.sql.write_returning(_AGAIN_COLUMNS, _AGAIN_UPDATE, rows, ("int8",), key="id")
         valid = {row[0] for row in changed}
-        why = ((r.task.id, *failure_row(r.failure)) for r in results if r.failure and r.task.id in valid)
+        why = ((r.task.id, *failure_row(r.failure), r.details) for r in results if r.failure and r.task.id in valid)
         self.sql.write(_FAILED.columns, _FAILED_UPDATE, _FAILED.rows(why), key="id")
         if lone := [r for r in results if r.count and r.task.chain_id is None and r.task.id in valid]:
             lone_tasks.log(lone, sql=self.sql)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.human_tasks import Asking, Form, HumanTaskState
@@ -12,7 +13,18 @@ from temporalex_django.models import Candidate, Ending, HumanTask
 
 #: What a turn may change; what people do with a task before they decide is theirs.
 _CHANGES = (
-    *("title", "outcomes", "asked", "form", "four_eyes", "due_at", "reminders", "reminded_at", "escalated_at"),
+    *(
+        "title",
+        "outcomes",
+        "asked",
+        "declared",
+        "form",
+        "four_eyes",
+        "due_at",
+        "reminders",
+        "reminded_at",
+        "escalated_at",
+    ),
     *("closed_at", "ending", "outcome", "decided_by_key", "decided_by_name", "decided_for", "comment"),
 )
 
@@ -28,6 +40,7 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
     found = [one for write in writes for one in write.human_tasks]
     if not found:
         return
+    _let_claims_lapse([one for one in found if not one.task.ending and "opened" not in one.changes], alias=alias)
     HumanTask.objects.using(alias).bulk_create(
         [_row(one) for one in found], update_conflicts=True, unique_fields=["id"], update_fields=_CHANGES
     )
@@ -37,6 +50,23 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
     _forget_others([one for one in found if not one.task.ending and "opened" not in one.changes], alias=alias)
     new = [candidate for one in found if not one.task.ending for candidate in _candidates(one.id, one.task)]
     candidates.bulk_create(new, ignore_conflicts=True)
+
+
+def _let_claims_lapse(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
+    """Of open tasks whose question is another one now: whoever claimed it, or was handed it, had read the old one."""
+    questions = {one.id: one.task.asking.question for one in found}
+    if not questions:
+        return
+    rows = HumanTask.objects.using(alias).filter(pk__in=questions)
+    changed = [row.pk for row in rows if question_of(row) != questions[row.pk]]
+    if changed:
+        rows.filter(pk__in=changed).update(claimed_by_key="", claimed_by_name="", claimed_until=None, delegated=[])
+
+
+def question_of(row: HumanTask) -> dict[str, Any]:
+    """The question of a stored task, as ``Asking.question`` has it."""
+    form = None if row.form is None else {"name": row.form["name"], "digest": row.form["digest"]}
+    return {"title": row.title, "asked": [*row.declared], "outcomes": [*row.outcomes], "form": form}
 
 
 def _forget_others(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
@@ -67,6 +97,7 @@ def _row(one: HumanTaskWrite) -> HumanTask:
         title=asking.title,
         outcomes=[*asking.outcomes],
         asked=[*task.asked],
+        declared=[*asking.asked],
         form=None if asking.form is None else asking.form.as_dict(),
         four_eyes=asking.four_eyes,
         requested_by_key="" if task.requested_by is None else task.requested_by.key,

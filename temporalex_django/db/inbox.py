@@ -23,7 +23,9 @@ _SMALLEST_PAGE = 100
 #: Bodies above the first size are read by themselves, up to the second one in a turn.
 _LARGE = 8_192
 _MOST_BYTES = 8_000_000
-_HEAD = MESSAGES.pick("chain_id", "id", "kind", "name", "request_id", "run_id", "after", "sender_key", "sender_name")
+_HEAD = MESSAGES.pick(
+    "chain_id", "id", "kind", "name", "request_id", "run_id", "after", "redelivered", "sender_key", "sender_name"
+)
 _MESSAGE = f"{_HEAD.of('m')}, m.body"
 _READ = f"{_HEAD.of('m')}, case when length(m.body) <= {_LARGE} then m.body end as body, length(m.body)"
 _MESSAGE_TYPES = (*_HEAD.types, "bytea", "int8")
@@ -127,7 +129,7 @@ class InboxStatements(ABC):
             large = dict(self.sql.select(sql, [parameter], ("int8", "bytea")))
         decode = codec().decode
         for chain, rows in by_chain.items():
-            for _, message, kind, name, request_id, run, after, key, who, body, size in rows:
+            for _, message, kind, name, request_id, run, after, redelivered, key, who, body, size in rows:
                 try:
                     plain = decode(large[message] if body is None else body)
                 except Exception:
@@ -142,6 +144,7 @@ class InboxStatements(ABC):
                         request_id=request_id,
                         run_id=run,
                         after=after,
+                        redelivered=redelivered,
                         size=size,
                         sender=None if key is None else Sender(key, who or ""),
                     )

@@ -55,6 +55,7 @@ class InboxOrder(ABC):
             name=message.name,
             body=codec().encode(message.body),
             request_id=str(uuid4()) if message.kind == REQUEST else message.id,
+            redelivered=message.kind != "signal",  # signals wait in any case
             sender_key=None if sender is None else sender.key,
             sender_name=None if sender is None else sender.name,
             fresh=True,

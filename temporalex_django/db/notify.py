@@ -30,6 +30,7 @@ _PAYLOAD_IDS = 200
 _BY_KIND = {
     "SignalReceived": ("message_received", {"kind": "signal"}, ("name",)),
     "CancelRequested": ("message_received", {"kind": "cancel", "name": ""}, ()),
+    "SignalFailed": ("signal_failed", {}, ("id", "name", "type")),
     "UpdateAccepted": ("message_received", {"kind": "update"}, ("name",)),
     "UpdateCompleted": ("update_completed", {"status": "completed"}, ("id", "name")),
     "UpdateFailed": ("update_completed", {"status": "failed"}, ("id", "name")),
@@ -78,7 +79,8 @@ def _announce_events(write: RunWrite, facts: RunFacts, sender: Any, who: dict[st
             signals.send("instance_started", sender, **who, version=facts.version)
         elif (rule := _BY_KIND.get(event.kind)) is not None:
             name, fixed, wanted = rule
-            more: dict[str, Any] = {("update_id" if k == "id" else k): event.attributes.get(k) for k in wanted}
+            renamed = {"id": "update_id"} if name == "update_completed" else {}
+            more: dict[str, Any] = {renamed.get(key, key): event.attributes.get(key) for key in wanted}
             if name == "instance_failed":
                 more["failure"] = event.attributes
             signals.send(name, sender, **who, **fixed, **more)

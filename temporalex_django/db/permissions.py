@@ -14,7 +14,7 @@ from django.db import transaction
 
 from temporalex_django.access import policy
 from temporalex_django.authoring import people
-from temporalex_django.engine.storage import Refused
+from temporalex_django.engine.refusals import NotTaken, Refused
 from temporalex_django.models import OperatorAction
 
 _STANDS_IN = "stands_in_for:"
@@ -57,7 +57,7 @@ class DatabaseJudge:
 
 
 def audit_refused(refused: Sequence[Refused], *, alias: str) -> None:
-    """One row for each signal that was refused, in the open transaction."""
+    """Write a row for each signal that was refused, in the open transaction."""
     OperatorAction.objects.using(alias).bulk_create(
         OperatorAction(
             at=one.at,
@@ -74,6 +74,25 @@ def audit_refused(refused: Sequence[Refused], *, alias: str) -> None:
             details={"signal": one.signal, "refused": one.permission},
         )
         for one in refused
+    )
+
+
+def audit_not_taken(messages: Sequence[NotTaken], *, alias: str) -> None:
+    """Write a row for each redelivered message that was refused, in the open transaction."""
+    OperatorAction.objects.using(alias).bulk_create(
+        OperatorAction(
+            at=message.at,
+            action=message.kind,
+            actor_id=None if message.sender is None else _primary_key(message.sender.key),
+            actor_name="" if message.sender is None else message.sender.name,
+            run_id=message.run_id,
+            workflow=message.workflow,
+            workflow_id=message.workflow_id,
+            reason=f"delivered again and refused: {message.code}",
+            source="turn",
+            details={message.kind: message.name, "redelivered": True, "refused": message.code},
+        )
+        for message in messages
     )
 
 

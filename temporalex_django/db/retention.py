@@ -144,9 +144,10 @@ class Retention:
             _delete_run(run, None, storage=self.storage)
             for part in _SETTLED:
                 self.storage.sql.execute(
-                    # an update that was accepted is answered when its handler is done, however long that takes
+                    # an update that was accepted is answered when its handler is done, however long that takes; a
+                    # failed message waits for people, and the id of a discarded one stays taken
                     "delete from temporalex_message where chain_id = %s and settled and coalesce(answered_at, created_at) <= %s"
-                    f" and coalesce(outcome_status, '') <> 'accepted' and {part}",
+                    f" and coalesce(outcome_status, '') not in ('accepted', 'failed', 'discarded') and {part}",
                     [chain, answered_before],
                 )
 

@@ -18,6 +18,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, IntegrityError, connections, models, transaction
 
 from temporalex_django.conf import codec, get_settings
+from temporalex_django.core import payloads
 from temporalex_django.core.renamed import names_of
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.dialects.base import Mark, dialect_for
@@ -66,12 +67,14 @@ class Started(NamedTuple):
 class Inserted(NamedTuple):
     """``new`` is False when a message of that chain and ``request_id`` was there already: it was sent again.
 
-    ``at``: the database's time when a new one was inserted.
+    ``at``: the database's time when a new one was inserted. ``replaced``: the digest of the payload of the failed
+    message that it takes the place of.
     """
 
     id: int
     new: bool
     at: datetime | None = None
+    replaced: str | None = None
 
 
 def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:
@@ -261,8 +264,9 @@ def insert_message(
     """Put a message into a chain's inbox: one INSERT that locks nothing of the run.
 
     With ``request_id`` (its id) a second one of that chain gives the first one's row back; one that was rejected or
-    never delivered is sent anew, since only what was accepted occupies its id. Raises ``WorkflowNotFound`` for an
-    unknown chain, and ``MessageIdTaken`` for an id that another message has (``exact``: one with another body is
+    never delivered is sent anew, since only what was accepted occupies its id. So is a signal that has become a failed
+    message, with its new payload: ``Inserted.replaced`` is the digest of the old one. Raises ``WorkflowNotFound`` for
+    an unknown chain, and ``MessageIdTaken`` for an id that another message has (``exact``: one with another body is
     another one).
     """
     now, clock = storage.sql.instant(storage.clock, live=True)
@@ -277,20 +281,41 @@ def insert_message(
         return Inserted(rows[0][0], True, rows[0][1])
     sql += f" on conflict (chain_id, request_id) where request_id is not null do nothing returning {_NEW.names}"
     rows = storage.sql.select(sql, parameters, _NEW.types)
-    if not rows and storage.sql.execute(
-        "delete from temporalex_message where chain_id = %s and request_id = %s and settled"
-        " and outcome_status in ('rejected', 'undelivered')",
-        [chain, request_id],
-    ):
+    replaced = None
+    if (
+        not rows
+        and storage.sql.execute(
+            "delete from temporalex_message where chain_id = %s and request_id = %s and settled"
+            " and outcome_status in ('rejected', 'undelivered', 'fault')",
+            [chain, request_id],
+        )
+    ) or (not rows and (replaced := _replaced(chain, request_id, Sent(kind, name, body, sender), storage=storage))):
         rows = storage.sql.select(sql, parameters, _NEW.types)
     if rows:
-        return Inserted(rows[0][0], True, rows[0][1])
+        return Inserted(rows[0][0], True, rows[0][1], replaced)
     before = sent_before(chain, request_id, storage=storage)
     if before is None:
         raise WorkflowNotFound(f"no run has the chain {chain}")
     number, sent = before
     sent.require_same(request_id, Sent(kind, name, body, sender), exact=exact)
     return Inserted(number, False)
+
+
+def _replaced(chain: UUID, request_id: str, sent: Sent, *, storage: DjangoStorage) -> str | None:
+    """Take out the failed message that this one takes the place of: the digest of its payload; None: there is none.
+
+    Locks its row, so that of two senders one replaces it.
+    """
+    if sent.kind != "signal":
+        return None
+    who = None if sent.sender is None else sent.sender.key
+    rows = storage.sql.select(
+        "delete from temporalex_message where chain_id = %s and request_id = %s and kind = 'signal' and name = %s"
+        f" and outcome_status = 'failed' and {'sender_key is null' if who is None else 'sender_key = %s'} returning body",
+        [chain, request_id, sent.name, *([] if who is None else [who])],
+        ("bytea",),
+    )
+    return payloads.digest(codec().decode(rows[0][0])) if rows else None
 
 
 @lru_cache(maxsize=8)

@@ -17,9 +17,10 @@ from temporalex_django.conf import codec, queue_limits
 from temporalex_django.core.limits import WaitingLine
 from temporalex_django.core.telling import told
 from temporalex_django.db.dialects.base import Dialect
+from temporalex_django.db.failed_messages import write_failed
 from temporalex_django.db.human_tasks import write_human_tasks
 from temporalex_django.db.other_runs import OtherRuns
-from temporalex_django.db.permissions import audit_refused
+from temporalex_django.db.permissions import audit_not_taken, audit_refused
 from temporalex_django.db.rows import CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
 from temporalex_django.db.searched import insert_searched, replace_searched
 from temporalex_django.engine.activity_policy import edited_inputs
@@ -158,7 +159,9 @@ class TurnStatements(ABC):
             taker.chooses(t for w in writes for t in w.tasks) if taker is not None and self.sql.claims_on_insert else []
         )
         refused = [refused for w in writes for refused in w.refused]
-        asks = refused or any(w.human_tasks or w.cut_off for w in writes)  # rows of their own, by the ORM
+        not_taken = [message for w in writes for message in w.not_taken]
+        # rows of their own, by the ORM
+        asks = refused or not_taken or any(w.human_tasks or w.cut_off or w.failed for w in writes)
         with self.together_at_the_end() if last and not asks else self.sql.together():
             taken = self._write_taken(writes, new, taker)
             events = (
@@ -173,6 +176,8 @@ class TurnStatements(ABC):
             self._write_chains(writes)
         if asks:
             audit_refused(refused, alias=self.alias)
+            audit_not_taken(not_taken, alias=self.alias)
+            write_failed(writes, alias=self.alias)
             write_human_tasks(writes, alias=self.alias)
         return taken
 

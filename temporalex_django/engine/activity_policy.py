@@ -12,7 +12,7 @@ from temporalex_django.core import payloads
 from temporalex_django.core.failures import AttemptFailure, ReturnedErr, describe, failure_of_attempt, types_of
 from temporalex_django.core.handing_over import handed
 from temporalex_django.engine.storage import NewTask, TaskResult, TaskState
-from temporalex_django.errors import ActivityNotFound, KeyMissing, PayloadError, UnknownWorkflow
+from temporalex_django.errors import ActivityNotFound, ApplicationError, KeyMissing, PayloadError, UnknownWorkflow
 
 #: Timeouts by which state of a task they count from.
 _QUEUED = ("schedule_to_start", "schedule_to_close")
@@ -82,6 +82,7 @@ def completed(
 
 def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
     """The attempt raised, or (a step's) returned ``Err``: due again by its policy, or over."""
+    final = final or (isinstance(error, ApplicationError) and error.non_retryable)
     retry_at = None if final else _retry_at(task, now, types_of(error))
     if retry_at is not None:
         failure = failure_of_attempt(error, at=now, attempt=task.attempt)

@@ -10,9 +10,9 @@ from uuid import UUID, uuid5
 
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.failures import error_data
-from temporalex_django.core.history.activation import Activation, Completion
+from temporalex_django.core.history.activation import Activation, Completion, Fault
 from temporalex_django.core.history.commands import Command
-from temporalex_django.core.history.events import CLOSING, DELIVERED, Job
+from temporalex_django.core.history.events import CLOSING, DELIVERED, SIGNAL_FAILED, Job
 from temporalex_django.core.human_tasks import HumanTasks
 from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.core.senders import Judge, recorded
@@ -23,7 +23,8 @@ from temporalex_django.engine.cache import Cached
 from temporalex_django.engine.endings import ending, started_attributes, terminated, timed_out
 from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.other_runs import NewChild, NewMessage
-from temporalex_django.engine.outcomes import update_failed
+from temporalex_django.engine.outcomes import update_failed, update_fault
+from temporalex_django.engine.refusals import NotTaken, Refused
 from temporalex_django.engine.shapes import RowAtPresent, RowChanges
 from temporalex_django.engine.storage import (
     HumanTaskWrite,
@@ -33,7 +34,6 @@ from temporalex_django.engine.storage import (
     NewRun,
     NewTask,
     Outcome,
-    Refused,
     RunFacts,
     RunState,
     RunWrite,
@@ -59,6 +59,7 @@ class Advance:
         self.now = max(now, run.activated_at) if run.activated_at is not None else now
         self.write = RunWrite(run=run)
         self.in_hand: Sequence[TaskInHand] = ()  # what comes behind the results in the inbox, without being there
+        self.faults: list[tuple[str, Fault]] = []  # of validators, with the references that their senders get
         self._sent: list[tuple[Job, InboxMessage]] = []  # signals that somebody is named for
 
     def closed(self) -> RunWrite:
@@ -164,7 +165,8 @@ class Advance:
             self.write.notes = completion.notes
         if completion.refused:
             self._refuse(completion, entry)
-        self._settle(completion)
+        self.write.failed = completion.failed
+        self._settle(completion, entry, token)
         self._commands(completion, entry)
         if (tasks := executor.asked_people) is not None:
             self._ask_people(tasks, completion, entry, activated=activated)
@@ -200,6 +202,7 @@ class Advance:
             if facts.carried_messages is not None:
                 signals, cancel = facts.carried_messages["signals"], facts.carried_messages["cancel"]
                 start["carried"] = len(signals)
+                start["failed"] = facts.carried_messages.get("failed", [])
                 later = [Job("SignalReceived", dict(signal)) for signal in signals]
                 cancels += [] if cancel is None else [Job("CancelRequested", cancel)]
         for message in self.messages:
@@ -213,16 +216,17 @@ class Advance:
             elif message.kind == "terminate":
                 continue  # came while an atomic activity ran; the next turn obeys it
             elif message.kind == "signal":
-                signal = {"name": message.name, "payload": message.body, **recorded(message.sender)}
+                own_id = {} if message.request_id is None else {"id": message.request_id}
+                signal = {"name": message.name, "payload": message.body, **own_id, **recorded(message.sender)}
                 later.append(Job("SignalReceived", signal))
                 if message.sender is not None:
                     self._sent.append((later[-1], message))
             elif message.kind == REQUEST:
-                asked = {"id": message.request_id, "request": message.body, **recorded(message.sender)}
+                asked = {"id": message.request_id, "request": message.body, **_marks(message)}
                 later.append(Job(REQUESTED, asked))
             else:
                 update = {"id": message.request_id, "name": message.name, "args": message.body, "after": message.after}
-                later.append(Job("UpdateRequested", {**update, **recorded(message.sender)}))
+                later.append(Job("UpdateRequested", {**update, **_marks(message)}))
         jobs += [Job(one.kind, one.attributes) for one in self.in_hand]
         return start, [*delivered, *jobs, *cancels, *later]
 
@@ -249,6 +253,8 @@ class Advance:
         for job in completion.jobs:
             if job.kind != DELIVERED:
                 self._event(job.kind, job.attributes, bodies.get(id(job.attributes)))
+        for failed in completion.failed:
+            self._event(SIGNAL_FAILED, failed.event_attributes())
         for command in completion.commands:
             self._event(command.event_kind, command.event_attributes())
         entry.length = run.length
@@ -286,8 +292,11 @@ class Advance:
                 error = ActionNotPermitted(refused.reason)
                 self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
 
-    def _settle(self, completion: Completion) -> None:
-        """Every message that was read has an end now, or a place to wait."""
+    def _settle(self, completion: Completion, entry: Cached, token: int) -> None:
+        """Every message that was read has an end now, or a place to wait.
+
+        ``token`` is that of the activation: the reference of a fault is made of it.
+        """
         write = self.write
         outcomes = _outcomes(completion)
         if not self.messages:
@@ -296,6 +305,7 @@ class Advance:
         rejected = {
             update: Outcome(status="rejected", value=error_data(error)) for update, error in completion.rejected
         }
+        rejected |= self._faults(completion, token)
         pending = dict(completion.pending)
         inbox = [message for message in self.messages if message.kind in _MESSAGES]
         cut = len(inbox) - completion.unapplied
@@ -310,12 +320,38 @@ class Advance:
                 write.settled[message.id] = outcomes.pop(message.request_id)
             elif message.request_id in rejected:
                 write.settled[message.id] = rejected[message.request_id]
+                if message.redelivered:
+                    self._refuse_redelivered(message, entry.facts)
             elif message.request_id in pending:
                 write.waiting[message.id] = pending[message.request_id]
         if completion.closed not in (None, "ContinueAsNew"):  # else the next turn, or run of the chain, reads them
             for message in inbox[cut:]:
                 self._undelivered(message)
         write.outcomes.update(outcomes)
+
+    def _faults(self, completion: Completion, token: int) -> dict[str, Outcome]:
+        """The answers to updates whose validator failed by a fault of the code, by update id."""
+        found: dict[str, Outcome] = {}
+        for number, fault in enumerate(completion.faults):
+            reference = f"{token:x}-{number}" if number else f"{token:x}"
+            found[fault.update_id] = update_fault(fault, reference=reference)
+            self.faults.append((reference, fault))
+        return found
+
+    def _refuse_redelivered(self, message: InboxMessage, facts: RunFacts) -> None:
+        """A message that a reset or fork delivered again is refused: its sender may be gone, so the audit says it."""
+        outcome = self.write.settled[message.id]
+        not_taken = NotTaken(
+            run_id=self.run.run_id,
+            workflow=facts.workflow,
+            workflow_id=facts.workflow_id,
+            at=self.now,
+            kind=message.kind,
+            name=message.name,
+            code=outcome.value["code"],
+            sender=message.sender,
+        )
+        self.write.not_taken.append(not_taken)
 
     def _undelivered(self, message: InboxMessage) -> None:
         if message.kind in _MESSAGES:
@@ -497,6 +533,12 @@ class Advance:
 
 def _waited_first(message: InboxMessage) -> bool:
     return message.after is None
+
+
+def _marks(message: InboxMessage) -> dict[str, Any]:
+    """What a job says of an update or a request beside what was sent."""
+    redelivered = {"redelivered": True} if message.redelivered else {}
+    return {**redelivered, **recorded(message.sender)}
 
 
 def _says(value: Sequence[Any] | Accepts) -> bool:

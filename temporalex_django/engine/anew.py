@@ -171,6 +171,8 @@ def _take_up(
         run.atomic_due = now
     write = RunWrite(run=run, events=events, tasks=tasks, messages=_answers(run, point, known))
     write.instance = {"started_at": now}
+    if how == "fork":  # another chain has no rows of them
+        write.failed = list(point.failed.values())
     storage.write([write])
     return write
 

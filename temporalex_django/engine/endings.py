@@ -33,6 +33,8 @@ def started_attributes(facts: RunFacts) -> dict[str, Any]:
     }
     if facts.carried_messages is not None:
         attributes["carried"] = len(facts.carried_messages["signals"])
+        if failed := facts.carried_messages.get("failed"):
+            attributes["failed"] = failed
     if facts.snapshot is not None:
         attributes["snapshot"] = facts.snapshot
     if facts.search_attributes:

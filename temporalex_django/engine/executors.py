@@ -72,6 +72,7 @@ class Executors:
         resolve: Callable[[UUID, str, int], type[workflow.Workflow]],
         hurried: bool,
         rebuilds: bool,
+        unexpected_error: str,
         strict_replay: bool,
     ) -> None:
         self.storage = storage
@@ -82,6 +83,7 @@ class Executors:
         self._resolve = resolve
         self._hurried = hurried
         self._rebuilds = rebuilds
+        self._unexpected_error = unexpected_error
         self._strict = strict_replay
         self._warned: dict[UUID, None] = {}  # runs of whose inputs a warning said something, the last ones
         self._rebuilding: dict[UUID, _Rebuild] = {}
@@ -264,7 +266,14 @@ class Executors:
             parent=facts.parent,
         )
         on_wait = watchdog.came_to_a_wait if self._deadlock_timeout is not None else None
-        executor = Executor(cls.definition, info, payload_limit=self._limit, on_wait=on_wait, strict=self._strict)
+        executor = Executor(
+            cls.definition,
+            info,
+            payload_limit=self._limit,
+            on_wait=on_wait,
+            unexpected_error=self._unexpected_error,
+            strict=self._strict,
+        )
         return Cached(executor, facts, None, 0, 0, crashes=run.crashes)
 
     def _feed(self, work: _Rebuild, events: Sequence[HistoryEvent]) -> None:
@@ -283,7 +292,10 @@ class Executors:
         self._on_activate(work.run.chain_id)
         try:
             through = watchdog.run(
-                partial(_step_through, steps, until), limit=self._deadlock_timeout, what=f"run {work.run.run_id}"
+                partial(_step_through, steps, until),
+                limit=self._deadlock_timeout,
+                what=f"run {work.run.run_id}",
+                insists=not self._hurried,
             )
         except BaseException:
             executor.evict()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from temporalex_django import errors
 from temporalex_django.core.copying import copied
-from temporalex_django.core.failures import step_of
+from temporalex_django.core.failures import describe, step_of
+from temporalex_django.core.history.activation import Fault
+from temporalex_django.core.telling import is_about_code
 from temporalex_django.engine.storage import Outcome
 
 #: What a message may be refused with; an update for any other reason with ``UpdateRejected``.
@@ -22,6 +24,19 @@ _REFUSALS = (
     errors.ActionNotPermitted,
     errors.PayloadError,
 )
+
+
+#: Status of an update whose validator failed by a fault of the code. Its id is free, as that of a rejected one.
+FAULT: Final = "fault"
+
+
+def update_fault(fault: Fault, *, reference: str) -> Outcome:
+    """The answer to an update whose validator failed by a fault of the code; the log has it under ``reference``."""
+    failure = describe(fault.error)
+    why = f" ({failure['type']}: {failure['message']})" if is_about_code(fault.error) else ""
+    message = f"the validator of the update {fault.name!r} failed{why}; the log has it under the reference {reference}"
+    cause = {"type": failure["type"], "cause": failure["message"]}
+    return Outcome(status=FAULT, value={"code": "update_failed", "message": message, "reference": reference, **cause})
 
 
 def update_failed(failure: Mapping[str, Any]) -> Outcome:
@@ -45,7 +60,11 @@ def result_of(
             reason, kind = facts.get("reason"), facts.get("type")
             why = f"{kind}: {facts.get('message')}" if kind else f"{reason!r}"
             raise errors.WorkflowFailed(
-                f"{name} failed: {step_of(facts)}{why}", reason=reason, type=kind, traceback=facts.get("traceback")
+                f"{name} failed: {step_of(facts)}{why}",
+                reason=reason,
+                type=kind,
+                traceback=facts.get("traceback"),
+                details=facts.get("details"),
             )
         case "terminated":
             reason = facts.get("reason")
@@ -76,6 +95,8 @@ def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
     facts = outcome.value or {}
     message, code = facts.get("message") or "", facts.get("code")
     told = {"reason": facts.get("reason"), "accepts": facts.get("accepts")}
+    if outcome.status == FAULT:
+        raise errors.UpdateFailed(message, type=facts.get("type"), accepted=False, reference=facts.get("reference"))
     for refusal in _REFUSALS:
         if code == refusal.code:
             raise refusal(message, **told) if issubclass(refusal, errors.UpdateRejected) else refusal(message)

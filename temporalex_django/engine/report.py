@@ -16,7 +16,8 @@ class TurnReport:
 
     ``claimed`` are the chains that it claimed, ``unbegun`` how many of them its time did not suffice for, ``suspects``
     others that were due and are to be taken one by one, since their code ended a process. ``taken`` gives the
-    activities that were written as claimed, behind the commit.
+    activities that were written as claimed, behind the commit. ``unexpected`` holds those of the errors in ``blocked``
+    that escaped ``run`` and that nobody raised on purpose.
     """
 
     claimed: list[UUID] = field(default_factory=list)
@@ -29,6 +30,7 @@ class TurnReport:
     facts: dict[UUID, RunFacts] = field(default_factory=dict)
     atomic: list[UUID] = field(default_factory=list)
     blocked: dict[UUID, BaseException] = field(default_factory=dict)
+    unexpected: list[Exception] = field(default_factory=list)
     judge: Judge | None = None
 
     def add(self, other: TurnReport) -> None:
@@ -38,3 +40,4 @@ class TurnReport:
         self.writes += other.writes
         self.facts.update(other.facts)
         self.blocked.update(other.blocked)
+        self.unexpected += other.unexpected

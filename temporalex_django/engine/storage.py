@@ -17,6 +17,7 @@ from uuid import UUID
 
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.core.failures import AttemptFailure
+from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, HistoryEvent
 from temporalex_django.core.history.prefix import Behind
@@ -27,6 +28,7 @@ from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.ids import human_task_id
 from temporalex_django.engine.in_hand import TaskInHand
 from temporalex_django.engine.other_runs import NewChild, NewMessage
+from temporalex_django.engine.refusals import NotTaken, Refused
 from temporalex_django.engine.shapes import Blocked, RowChanges
 from temporalex_django.engine.starts import RunStart
 
@@ -130,6 +132,7 @@ class InboxMessage:
     run_id: UUID | None = None  # only for results: the run that asked
     after: int | None = None
     sender: Sender | None = None
+    redelivered: bool = False  # by a reset or fork: an update or a request that waits for what takes it
     size: int = 0  # bytes of the body where it is stored, if known
 
 
@@ -209,23 +212,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A signal that was refused, since its sender lacks the permission of its handler."""
-
-    run_id: UUID
-    workflow: str
-    workflow_id: str
-    at: datetime
-    signal: str
-    permission: str
-    sender: Sender
-
-    @property
-    def reason(self) -> str:
-        return f"refused: {self.sender} lacks the permission {self.permission}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HumanTaskWrite:
     """A human task as it stands after a turn; ``changes``: opened, reminded, escalated, barred, closed."""
 
@@ -292,6 +278,8 @@ class RunWrite:
         None  # of a recorded activation, for whoever watches; the storage has its events
     )
     refused: list[Refused] = field(default_factory=list)  # signals that are to be audited
+    not_taken: list[NotTaken] = field(default_factory=list)  # redelivered messages that are to be audited
+    failed: list[FailedSignal] = field(default_factory=list)  # signals that become failed messages
     human_tasks: list[HumanTaskWrite] = field(default_factory=list)  # those that changed
     closing: Outcome | None = None  # the chain closed: the answer for its updates that are accepted and unfinished
 
@@ -533,6 +521,7 @@ class TaskResult:
     body: bytes | None = None  # the attributes as they will be stored, when that is known already
     count: bool = True
     waits_for: str | None = None
+    details: bytes | None = None  # of its last heartbeat, as they are stored; None: it gave none
     raised: Mapping[str, str] | None = None  # of a lone one: path of the class, and traceback; see ``engine.lone``
 
 

@@ -72,9 +72,10 @@ class WorkflowEngine(Executors):
     a turn, but by ``rebuild`` where ``rebuilds`` is set; environments deliver everything at once. ``perform(task)``
     runs an atomic activity and gives its end; ``inline_atomic`` False leaves those to whoever claims tasks. ``limits``
     are ``admit_updates`` and ``max_pending`` of every activation. ``resolve(chain, name, version)`` gives the class of
-    a run: the registered one unless said otherwise. ``on_activate`` hears of which chain code is about to be run (None:
-    it came through). ``strict_replay`` blocks runs whose code gives another input than their history has; otherwise a
-    warning says so. ``judges()`` makes the judge of one turn: who may send what; it is not kept beyond.
+    a run: the registered one unless said otherwise. ``unexpected_error`` ("fail" or "block") is for classes that have
+    none of their own. ``on_activate`` hears of which chain code is about to be run (None: it came through).
+    ``strict_replay`` blocks runs whose code gives another input than their history has; otherwise a warning says so.
+    ``judges()`` makes the judge of one turn: who may send what; it is not kept beyond.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class WorkflowEngine(Executors):
         rebuilds: bool = False,
         strict_replay: bool = False,
         judges: Callable[[], Judge] | None = None,
+        unexpected_error: str = "fail",
     ) -> None:
         super().__init__(
             storage,
@@ -105,6 +107,7 @@ class WorkflowEngine(Executors):
             resolve=resolve or (lambda _, name, version: workflow.code_of(name, version)),
             hurried=hurried,
             rebuilds=rebuilds,
+            unexpected_error=unexpected_error,
             strict_replay=strict_replay,
         )
         self.tasks = tasks
@@ -125,6 +128,11 @@ class WorkflowEngine(Executors):
         for chain_id in report.atomic:
             report.add(self.advance_atomic(chain_id, queues=queues))
         return report
+
+    @property
+    def runs_atomic(self) -> bool:
+        """Whether it runs atomic activities itself; those of an environment are run by the environment."""
+        return self._atomic is not None
 
     def advance_atomic(self, chain_id: UUID, *, queues: Sequence[str], patience: float = 0.0) -> TurnReport:
         """Phase 2 of one run, in a transaction of its own: see ``AtomicPhase.advance``."""
@@ -293,12 +301,16 @@ class WorkflowEngine(Executors):
                 enough=partial(_enough, until if not run.failed_tries else 0.0) if self._hurried else None,
                 judge=report.judge,
             )
-            write = watchdog.run(activate, limit=self._deadlock_timeout, what="run ", of=run.run_id)
+            write = watchdog.run(
+                activate, limit=self._deadlock_timeout, what="run ", of=run.run_id, insists=not self._hurried
+            )
         except Exception as exc:  # noqa: BLE001 - whatever it is, it blocks this run alone
             entry.executor.evict()
             cause = exc.__cause__ if isinstance(exc, JudgingFailed) else exc
             if cause is not None and (self.storage.lost(cause) or self.storage.transient(cause)):
                 raise cause from cause.__cause__  # of the judge's queries: nobody's fault
+            if entry.executor.standing.unexpected is exc:
+                report.unexpected.append(exc)
             return self.blocked(Advance(RunState.of(before), Inbox(step.messages), step.now), exc, report)
         finally:
             self._on_activate(None)
@@ -312,6 +324,24 @@ class WorkflowEngine(Executors):
                 run.run_id,
                 refused.reason,
                 extra={"run_id": str(run.run_id)},
+            )
+        for message in write.not_taken:
+            logger.warning(
+                "the %s %s, which was delivered again to run %s, was refused: %s",
+                message.kind,
+                message.name,
+                run.run_id,
+                message.code,
+                extra={"run_id": str(run.run_id)},
+            )
+        for reference, fault in step.faults:
+            logger.error(
+                "run %s: the validator of the update %s failed (reference %s): %s",
+                run.run_id,
+                fault.name,
+                reference,
+                told(fault.error),
+                extra={"run_id": str(run.run_id), "reference": reference},
             )
         if run.closed or write.next_run is not None:
             entry.executor.evict()

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
+from temporalex_django.engine.stubborn_code import LoopBreaker
 from temporalex_django.errors import DeadlockDetected
 
 T = TypeVar("T")
@@ -56,11 +57,13 @@ def _use_up(thread: int) -> None:
 
 
 class _WatchedCode:
-    __slots__ = ("armed", "deadline", "end", "fired", "limit", "thread")
+    __slots__ = ("armed", "deadline", "end", "fired", "insists", "limit", "stop", "thread")
 
-    def __init__(self, thread: int, limit: float) -> None:
+    def __init__(self, thread: int, limit: float, *, insists: bool) -> None:
         self.thread = thread
         self.limit = limit
+        self.insists = insists
+        self.stop: LoopBreaker | None = None
         self.fired = False
         self.rearm()
 
@@ -101,14 +104,17 @@ class Watchdog:
             beat()  # from now on somebody waits for the next one
         self._busy.set()
 
-    def run(self, call: Callable[[], T], *, limit: float | None, what: str, of: object = "") -> T:
+    def run(
+        self, call: Callable[[], T], *, limit: float | None, what: str, of: object = "", insists: bool = False
+    ) -> T:
         """``call()``, for at most ``limit`` seconds from wait to wait. ``what``, ``of`` whom: for the message.
 
-        Raises ``DeadlockDetected`` after that, whatever it did.
+        ``insists``: code that swallows the interruption is stopped, too, see ``engine.stubborn_code``. Raises
+        ``DeadlockDetected`` after that, whatever it did.
         """
         if limit is None:
             return call()
-        watched = _WatchedCode(threading.get_ident(), limit)
+        watched = _WatchedCode(threading.get_ident(), limit, insists=insists)
         self._arm(watched)
         value: T | None = None
         try:
@@ -155,6 +161,8 @@ class Watchdog:
     def _disarm(self, watched: _WatchedCode) -> None:
         with self._lock:
             self._watched.pop(watched.thread, None)
+        if watched.stop is not None:
+            watched.stop.end()
         if watched.fired:
             _use_up(watched.thread)
 
@@ -180,7 +188,7 @@ class Watchdog:
                 for watched in late:
                     watched.deadline = now + _AGAIN
                     if watched.fired:  # swallowed, and it loops on
-                        _raise_in(watched.thread, ctypes.py_object(_Interrupted))
+                        self._interrupt_again(watched)
                         continue
                     watched.fired = True
                     stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
@@ -191,6 +199,15 @@ class Watchdog:
                 pause = min(max(pause, 0.001), 0.05)
                 before, spent = now, processor
             time.sleep(pause)
+
+    @staticmethod
+    def _interrupt_again(watched: _WatchedCode) -> None:
+        interruption: type[BaseException] = _Interrupted
+        if watched.insists:
+            if watched.stop is None:
+                watched.stop = LoopBreaker(watched.thread, _Interrupted, Watchdog.run.__code__)
+            interruption = watched.stop.interruption
+        _raise_in(watched.thread, ctypes.py_object(interruption))
 
 
 watchdog = Watchdog()

@@ -19,7 +19,7 @@ from temporalex_django.access import Operation, admit, runs_for
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.bulk_items import readable
 from temporalex_django.actions.bulk_jobs import jobs_for
-from temporalex_django.actions.describe import live_workers
+from temporalex_django.actions.live_workers import live_workers
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.start_bulk import StartBulk

@@ -82,4 +82,5 @@ def _fields(found: RunDescribed) -> list[tuple[str, object]]:
             (f"Activity {one.seq}", f"{one.activity}: {one.state}, attempt {one.attempt}, queue {one.queue}")
             for one in run.activities
         ),
+        *((f"Failed signal {one.id}", f"{one.name}: {one.type}: {one.message}") for one in run.failed_messages),
     ]

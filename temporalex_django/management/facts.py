@@ -15,14 +15,16 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from temporalex_django import checks, conf
-from temporalex_django.actions.describe import LiveWorkers
+from temporalex_django.actions.live_workers import LiveWorkers
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, SwitchedOff, Worker
 from temporalex_django.present.diagnosis import (
     PATIENCE,
     ActivitiesNow,
     CheckFailed,
+    MessagesFailed,
     ProjectNow,
     RunsDue,
     RunsStopped,
@@ -81,6 +83,7 @@ def project_now(runs: Runs = None) -> ProjectNow:
         due=[*_due(alias, runs, live, late)],
         stopped=[*_stopped(alias, runs)],
         activities=[*_activities(alias, runs, live, late)],
+        messages=[*_messages(alias, runs)],
         skew=(before - database).total_seconds(),
     )
 
@@ -133,8 +136,25 @@ def _activities(alias: str, runs: Runs, live: LiveWorkers, late: datetime) -> It
         yield ActivitiesNow(**row, failing=True)
 
 
+def _messages(alias: str, runs: Runs) -> Iterator[MessagesFailed]:
+    """Failed messages, and updates whose validator failed, of chains whose present run is among those."""
+    there = Instance.objects.using(alias) if runs is None else runs
+    for kind, status in (("signal", "failed"), ("update", FAULT)):
+        failed: Any = there.order_by().filter(
+            chain__run_id=F("id"), chain__messages__kind=kind, chain__messages__outcome_status=status
+        )
+        groups = failed.values("workflow", name=F("chain__messages__name")).annotate(
+            count=Count("pk"), since=Min("chain__messages__answered_at"), example=Max("workflow_id")
+        )
+        for row in groups.order_by("-count", "workflow", "name")[:_MOST]:
+            yield MessagesFailed(kind=kind, **{**row, "since": row["since"] or timezone.now()})
+
+
 def stuck(alias: str, runs: Runs, *, most: int) -> list[Instance]:
-    """Runs that somebody may have to look at: blocked, or with an activity that fails, or that nobody takes up."""
+    """Runs that somebody may have to look at.
+
+    Blocked, with an activity that fails or a failed message, or that nobody takes up.
+    """
     late = DjangoStorage(alias).now() - PATIENCE
     there = open_runs(alias, runs)
     tasks = ActivityTask.objects.using(alias).filter(Q(failed_at__isnull=False) | Q(owner=None, due_at__lt=late))
@@ -143,6 +163,7 @@ def stuck(alias: str, runs: Runs, *, most: int) -> list[Instance]:
         there.filter(blocked__isnull=False),
         there.filter(pk__in=tasks.order_by("id").values("run")[: most * 2]),
         there.filter(started_at=None, chain__due_at__lt=late),
+        there.filter(chain__in=Message.objects.using(alias).failed().order_by().values("chain")),
     ):
         found |= {run.pk: run for run in some.select_related("chain").order_by("-id")[:most]}
     return [*found.values()][:most]

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Count, Min
 
-from temporalex_django.actions.describe import live_workers
+from temporalex_django.actions.live_workers import live_workers
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES

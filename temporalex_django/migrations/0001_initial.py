@@ -381,6 +381,7 @@ class Migration(migrations.Migration):
                         help_text="Who is asked: user:<username>, group:<name>, perm:<app.codename>; those of an escalation last."
                     ),
                 ),
+                ("declared", models.JSONField(help_text="Whom the code asks, before any escalation.")),
                 ("form", models.JSONField(help_text="What its data are to be: kind, name, schema, digest.", null=True)),
                 ("four_eyes", models.BooleanField(default=False)),
                 (
@@ -607,6 +608,7 @@ class Migration(migrations.Migration):
                     ("reset_instance", "Can reset and fork runs"),
                     ("bulk_actions", "Can do one thing to many runs"),
                     ("pause_instance", "Can pause and unpause runs, and try blocked ones again"),
+                    ("redeliver_message", "Can deliver failed messages again, and discard them"),
                     ("retry_activity", "Can retry activities, end them by hand, and skip timers"),
                 ],
                 "default_permissions": ("view", "delete"),
@@ -737,6 +739,12 @@ class Migration(migrations.Migration):
                 ),
                 ("fresh", models.BooleanField(db_default=True)),
                 ("settled", models.BooleanField(db_default=False)),
+                (
+                    "redelivered",
+                    models.BooleanField(
+                        db_default=False, help_text="A reset or fork delivers it again: it waits for what takes it."
+                    ),
+                ),
                 (
                     "sender_key",
                     models.CharField(help_text="Of the user who sent it, as text.", max_length=200, null=True),
@@ -1050,6 +1058,18 @@ class Migration(migrations.Migration):
             model_name="message",
             index=models.Index(
                 condition=models.Q(("settled", False)), fields=["chain", "id"], name="temporalex_message_inbox"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="message",
+            index=models.Index(
+                condition=models.Q(
+                    models.Q(("kind", "signal"), ("outcome_status", "failed")),
+                    ("outcome_status", "fault"),
+                    _connector="OR",
+                ),
+                fields=["chain"],
+                name="temporalex_message_attention",
             ),
         ),
         migrations.AddIndex(

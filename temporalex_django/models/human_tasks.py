@@ -53,6 +53,7 @@ class HumanTask(models.Model):
     asked = models.JSONField(
         help_text=_("Who is asked: user:<username>, group:<name>, perm:<app.codename>; those of an escalation last.")
     )
+    declared = models.JSONField(help_text=_("Whom the code asks, before any escalation."))
     form = models.JSONField(null=True, help_text=_("What its data are to be: kind, name, schema, digest."))
     four_eyes = models.BooleanField(default=False)
     requested_by_key = models.CharField(max_length=200, blank=True, default="", help_text=_("Who started the run."))

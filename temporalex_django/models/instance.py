@@ -140,6 +140,7 @@ class Instance(models.Model):
             ("reset_instance", _("Can reset and fork runs")),
             ("bulk_actions", _("Can do one thing to many runs")),
             ("pause_instance", _("Can pause and unpause runs, and try blocked ones again")),
+            ("redeliver_message", _("Can deliver failed messages again, and discard them")),
             ("retry_activity", _("Can retry activities, end them by hand, and skip timers")),
         ]
         indexes = [

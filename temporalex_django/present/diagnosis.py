@@ -80,6 +80,22 @@ class RunsStopped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesFailed:
+    """Messages of one name and class that somebody has to look at.
+
+    Signals whose handler failed (``kind`` signal), or updates whose validator failed by a fault of the code (update).
+    ``example`` is the id of a run.
+    """
+
+    kind: str
+    name: str
+    workflow: str
+    count: int
+    since: datetime
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActivitiesNow:
     """Activities of one name in a queue: ``failing`` ones, or those that are due and that nobody takes."""
 
@@ -105,6 +121,7 @@ class ProjectNow:
     due: Sequence[RunsDue] = ()
     stopped: Sequence[RunsStopped] = ()
     activities: Sequence[ActivitiesNow] = ()
+    messages: Sequence[MessagesFailed] = ()
     off: Sequence[SwitchNow] = ()
     skew: float = 0.0
 
@@ -127,7 +144,8 @@ def diagnose(project: ProjectNow, *, now: datetime) -> list[Diagnosis]:
     """What is wrong, likeliest first; never empty: where nothing is wrong it says so."""
     found = [*_set_up(project)]
     if not (project.wrong_settings or project.unreachable or project.unapplied):
-        found += [*_workers(project, now), *_switches(project, now), *_runs(project, now), *_clocks(project)]
+        found += [*_workers(project, now), *_switches(project, now), *_runs(project, now), *_messages(project, now)]
+        found += _clocks(project)
         told = {one.text for one in found}
         found += [one for one in map(_of_check, project.checks) if one.text not in told]
     if any(one.severity != "note" for one in found):
@@ -223,6 +241,37 @@ def _switches(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
             text = switched_off(one, _("the activity %(name)s") % {"name": one.name}, now=now)
             then = f"manage.py temporalex switches on {one.kind} {shlex.quote(one.name)}"
             yield Diagnosis(severity="warning", code="off", text=text, next_step=then)
+
+
+def _messages(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+    """Messages that failed in code of the project."""
+    for one in project.messages:
+        words: dict[str, object] = {
+            "count": one.count, "workflow": one.workflow, "name": one.name, "since": when(one.since, now),
+        }  # fmt: skip
+        run = shlex.quote(one.example)
+        if one.kind == "signal":
+            text = ngettext(
+                "%(count)d signal %(name)s of %(workflow)s failed in its handler since %(since)s: it is kept, and the run "
+                "has not taken it.",
+                "%(count)d signals %(name)s of %(workflow)s failed in their handler since %(since)s: they are kept, and "
+                "the runs have not taken them.",
+                one.count,
+            )
+            then = _("Put the handler right, then: manage.py temporalex redeliver %(run)s") % {"run": run}
+            yield Diagnosis(
+                severity="error", code="failed_message", text=text % words, next_step=then, evidence=[one.example]
+            )
+            continue
+        text = ngettext(
+            "The validator of the update %(name)s of %(workflow)s failed %(count)d time since %(since)s: nobody was answered.",
+            "The validator of the update %(name)s of %(workflow)s failed %(count)d times since %(since)s: nobody was answered.",
+            one.count,
+        )
+        then = _("Put the validator right: the log has each failure under its reference.")
+        yield Diagnosis(
+            severity="error", code="validator_fault", text=text % words, next_step=then, evidence=[one.example]
+        )
 
 
 def _runs(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:

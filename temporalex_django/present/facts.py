@@ -119,7 +119,8 @@ class WorkersNow:
 class RunNow:
     """A run as it stands. ``more_activities``: how many it has beside those that are listed.
 
-    ``off``: the switch of its class or its queue that it waits for.
+    ``off``: the switch of its class or its queue that it waits for. ``failed_messages``: how many signals failed in
+    their handler.
 
     ``may_decide``: whether whoever looks at it is one who can decide what it waits for.
     """
@@ -140,4 +141,5 @@ class RunNow:
     end: EndNow = field(default_factory=EndNow)
     workers: WorkersNow | None = None
     off: SwitchNow | None = None
+    failed_messages: int = 0
     may_decide: bool = False

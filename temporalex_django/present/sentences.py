@@ -6,7 +6,7 @@ Each message is whole, so that it can be translated; where two belong together t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.utils.translation import gettext as _
@@ -45,6 +45,18 @@ class Summary:
 
 def summary(run: RunNow, *, now: datetime) -> Summary:
     """Where it stands at ``now``."""
+    found = _summary(run, now)
+    if not run.failed_messages:
+        return found
+    failed = ngettext(
+        "%(count)d signal failed in its handler and is kept: deliver it again, or discard it.",
+        "%(count)d signals failed in their handler and are kept: deliver them again, or discard them.",
+        run.failed_messages,
+    ) % {"count": run.failed_messages}
+    return replace(found, text=f"{failed} {found.text}", trouble=True)
+
+
+def _summary(run: RunNow, now: datetime) -> Summary:
     if run.closed_at is not None:
         return Summary(
             state=run.status,

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import SIGNAL_FAILED, HistoryEvent
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.present.words import spelt, when, whole
 
@@ -175,6 +175,8 @@ def _single(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
             return replace(row, state="taken", who=str(said.get("by") or row.who))
         case "SignalReceived":
             return _row(event, "signal", str(attributes.get("name")), attributes, state="taken")
+        case kind if kind == SIGNAL_FAILED:
+            return _row(event, "signal", str(attributes.get("name")), {}, state="failed", error=_error(attributes))
         case "CancelRequested":
             return _row(event, "cancel", "", attributes, state="taken", error=str(attributes.get("reason") or ""))
         case "PatchMarked":
@@ -269,6 +271,8 @@ def _update(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _signal(row: TimelineRow, words: dict[str, Any]) -> str:
+    if row.state == "failed":
+        return _("Signal %(name)s: its handler failed, and the signal is kept: %(error)s") % words
     if row.state == "unread":
         return (
             _("Signal %(name)s from %(who)s: nobody took it before the run ended")

@@ -163,7 +163,11 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     id_prefix = BeginningFilter(strip=False, help_text=_("What the business id begins with."))
     blocked = MarkFilter(help_text=_("Whether it cannot go on until somebody puts something right."))
     paused = MarkFilter(help_text=_("Whether somebody stopped it until further notice."))
-    stuck = MarkFilter(help_text=_("Whether it is blocked, fails again and again, or is due and taken by nobody."))
+    stuck = MarkFilter(
+        help_text=_(
+            "Whether it is blocked, fails again and again, has a failed message, or is due and taken by nobody."
+        )
+    )
     waits = KindFilter(choices=[(kind, kind) for kind in WAITS], help_text=_("What an open run waits for."))
     tag = OwnFilter(help_text=_("One that it has, from its class or its start."))
     attributes = AttributesFilter(

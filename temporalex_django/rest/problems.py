@@ -85,6 +85,8 @@ def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
 
 def _ours(exc: errors.TemporalexError, path: str) -> Response:
     status = next((found for cls, found in STATUS if isinstance(exc, cls)), HTTPStatus.INTERNAL_SERVER_ERROR)
+    if isinstance(exc, errors.UpdateFailed) and not exc.accepted:  # its validator failed: the sender is not to blame
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
     title = type(exc)().message  # the first sentence of its class
     more: dict[str, Any] = {}
     if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
@@ -95,6 +97,8 @@ def _ours(exc: errors.TemporalexError, path: str) -> Response:
         more["candidates"] = exc.candidates
     elif isinstance(exc, errors.UnknownSignal):
         more["known"] = exc.known
+    elif isinstance(exc, errors.UpdateFailed) and exc.reference:
+        more["reference"] = exc.reference
     elif isinstance(exc, errors.UpdateRejected):
         more = {name: said for name in ("reason", "accepts") if (said := getattr(exc, name)) is not None}
     body = _body(status, code=exc.code, title=title, detail=str(exc), path=path, **more)

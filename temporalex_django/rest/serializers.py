@@ -203,9 +203,23 @@ class AskedOut(Base):
     due_at = _time(allow_null=True)
 
 
+class FailedMessageOut(Base):
+    """A signal whose handler failed: ``messages/<id>/redeliver/`` and ``…/discard/`` take it by its id.
+
+    The words of ``message`` need the permission to see payloads.
+    """
+
+    id = serializers.CharField()
+    name = serializers.CharField()
+    type = serializers.CharField()
+    message = serializers.CharField()
+    failed_at = _time(allow_null=True)
+
+
 class InstanceDetail(InstanceOut):
     """A run alone: what it has open, too. ``human_tasks``: the first fifty."""
 
+    failed_messages = FailedMessageOut(many=True, source="described.failed_messages")
     activities = ActivityOut(many=True, source="described.activities")
     human_tasks = AskedOut(many=True)
 

@@ -77,6 +77,14 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
             path(f"{_OF[action.of]}{_address(action)}/", _view(viewset, {"post": "steer"}, steering=action), name=name)
             for name, action in STEERING.items()
         ),
+        *(
+            path(
+                f"{_ONE}messages/<str:message>/{name}/",
+                _view(viewset, {"post": "steer"}, steering=STEERING[name]),
+                name=f"{name}_message",
+            )
+            for name in ("redeliver", "discard")
+        ),
         *(path(route, _view(bulk, actions, run_views=viewset), name=name) for route, name, actions in _BULK),
         *(
             path(route, _view(HumanTaskViewSet, actions, run_views=viewset), name=name)

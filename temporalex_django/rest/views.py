@@ -158,12 +158,13 @@ class InstanceViewSet(ReadingViewSet):
         return self._one(find_chain(target.chain_id, storage=storage()))
 
     @once
-    def steer(self, request: Request, id: str, seq: int | None = None) -> Response:
+    def steer(self, request: Request, id: str, seq: int | None = None, message: str | None = None) -> Response:
         """200 and the run as it stands then, 201 and the new one where that is what it makes, 204 where it is gone."""
         assert self.steering is not None
         target = self._target(id)
         of: dict[str, Any] = {} if seq is None else {"seq": seq}
-        action = self.steering(target, by=self._actor(), **of, **self._body())
+        of |= {} if message is None else {"message": message}
+        action = self.steering(target, by=self._actor(), **{**self._body(), **of})
 
         def act() -> tuple[RunTarget, bool]:
             with while_unchanged(target, self._matched(request)):

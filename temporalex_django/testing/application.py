@@ -17,7 +17,7 @@ from unittest.mock import patch
 from django.utils import timezone
 
 from temporalex_django.actions import inline, waiting
-from temporalex_django.actions.describe import LiveWorkers
+from temporalex_django.actions.live_workers import LiveWorkers
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import ids
 from temporalex_django.engine.report import TurnReport

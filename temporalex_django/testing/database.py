@@ -15,7 +15,7 @@ from django.db import DatabaseError
 from django.db.models import F, Min
 
 from temporalex_django import access
-from temporalex_django.actions import inbox, narrowing
+from temporalex_django.actions import describe, inbox, narrowing
 from temporalex_django.actions.base import Actor, registry
 from temporalex_django.actions.human_task import admitted, require_claims_kept
 from temporalex_django.actions.ordering import ordered
@@ -23,6 +23,7 @@ from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.start import admit_start, saved_subject
 from temporalex_django.actions.targets import find, find_chain
 from temporalex_django.authoring import activity, django_tasks, workflow
+from temporalex_django.authoring.binding import FailedMessage
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.listing import NEWEST_FIRST
@@ -33,6 +34,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Judge, Sender
 from temporalex_django.db import lone_tasks
+from temporalex_django.db.atomic_activities import announce as attempt_announced
 from temporalex_django.db.notify import announce
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.starts import NewStart, insert_message, insert_start, message_outcome, reopen, update_outcome
@@ -49,7 +51,6 @@ from temporalex_django.testing.at_work import at_work, in_a_thread
 from temporalex_django.testing.commits import commit_point, outside, under_way
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.host import EPOCH, JUDGED
-from temporalex_django.workers.attempts import announce as attempt_announced
 from temporalex_django.workers.attempts import announce_end, told_of_lone
 from temporalex_django.workers.loop import run_until_idle
 
@@ -142,6 +143,7 @@ class DjangoEnvironment(Environment):
             strict_replay=get_settings().STRICT_REPLAY,
             hurried=False,
             judges=self._judges,
+            unexpected_error=get_settings().UNEXPECTED_ERROR,
         )
 
     def __enter__(self) -> Self:
@@ -277,6 +279,9 @@ class DjangoEnvironment(Environment):
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
         tasks = inbox.every_task_of(run_id)
         return [inbox.shown_to_code(task) for task in tasks if by is None or inbox.sees(by, task)]
+
+    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+        return describe.failed_of(chain_id, storage=self.storage)
 
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
         return admitted(user, inbox.find_task(task.id, None), storage=self.storage)

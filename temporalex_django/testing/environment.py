@@ -371,16 +371,20 @@ class Environment(EnvironmentActivities):
             self._drive_all()
 
     def _drive_all(self) -> None:
+        unexpected: list[Exception] = []
         for _ in range(_MOST_TURNS):
             report = self._turn()
             if report is None:
                 continue  # it crashed
             self.note(report)
             self._tell(report)
+            unexpected += report.unexpected
             if report.runs:
                 self._crashes("after_turn")
                 continue
             if not self._one_activity():
+                if unexpected:
+                    raise unexpected[0]
                 return
         raise TemporalexError(f"still busy after {_MOST_TURNS:,} turns: is something starting itself over and over?")
 
@@ -400,6 +404,7 @@ class Environment(EnvironmentActivities):
         """Remember what a turn did and was not allowed to do, and which runs it blocked."""
         for write in report.writes:
             self.refused += write.refused
+            self.not_taken += write.not_taken
             if write.commands is not None:
                 self.commands.append(list(write.commands))
             if write.instance.get("blocked", 0) is None:

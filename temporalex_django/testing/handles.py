@@ -199,6 +199,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             "task": one.key,
             "run": self.run_id,
             "comment": text(comment, what="the comment"),
+            "question": {"title": one.title, "outcomes": [*one.outcomes]},  # as it was shown
             **self.env.admitted(one, user),
             **judged(one.form, data, title=one.title),
         }
@@ -317,6 +318,12 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     ) -> None:
         self._steer("fail_activity", by, seq=seq, reason=reason, message=message, type=type)
 
+    def redeliver(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
+        self._steer("redeliver", by, reason=reason, **({} if id is None else {"message": id}))
+
+    def discard(self, id: str | None = None, *, reason: str = "", by: Person | None = None) -> None:
+        self._steer("discard", by, reason=reason, **({} if id is None else {"message": id}))
+
     def skip_timer(self, seq: int, *, reason: str = "", by: Person | None = None) -> None:
         self._steer("skip_timer", by, seq=seq, reason=reason)
 
@@ -349,6 +356,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             started_at=row.started_at,
             closed_at=row.closed_at,
             activities=[view.activity(activity) for activity in open_ones],
+            failed_messages=[view.failed_message(failed) for failed in self.env._failed_messages(self.chain_id)],  # noqa: SLF001 - its own
             search_attributes=all_typed(row.facts.search_attributes),
             tags=row.tags,
         )

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from temporalex_django.authoring.binding import FailedMessage
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.people import Person, sender
@@ -20,9 +21,10 @@ from temporalex_django.authoring.workflow import Workflow, code_of, newest
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Sender
+from temporalex_django.engine.refusals import NotTaken, Refused
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome, Refused, RunFacts, TaskResult, TaskState
+from temporalex_django.engine.storage import Outcome, RunFacts, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.graph.durable.projection import Projections
 from temporalex_django.testing import environment_made
@@ -84,6 +86,7 @@ class EnvironmentHost(ABC):
         self._classes: dict[UUID, tuple[type[Workflow], int]] = {}
         self.errors: dict[UUID, BaseException] = {}  # of blocked runs
         self.refused: list[Refused] = []  # signals that the permission of a handler kept out
+        self.not_taken: list[NotTaken] = []  # redelivered messages that were refused
         self._alone = threading.RLock()  # a worker of its own and the test take turns
         self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
         self._crash_points: dict[str, int] = {}
@@ -136,6 +139,10 @@ class EnvironmentHost(ABC):
     @abstractmethod
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
         """What a run asks people, those that are not open any more too, oldest first; of a person's what he sees."""
+
+    @abstractmethod
+    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+        """The signals of a chain whose handler failed, oldest first."""
 
     @abstractmethod
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from temporalex_django.authoring.binding import FailedMessage
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.people import APP, Person, answers_to, judged, key_of, permits, require, require_start
@@ -102,6 +103,21 @@ class WorkflowEnvironment(Environment):
 
     def _tell_of_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
         """There are no signals without Django."""
+
+    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+        found = []
+        for kept in self.storage.failed_messages(chain_id):
+            assert kept.outcome is not None
+            failure = kept.outcome.value
+            found.append(
+                FailedMessage(
+                    id=str(kept.message.request_id),
+                    name=kept.message.name,
+                    type=failure["type"],
+                    message=failure["message"],
+                )
+            )
+        return found
 
     def _subject(self, workflow: type[Startable], subject: Any) -> Any:
         raise NotConfigured(

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 #: Permissions that are not called ``retry_activity``.
 _PERMISSIONS = {
     **dict.fromkeys(("pause", "unpause", "try_again"), "pause_instance"),
+    **dict.fromkeys(("redeliver", "discard"), "redeliver_message"),
     "delete": "delete_instance",
 }
+#: What can be done to a closed run.
+_OF_CLOSED = ("delete", "discard")
 
 
 class OperatorInMemory:
@@ -41,7 +44,7 @@ class OperatorInMemory:
         self.reason = text(reason, what="the reason")
         run = self.storage.hold(self.chain_id, wait=0)
         assert run is not None
-        if run.closed and name != "delete":
+        if run.closed and name not in _OF_CLOSED:
             raise WorkflowClosed(self._refused("the run is closed already"))
         with self.storage.transaction():
             getattr(self, name)(run, **given)
@@ -95,6 +98,23 @@ class OperatorInMemory:
         if self.storage.has_message(self.chain_id, by_hand.skip_id(run.run_id, seq)):
             self._refuse("somebody has let it fire already")
         self.storage.write([by_hand.skipped(run, seq, by=self.by)])
+
+    def redeliver(self, run: RunState, *, message: str | None = None) -> None:
+        for failed in self._failed(message):
+            self.storage.redeliver(run.chain_id, failed)
+
+    def discard(self, run: RunState, *, message: str | None = None) -> None:
+        for failed in self._failed(message):
+            self.storage.discard(run.chain_id, failed)
+
+    def _failed(self, message: str | None) -> list[str]:
+        """The ids of the failed messages that are meant: one, or all."""
+        ids = [str(kept.message.request_id) for kept in self.storage.failed_messages(self.chain_id)]
+        if not ids:
+            self._refuse("the run has no failed message")
+        if message is not None and message not in ids:
+            self._refuse(f"it has no failed message with the id {message}")
+        return ids if message is None else [message]
 
     def delete(self, run: RunState) -> None:
         if not run.closed:

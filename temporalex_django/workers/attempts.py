@@ -13,18 +13,17 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from temporalex_django import signals
-from temporalex_django.authoring import activity, django_tasks, workflow
+from temporalex_django.authoring import activity, django_tasks
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, running
-from temporalex_django.conf import codec, get_settings
+from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
-from temporalex_django.core.payloads import reason_of
 from temporalex_django.core.telling import told
+from temporalex_django.db.atomic_activities import announce, completed, encoded
 from temporalex_django.db.graph_instances import TaskSource
 from temporalex_django.engine import activity_policy, lone
 from temporalex_django.engine.storage import TaskResult, TaskState
-from temporalex_django.errors import KeyMissing, PayloadError
+from temporalex_django.errors import PayloadError
 
 log = logging.getLogger("temporalex_django.activity")
 
@@ -45,7 +44,8 @@ class Attempt:
     began_at: float = 0.0
     recorded: bool = False  # its row says that it has begun
     cancelled: bool = False
-    details: list[Any] = field(default_factory=list)
+    details: list[Any] = field(default_factory=list)  # of a heartbeat that nobody has passed on yet
+    last_details: bytes | None = None
     future: Any = None  # of an async one,
     loop: Any = None  # in its loop
 
@@ -73,6 +73,7 @@ class Attempt:
             details = encoded(details, what=what)
             if len(details) > limit:
                 raise PayloadError(f"{what} are {len(details):,} bytes, more than the {limit:,} allowed")
+            self.last_details = details
         self.details[:] = [details]
 
     def run(self, *, apart: Callable[[Attempt], Any] | None = None) -> TaskResult:
@@ -165,24 +166,6 @@ class Attempt:
         return result
 
 
-def completed(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
-    """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be stored."""
-    result = activity_policy.completed(task, value, limit=get_settings().MAX_PAYLOAD_BYTES, act=act)
-    assert result.outcome is not None
-    result.body = encoded(result.outcome[1], what=f"the result of {task.activity}")
-    return result
-
-
-def encoded(value: Any, *, what: str) -> bytes:
-    """What the codec makes of plain data. Raises ``PayloadError`` when it cannot, whatever it raises itself."""
-    try:
-        return codec().encode(value)
-    except KeyMissing:
-        raise
-    except Exception as exc:
-        raise PayloadError(f"{what} cannot be stored: {reason_of(exc)}") from exc
-
-
 def call(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the function of an activity; an async one runs to its end in a loop of its own."""
     value = fn(*args, **kwargs)
@@ -199,46 +182,6 @@ def _is_awaitable(value: Any) -> bool:
 
 async def _awaited(value: Any) -> Any:
     return await value
-
-
-def perform(task: TaskState) -> TaskResult:
-    """An atomic activity, inside the turn's transaction.
-
-    Raises what the function raises, ``PayloadError`` and ``activity_policy.Absent``.
-    """
-    try:
-        act = activity.find(task.activity)
-        fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
-    except activity_policy.ABSENT as exc:
-        raise activity_policy.Absent(str(exc)) from exc
-    announce("activity_started", task, attempt=task.attempt)
-    with running(Attempt(task, lambda: task.due_at).context()):
-        crash_points.reached("atomic effect: before")
-        value = fn(*args, **kwargs)
-        crash_points.reached("atomic effect: after")
-    try:
-        return completed(task, act.outgoing(value, task.args, TaskSource(task)), act)
-    except KeyMissing as exc:  # nothing that it did is committed
-        raise activity_policy.Absent(str(exc)) from exc
-
-
-def announce(name: str, task: TaskState, **facts: Any) -> None:
-    """Send a Django signal about an activity, if anybody listens."""
-    signal = signals.ALL[name]
-    if not signal.receivers:
-        return
-    sender = workflow.sender_of(task.workflow)
-    if signal.has_listeners(sender):
-        signals.send(
-            name,
-            sender,
-            workflow=task.workflow,
-            workflow_id=task.workflow_id,
-            run_id=str(task.run_id),
-            activity=task.activity,
-            seq=task.seq,
-            **facts,
-        )
 
 
 def told_of_lone(tell: Callable[[], None]) -> None:

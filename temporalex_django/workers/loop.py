@@ -1,7 +1,4 @@
-"""The worker loop: claim, activate, commit, until it is told to stop.
-
-Everything that hosts workflows turns one of these.
-"""
+"""The worker loop, which every host of workflows turns: claim, activate, commit, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -24,6 +21,7 @@ from temporalex_django.core import crash_points
 from temporalex_django.core.payloads import reason_of
 from temporalex_django.core.telling import told
 from temporalex_django.db import lone_tasks
+from temporalex_django.db.atomic_activities import perform
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.limited_claims import give_back
 from temporalex_django.db.notify import announce, hint, notices
@@ -39,7 +37,7 @@ from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.liveness.crash_markers import Mark, Marked, open_marker
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.recovery import block_alone, release
-from temporalex_django.workers.attempts import announce_end, perform
+from temporalex_django.workers.attempts import announce_end
 from temporalex_django.workers.gates import Gates
 from temporalex_django.workers.health_report import activity_threads, relief_threads
 from temporalex_django.workers.line import first_of
@@ -145,6 +143,7 @@ class WorkerLoop:
             cache_bytes=settings.CACHE_BYTES,
             payload_limit=settings.MAX_PAYLOAD_BYTES,
             deadlock_timeout=settings.DEADLOCK_TIMEOUT,
+            unexpected_error=settings.UNEXPECTED_ERROR,
             strict_replay=settings.STRICT_REPLAY,
             perform=self._perform,
             resolve=self.gates.resolve,
@@ -594,8 +593,6 @@ def run_until_idle(
 ) -> int:
     """Run turns, activities and due timers on committed data in this thread until nothing is due.
 
-    The number of turns of runs. What only a rate holds back is waited for.
-
-    Raises ``TimeoutError`` when that takes longer than ``timeout`` seconds.
+    Gives the number of turns. Waits for what a rate holds back. Raises ``TimeoutError`` after ``timeout`` seconds.
     """
     return WorkerLoop(alias=alias, queues=queues, kind=kind, inline=True).run_inline(timeout=timeout)

@@ -304,6 +304,8 @@ class Pool:
             if self._held.get(attempt.key) is not attempt:
                 return False
             del self._held[attempt.key]
+            # also where a heartbeat is on its way: the row may be another attempt's before it comes there
+            result.details = attempt.last_details
             self._results.append(result)
             if attempt.task.activity not in self._paces and not attempt.is_async:
                 self._measure(UNMEASURED, attempt)

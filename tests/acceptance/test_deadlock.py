@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -125,3 +126,55 @@ def test_without_a_limit_nothing_is_interrupted():
     short = WorkflowEnvironment(deadlock_timeout=0.01).start(flow(run), 10**12)
     assert fine.status == "completed"
     assert isinstance(short.blocked, errors.DeadlockDetected)
+
+
+def bare(work_):
+    while True:
+        try:  # noqa: SIM105 - what it is about
+            work_()
+        except:  # noqa: E722 - as above
+            pass
+
+
+def nested(work_):
+    while True:
+        try:
+            while True:
+                work_()
+        except BaseException:
+            with contextlib.suppress(BaseException):
+                work_()
+
+
+def with_finally(work_):
+    count = 0
+    while True:
+        try:
+            while True:
+                count += 1
+        except BaseException:
+            continue
+        finally:
+            work_()
+
+
+@pytest.mark.each_python
+@pytest.mark.hosts("memory", "memory-evicted")
+@pytest.mark.parametrize("loop", [bare, nested, with_finally])
+def test_a_loop_with_a_bare_except_is_stopped(watched, loop):
+    async def run(self, args):
+        await api.wait_for_signal("go")
+        if right["is"]:
+            return Ok("right")
+        loop(lambda: sum(range(10)))
+        return None
+
+    right = {"is": False}
+    h = watched.start(flow(run), id="bare")
+    h.signal("go")
+    assert isinstance(h.blocked, errors.DeadlockDetected)
+
+    right["is"] = True
+    watched.advance(0)
+
+    assert h.result() == "right"

@@ -74,8 +74,8 @@ def test_other_code_is_told_what_was_recorded_and_what_it_produced(env, run, seq
         assert error.seq == seq
 
 
-def test_arguments_durations_and_results_are_not_compared(env):
-    """By kind, number and name."""
+def test_arguments_durations_and_results_part_no_run_from_its_history(env):
+    """That is by kind, number and name."""
     h = env.start(flow(two_steps))
     env.advance(10)
 

@@ -390,3 +390,28 @@ class KeptApprovals(Workflow):
         )
         last = await api.approval("last", role="kept.decide", outcomes=["yes", "no"], due=30, four_eyes=True)
         return Ok([first.outcome, first.data, first.by.name, index, last.outcome, await charge(first.comment)])
+
+
+#: Whether the handler of the kept history was wrong, as it was when that was recorded. It has been put right since.
+FAULTY = False
+
+
+class KeptFailedSignals(Workflow):
+    """Two signals failed, one of them was delivered again, and the run went on as new."""
+
+    async def run(self, args):
+        state = await api.phase(
+            [], signal={"paid": self.paid, "stop": lambda _, state: Stop(state)}, update={"add": self.add}
+        )
+        await charge(state)
+        return Ok(state) if args else ContinueAsNew(True)
+
+    @staticmethod
+    def paid(amount, state):
+        if FAULTY:
+            raise KeyError("vat")
+        return NoReply([*state, amount])
+
+    @staticmethod
+    def add(item, state):
+        return Reply(len(state), [*state, item])

@@ -144,6 +144,7 @@ def test_a_blocked_run_shows_cause_and_next_step(admin):
     assert "3 tries" in text
 
 
+@pytest.mark.django_db(transaction=True)  # its handler waits, which a transaction would refuse
 def test_activities_under_way_are_shown(admin):
     handle = Basket.start(id="b-1")
     with pytest.raises(Exception, match="accepted"):
@@ -252,6 +253,7 @@ def test_who_may_not_look_sees_nothing(client):
 # -- workers and operator actions --------------------------------------------------------------------------------------
 
 
+@pytest.mark.django_db(transaction=True)  # its handler waits, which a transaction would refuse
 def test_workers(admin, django_assert_num_queries):
     first = worker(queues=("default", "orders"))
     worker(late=True)

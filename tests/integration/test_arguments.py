@@ -37,6 +37,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, OperatorAction, Worker
 from temporalex_django.testing import DjangoEnvironment, drain
 from temporalex_django.workers.loop import WorkerLoop
+from tests.support.client_flows import Failing
 from tests.support.people import stored
 
 pytestmark = pytest.mark.django_db
@@ -282,6 +283,15 @@ def test_a_worker_is_made_as_the_settings_say(loop: Any) -> None:
     assert made.engine.cache._most_bytes == 8_000_000
     with override_settings(TEMPORALEX={"TURN_SIZE": 9}):
         assert made.storage.turn_size == 9
+
+
+@pytest.mark.parametrize(("setting", "blocked"), [("block", "LookupError"), ("fail", None)])
+def test_an_unexpected_error_does_what_the_setting_says(setting: str, blocked: str | None) -> None:
+    with override_settings(TEMPORALEX={"UNEXPECTED_ERROR": setting}):
+        handle = Failing.start("raise", id="failing-1")
+        drain(timeout=20)
+
+    assert (handle.describe().blocked or {}).get("code") == blocked
 
 
 def test_a_worker_is_given_the_lease_of_the_settings(loop: Any) -> None:

@@ -117,23 +117,29 @@ def test_an_update_can_end_the_run(basket):
     assert basket.result() == []
 
 
-def test_what_is_accepted_and_unfinished_says_so_inside_a_transaction(basket):
-    with pytest.raises(errors.UpdateTimeout) as caught:
+def test_what_would_still_wait_is_refused_inside_a_transaction(basket):
+    with pytest.raises(errors.ActionNotPossible, match="cannot come before the transaction ends"):
         basket.update("slow", 4, id="u-1")
 
-    assert (caught.value.accepted, caught.value.update_id, caught.value.code) == (True, "u-1", "update_timeout")
-    drain()
-    assert basket.update("slow", 4, id="u-1") == 8
+    assert not Message.objects.filter(request_id="u-1").exists()
+    assert basket.update("add", 4, id="u-2") == 1
 
 
-def test_what_cannot_be_admitted_inside_a_transaction_is_rolled_back(basket):
-    with pytest.raises(errors.UpdateTimeout):
-        basket.update("busy", 4)  # accepted, and its handler waits for an activity
-
+@pytest.mark.django_db(transaction=True)
+def test_what_cannot_be_admitted_inside_a_transaction_is_rolled_back():
+    basket = Basket.start(id="b-1")
     with pytest.raises(errors.UpdateTimeout) as caught:
-        basket.update("add", 4, id="u-2")
+        basket.update("busy", 4, id="u-1", timeout=0)  # accepted, and its handler waits for an activity
+    assert caught.value.accepted
 
-    assert (caught.value.accepted, caught.value.code) == (False, "busy")
+    with transaction.atomic():
+        with pytest.raises(errors.UpdateTimeout) as caught:
+            basket.update("add", 4, id="u-2")
+        assert (caught.value.accepted, caught.value.code) == (False, "busy")
+        with pytest.raises(errors.UpdateTimeout) as caught:  # sent before: it goes on
+            basket.update("busy", 4, id="u-1")
+        assert caught.value.accepted
+
     assert not Message.objects.filter(request_id="u-2").exists()
     drain()
     assert basket.update("add", 4, id="u-2") == 1

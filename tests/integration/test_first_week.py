@@ -127,7 +127,7 @@ def test_a_result_that_cannot_come_says_why_and_who_acts_is_a_user() -> None:
         WeekInvoice.start("rows", {"groups": Group.objects.all()})
     with pytest.warns(errors.PayloadWarning, match="run of WeekInvoice gets a text where a Decimal was sent"):
         WeekInvoice.start("decimal", {"total": Decimal("1.0")})
-    with pytest.warns(errors.PayloadWarning, match="update 'pay' of WeekInvoice"), pytest.raises(errors.UpdateRejected):
+    with pytest.warns(errors.PayloadWarning, match="update 'pay' of WeekInvoice"), pytest.raises(errors.UpdateFailed):
         handle.update("pay", date(2026, 1, 2))
 
 

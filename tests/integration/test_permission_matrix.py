@@ -112,6 +112,8 @@ CODE = {
     "complete_activity": Row(("retry_activity",), lambda call, by: call(1, 5, by=by), "errand"),
     "fail_activity": Row(("retry_activity",), lambda call, by: call(1, "no", by=by), "errand"),
     "skip_timer": Row(("retry_activity",), lambda call, by: call(2, by=by), "errand"),
+    "redeliver": Row(("redeliver_message",), lambda call, by: call("lost-1", by=by), "failed"),
+    "discard": Row(("redeliver_message",), lambda call, by: call("lost-1", by=by), "failed"),
     "delete": Row(("delete_instance",), lambda call, by: call("why", by=by), "acted"),
     "list": Row(LOOK, lambda call, by: [*call(Basket, {}, by=by)], of_run=False),
     "start": Row(("start_instance",), lambda call, by: call(Basket, None, id="red-2", by=by), of_run=False),
@@ -278,6 +280,8 @@ STEERED = {
     "complete_activity": Row(("retry_activity",), lambda: {"seq": 1, "result": 5}, "errand"),
     "fail_activity": Row(("retry_activity",), lambda: {"seq": 1, "message": "no"}, "errand"),
     "skip_timer": Row(("retry_activity",), lambda: {"seq": 2}, "errand"),
+    "redeliver": Row(("redeliver_message",), dict, "failed"),
+    "discard": Row(("redeliver_message",), lambda: {"message": "lost-1"}, "failed"),
     "delete": Row(("delete_instance",), dict, "acted"),
 }
 
@@ -360,6 +364,12 @@ REST = {
     "POST update": Row(("update_instance",), lambda send: send({"args": 5}, at={"name": "add"})),
     "GET update": Row(LOOK, lambda send: send(at={"name": "add"}, query="?id=known"), "updated"),
     "POST query": Row(("query_instance",), lambda send: send({}, at={"name": "items"})),
+    "POST redeliver_message": Row(
+        ("redeliver_message",), lambda send: send({"reason": "why"}, at={"message": "lost-1"}), "failed"
+    ),
+    "POST discard_message": Row(
+        ("redeliver_message",), lambda send: send({"reason": "why"}, at={"message": "lost-1"}), "failed"
+    ),
     "POST resume": Row(("signal_instance",), lambda send: send({"event": "approved"}), "graph"),
     "GET human-tasks": Row((), lambda send: send(), "question", of_run=False),
     "GET human-task": Row((), lambda send: send(at=the_task()), "question"),

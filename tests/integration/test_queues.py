@@ -230,7 +230,7 @@ class Narrow(InlinePool):
 def begun(loop: WorkerLoop, *, polls: int, threads: int) -> list[int]:
     """Numbers of the activities that begin in so many polls, each with so many free threads."""
     pool = loop.pool = Narrow(now=loop.row.now)
-    loop.quarantine = Quarantine(pool, loop.quarantine._mark)
+    loop.quarantine = Quarantine(pool, loop.quarantine._mark, announce=lambda marked: None)
     before = {*ActivityTask.objects.values_list("seq", flat=True)}
     for _ in range(polls):
         pool.left = threads

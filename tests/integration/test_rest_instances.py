@@ -79,7 +79,7 @@ def test_a_start_is_created(api):
 def test_a_start_reads_little_and_says_no_more_than_it_promises(api, django_assert_max_num_queries):
     """Of who may look at the run, and of who may not."""
     api.post(URL, {"workflow": "test.Basket"}, format="json")  # the permissions are in the user now
-    with django_assert_max_num_queries(11):
+    with django_assert_max_num_queries(12):
         whole = api.post(URL, {"workflow": "test.Basket", "id": "b-1"}, format="json").json()
     api.force_authenticate(person("start", name="bob"))
     names = api.post(URL, {"workflow": "test.Basket", "id": "b-2"}, format="json").json()
@@ -176,14 +176,14 @@ def test_the_detail(api, basket, django_assert_num_queries):
     basket.update("add", 1)
     api.get(f"{URL}b 1/")
 
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(6):
         response = api.get(f"{URL}b 1/")
     body = response.json()
 
     assert set(body) == {
         "id", "run_id", "workflow", "version", "status", "summary", "blocked", "paused", "waiting_for", "accepts",
         "created_at", "started_at", "closed_at", "queue", "tags", "search_attributes", "subject", "parent_run_id", "url",
-        "activities", "human_tasks",
+        "activities", "human_tasks", "failed_messages",
     }  # fmt: skip
     assert (body["id"], body["status"], body["blocked"], body["tags"]) == ("b 1", "waiting", None, ["shop"])
     assert "add" in body["accepts"]["updates"]
@@ -219,7 +219,9 @@ def test_a_blocked_run_says_what_it_lacks_in_lists_too(api, basket, monkeypatch)
     assert listed["waiting_for"] == ["a worker with the class test.Basket (version 1)"]
     assert listed["summary"]["state"] == "blocked"
     del listed["summary"]
-    assert {**listed, "activities": [], "human_tasks": []} == but_the_sentence(api.get(f"{URL}b 1/"))
+    assert {**listed, "activities": [], "human_tasks": [], "failed_messages": []} == but_the_sentence(
+        api.get(f"{URL}b 1/")
+    )
 
 
 def test_the_history_is_paged(api, basket):
@@ -270,6 +272,7 @@ def test_an_update(api, basket):
 
 
 @pytest.mark.usefixtures("unhurried")
+@pytest.mark.django_db(transaction=True)  # its handler waits, which a transaction would refuse
 def test_an_update_that_is_not_done_has_an_address(api, basket):
     response = api.post(f"{URL}b 1/updates/slow/?wait=0", {"args": 4, "id": "u 1"}, format="json")
 

@@ -147,7 +147,9 @@ def test_buttons_of_a_run_say_why_they_are_grey() -> None:
     assert {name: cls.why_not(row) for name, cls in STEERING.items() if cls.why_not(row)} == {
         "complete_activity": "no activity is under way",
         "delete": "the run is open: cancel or terminate it first",
+        "discard": "the run has no failed message",
         "fail_activity": "no activity is under way",
+        "redeliver": "the run has no failed message",
         "retry_activity": "no failing activity to retry",
         "skip_timer": "no timer is running",
         "unpause": "the run is not paused",

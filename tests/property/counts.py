@@ -19,9 +19,10 @@ from tests.property.playing import play
 CONSTRUCTS = (
     *("activity", "local", "failing", "hasty", "sleep", "wait", "draw", "patch", "deprecate", "publish", "condition"),
     *("approval", "overdue"),
-    *("precise", "generator", "lock"),
+    *("precise", "generator", "lock", "set", "forgotten: used", "forgotten: dropped", "forgotten: held"),
     *("operator: pause", "operator: unpause", "operator: skip", "operator: by hand", "operator: fail by hand"),
     *("operator: stumble", "operator: retry", "operator: edit", "operator: delete"),
+    *("operator: redeliver", "operator: discard", "SignalFailed", "validator fails"),
     *("condition of state", "until cancelled", "update_state", "raise", "signal_external", "cancel_external"),
     *("strict", "undeclared: told", "undeclared: waited for"),
     *("parallel", "parallel with a limit", "race", "shield", "saga", "compensation", "child"),

@@ -35,6 +35,8 @@ simple = one(
         step("sleep", st.integers(0, 5)),
         step("wait", st.sampled_from([*NAMES, *NAMES, "told"])),
         step("draw"),
+        step("set", st.integers(1, 4)),
+        step("forgotten", st.sampled_from(["used", "dropped", "held"])),
         step("patch", name),
         step("deprecate", name),
         step("publish"),
@@ -53,7 +55,10 @@ simple = one(
 #: children.
 inner = one(
     st.one_of(
-        *[simple] * 6, step("update_state"), step("condition of state", st.integers(0, 3), seconds), step("raise")
+        *[simple] * 6,
+        step("update_state"),
+        *[step("condition of state", st.integers(0, 3), seconds) for _ in range(2)],
+        step("raise"),
     )
 )
 
@@ -82,7 +87,7 @@ handler = st.fixed_dictionaries(
         "how": st.sampled_from(["plain", "sync", "async", "raising", "shapeless"]),
         "body": body,
         "stop": st.booleans(),
-        "picky": st.sampled_from([True, True, False]),
+        "picky": st.sampled_from([True, True, False, "faulty"]),
     }
 )
 phase = step("phase", st.dictionaries(name, handler, min_size=3), st.one_of(st.none(), st.integers(1, 8), seconds))
@@ -154,6 +159,8 @@ operation = one(
         step("stumble", which),
         *[step("retry", which) for _ in range(2)],
         step("edit", which),
+        step("redeliver", which),
+        step("discard", which),
         *[step("delete", which)] * 3,
     )
 )
@@ -163,6 +170,7 @@ FINISH = [
     ("unpause",),
     ("strict", "b"),
     ("edit", 0),
+    ("redeliver", 0),
     *[("complete", 0)] * 4,
     *[("signal", n) for n in NAMES],
     *[("update", f"u{n}") for n in NAMES],
@@ -184,7 +192,7 @@ def _with(events: list[Any], ending: str, at: int, times: int) -> list[Any]:
 
 schedule = st.builds(
     _with,
-    st.lists(st.one_of(event, event, event, event, operation, batch), min_size=8, max_size=26),
+    st.lists(st.one_of(event, event, event, event, operation, operation, batch), min_size=8, max_size=26),
     st.sampled_from([*["none"] * 9, *["cancel"] * 9, *["terminate"] * 5]),
     st.integers(0, 60),
     st.sampled_from([0, 1, 3, 3, 3]),

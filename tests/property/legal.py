@@ -58,6 +58,8 @@ def check(history: Sequence[HistoryEvent]) -> None:
         match event.kind:
             case "SignalReceived":
                 signals += 1
+            case "SignalFailed":
+                assert 1 <= event.attributes["number"] <= signals, event
             case "CancelRequested":
                 cancels += 1
                 assert cancels == 1, event

@@ -59,6 +59,15 @@ class Operator:
                 number = _stumble(env, run_id, which)
                 handle.retry_activity(number, input=["mended"])
                 self.edited.add((run_id, number))
+            case "redeliver" | "discard":
+                failed = handle.describe().failed_messages
+                if not failed:
+                    raise LookupError("no message has failed")
+                message = failed[which % len(failed)]
+                if kind == "discard":
+                    handle.discard(message.id)
+                else:
+                    handle.redeliver(message.id)
             case "delete":
                 rows = [env.row(env.run_ids(chain)[-1]) for chain in env.chain_ids() if chain != handle.chain_id]
                 closed = [row.facts.run_id for row in rows if row.status in CLOSED_STATUSES]

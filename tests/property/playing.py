@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.people import Somebody
 #: Whoever is asked.
 DECIDER = Somebody("decider", "test.decide")
 #: Drawn anew for each run, worded by the interpreter of the day, or compared by themselves (``found_by``).
+_OF_A_RUN = re.compile(r"[0-9a-f-]{36}:\d+")  # the id of a failed message that its sender gave none
 _NOT_COMPARED = ("run_id", "head", "traceback", "search_attributes")
 
 
@@ -111,6 +113,7 @@ class Played:
                         row.accepts if row.closed_at is None else None,
                         events,
                         *([asked] if (asked := self.asked(run_id)) else []),
+                        *([failed] if (failed := self.failed(chain_id)) else []),
                     ]
                 )
         return found
@@ -126,6 +129,11 @@ class Played:
             [one.key, one.title, one.reminders, [*one.asked], str(one.due_at), one.happened]
             for one in self.env.human_tasks(run_id)
         ]
+
+    def failed(self, chain_id: Any) -> list[Any]:
+        """The failed messages of a chain."""
+        found = self.env._failed_messages(chain_id)
+        return [[message.name, message.type, message.message] for message in found]
 
     def commands(self) -> list[Any]:
         return [[[c.kind, c.seq, plain(c.attributes)] for c in commands] for commands in self.env.commands]
@@ -174,7 +182,8 @@ def replay_everything(played: Played) -> int:
     for name, history in played.histories():
         cls = {Kid.name: Kid, Strict.name: Strict}.get(name, Program)
         for activation in range(1, history[-1].activation + 1 if history else 0):
-            played.env.replay_history(cls, [event for event in history if event.activation <= activation])
+            up_to = [event for event in history if event.activation <= activation]
+            assert played.env.replay_history(cls, up_to, strict=True) == []
             count += 1
     assert len(played.env.commands) == before, "a replay produced commands"
     return count
@@ -191,8 +200,11 @@ def plain(attributes: dict[str, Any]) -> dict[str, Any]:
     drawn = {
         *_NOT_COMPARED,
         *(["seed"] if attributes.get("parent") else []),
+        *(["id"] if _OF_A_RUN.fullmatch(str(attributes.get("id"))) else []),
     }  # a child's is made of its parent's run id
     kept = {key: value for key, value in attributes.items() if key not in drawn}
+    if "failed" in kept:
+        kept["failed"] = [message["name"] for message in kept["failed"]]
     if "edited" in kept:  # the key has the run id
         kept["edited"] = {key: value for key, value in kept["edited"].items() if key != "key"}
     return kept

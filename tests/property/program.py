@@ -139,6 +139,10 @@ class Program(Workflow):
                 return await self.wait(*args)
             case "draw":
                 return self.draw()
+            case "set":
+                return {name: await quick(name) for name in {f"{who}-{n}" for n in range(args[0])}}
+            case "forgotten":
+                return await self.forgotten(who, *args)
             case "patch":
                 return api.patched(args[0])
             case "deprecate":
@@ -173,6 +177,22 @@ class Program(Workflow):
         except errors.WorkflowDefinitionError:
             REACHED.add("undeclared: waited for")
             raise
+
+    async def forgotten(self, who: str, how: str) -> Any:
+        """A call without ``await``: it acts nowhere, and its unit hears of it here, at its next wait or at its end."""
+        REACHED.add(f"forgotten: {how}")
+        call = quick(who)
+        match how:
+            case "held":
+                self.kept = [*getattr(self, "kept", ()), call]
+                return None
+            case "dropped":
+                del call
+                return await quick("never")
+        try:
+            return "acted" if call else "refused"
+        except errors.NotAwaited:
+            return await call
 
     async def approval(self, who: str, due: int | None, remind: int | None) -> Any:
         """Asks whoever there is, in a hurry or not."""
@@ -289,6 +309,9 @@ class Program(Workflow):
     @staticmethod
     def judge(spec: dict[str, Any], args: Any, state: Any) -> Any:
         if spec["picky"] and len(state) % 2:
+            if spec["picky"] == "faulty":
+                REACHED.add("validator fails")
+                raise KeyError("a fault of the validator")
             REACHED.add("validator refuses")
             return Err("odd")
         return None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from temporalex_django import errors
 from temporalex_django.testing import WorkflowEnvironment
 from tests.property import grammar, legal
 from tests.property.examples import examples
 from tests.property.playing import play, play_at_once, replay_everything
-from tests.property.program import SLOTS, Fan
+from tests.property.program import SLOTS, Fan, Program
 
 
 @examples()
@@ -48,6 +50,36 @@ def test_all_at_once_is_as_legal_as_one_by_one(program: Any, schedule: Any, limi
     assert replay_everything(cached) > 0
     for _, history in cached.histories():
         legal.check(history)
+
+
+class Renamed(Program):
+    """Gives every activity another input, and asks for the same ones."""
+
+    name = "PropertyRenamed"
+
+    async def steps(self, who: str, steps: list[Any]) -> None:
+        await super().steps(f"other {who}", steps)
+
+    async def approval(self, who: str, due: int | None, remind: int | None) -> Any:
+        """The question stays: a decision of another one would part code and history."""
+        return await super().approval(who.replace("other ", ""), due, remind)
+
+
+@examples(0.5)
+@given(grammar.program, grammar.schedule)
+def test_each_input_that_differs_is_listed_and_nothing_else_is(program: Any, schedule: Any) -> None:
+    """TX-178: with STRICT_REPLAY the first one parts code and history."""
+    played = play(program, schedule)
+    for name, history in played.histories():
+        if name != Program.name:
+            continue
+        scheduled = [event.number for event in history if event.kind == "ActivityScheduled"]
+        found = played.env.replay_history(Renamed, history)
+        assert [one.event for one in found] == scheduled
+        assert all(one.kind == "input" and one.path.startswith("value") for one in found)
+        if scheduled:
+            with pytest.raises(errors.NondeterminismError, match="value.* differs"):
+                played.env.replay_history(Renamed, history, strict=True)
 
 
 @examples()

@@ -128,6 +128,7 @@ UNREAD: dict[str, list[str]] = {
     "actions/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
     "actions/taking_up.py": ["why_not:seq"],
     "actions/delete.py": ["why_not:seq"],
+    "actions/failed_message.py": ["why_not:seq"],
     "actions/on_activity.py": ["why_not_task:task"],
     "actions/steering.py": ["why_not:seq"],  # what is done to an activity or a timer reads it
     "authoring/activity.py": [  # steps of graphs read them

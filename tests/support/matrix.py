@@ -21,6 +21,7 @@ from temporalex_django import (
     GraphWorkflow,
     Ok,
     RetryPolicy,
+    Stop,
     Unique,
     VersionedWorkflow,
     Workflow,
@@ -70,6 +71,20 @@ class Errand(Workflow):
 
     async def run(self, args: Any) -> Any:
         return Ok(await api_.parallel([refused(5), api_.sleep(3600)]))
+
+
+def lost(payload: Any, state: Any) -> Any:
+    raise KeyError("vat")
+
+
+class Astray(Workflow):
+    """Its signal fails: it has a failed message."""
+
+    name = "test.MatrixAstray"
+    unique = Unique(key="redastray")
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api_.phase(None, signal={"lost": lost, "stop": lambda payload, state: Stop(state)}))
 
 
 decision = Approval(key="decision")
@@ -142,6 +157,12 @@ def _paused() -> WorkflowHandle[Any]:
     return basket
 
 
+def _failed() -> WorkflowHandle[Any]:
+    astray = Astray.start(value="1")
+    astray.signal("lost", 5, id="lost-1")
+    return astray
+
+
 def _blocked() -> WorkflowHandle[Any]:
     basket = Basket.start(id="red-1")
     drain()
@@ -161,6 +182,7 @@ RUNS: dict[str, Callable[[], WorkflowHandle[Any]]] = {
     "blocked": _blocked,
     "errand": lambda: Errand.start(value="1"),
     "graph": lambda: Choice.start("1"),
+    "failed": _failed,
     "moving": lambda: Moving.start("1"),
     "question": lambda: Question.start(value="1"),
 }

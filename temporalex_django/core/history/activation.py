@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import Job
@@ -26,6 +26,7 @@ class Definition:
     entry: Callable[[Any], Awaitable[Any]]
     args_type: Any = Any
     result_type: Any = Any  # what a result is decoded to where code reads it
+    unexpected_error: Literal["fail", "block"] | None = None  # None: as the host says
     signals: frozenset[str] | None = None  # those that the class declares; None: it declares none, and takes any
     tags: tuple[str, ...] | None = None  # to find its activities by; None where the class has none
     metadata: Mapping[str, Any] | None = None
@@ -55,8 +56,9 @@ class Activation:
     ``jobs`` are in delivery order: resolutions, a cancel request, messages.
     ``seed`` replaces the generator (after a reset). ``copied`` (replay only): what is before was copied from another
     run, which this one takes up, see ``prefix.mark``; nothing is delivered then. ``refused`` (replay only) holds the
-    numbers of buffered signals that a phase refused in this activation, ``dispatched`` how many messages phases and
-    waits took from the mailbox before the host had enough.
+    numbers of buffered signals that a phase refused in this activation, ``failed`` those whose handler failed in it
+    (True where it had left nothing behind), ``dispatched`` how many messages phases and waits took from the mailbox
+    before the host had enough.
 
     Two limits of hosts that are not ours, recorded with the activation: ``admit_updates`` accepts an update that comes
     behind a busy handler at once and queues it, ``max_pending`` keeps back calls (activities, children, external
@@ -72,7 +74,38 @@ class Activation:
     admit_updates: bool = False
     max_pending: int | None = None
     refused: tuple[int, ...] = ()
+    failed: Mapping[int, bool] = field(default_factory=dict)
     dispatched: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedSignal:
+    """A signal whose handler failed, or whose payload does not fit the handler's annotation.
+
+    ``number`` counts the signals of the run. ``id`` is the one that its sender gave it, else ``<run id>:<number>``.
+    ``failure`` is ``{"type", "message"}``. ``untouched``: the handler had left nothing behind when it failed.
+    """
+
+    number: int
+    id: str
+    name: str
+    payload: Any
+    sender: Sender | None
+    failure: dict[str, Any]
+    untouched: bool
+
+    def event_attributes(self) -> dict[str, Any]:
+        """Attributes of ``SignalFailed``: the payload stands in ``SignalReceived``."""
+        return {"number": self.number, "id": self.id, "name": self.name, "untouched": self.untouched, **self.failure}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A validator failed by a fault of the code, and did not judge: the update stays what it was, unanswered."""
+
+    update_id: str
+    name: str
+    error: BaseException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +133,8 @@ class Completion:
     after)`` of updates that wait behind a busy handler: the host delivers them again, with that ``after``, in each
     later activation until they are judged. ``changed`` is False when nothing needs writing. ``unapplied`` counts the
     messages at the end of the jobs with which nothing was done: the run had closed before them, or the host had
-    ``enough`` for one activation. ``dispatched`` (else None): so many messages were taken by phases and waits when the
+    ``enough`` for one activation. ``failed`` holds the signals whose handler failed, ``faults`` the updates whose
+    validator did. ``dispatched`` (else None): so many messages were taken by phases and waits when the
     host had enough, and more are in the mailbox: the next activation goes on with them, also when nothing is delivered.
     ``carried`` (of a continue-as-new, else None) is what the next run begins with: ``signals``, attributes of
     SignalReceived of what is left in the mailbox, and ``cancel``, those of a CancelRequested that no unit has seen, or
@@ -116,6 +150,8 @@ class Completion:
     pending: list[tuple[str, int]] = field(default_factory=list)
     carried: CarriedMessages | None = None
     refused: list[Refusal] = field(default_factory=list)
+    failed: list[FailedSignal] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     unapplied: int = 0
     dispatched: int | None = None
     closed: str | None = None

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from temporalex_django.core.history.activation import Activation
-from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, DELIVERED, INPUTS, HistoryEvent, Job
+from temporalex_django.core.history.events import (
+    CLOSED_FROM_OUTSIDE,
+    DELIVERED,
+    INPUTS,
+    SIGNAL_FAILED,
+    HistoryEvent,
+    Job,
+)
 
 
 @dataclass(slots=True)
@@ -38,6 +45,7 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
     stamp: dict[str, Any] = {}
     jobs: list[Job] = []
     outputs: list[HistoryEvent] = []
+    failed: dict[int, bool] = {}
     for event in group:
         match event.kind:
             case "WorkflowStarted":
@@ -45,6 +53,8 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
             case "ActivationStarted":
                 stamp = event.attributes
                 jobs.extend(Job(DELIVERED, {"seq": number}) for number in stamp.get("delivered", ()))
+            case kind if kind == SIGNAL_FAILED:
+                failed[event.attributes["number"]] = event.attributes["untouched"]
             case kind if kind in INPUTS:
                 jobs.append(Job(kind, event.attributes))
             case _:
@@ -59,6 +69,7 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
         admit_updates=stamp.get("admit_updates", False),
         max_pending=stamp.get("max_pending"),
         refused=tuple(stamp.get("refused", ())),
+        failed=failed,
         dispatched=stamp.get("dispatched"),
     )
     return Recorded(activation, outputs)

@@ -32,7 +32,15 @@ RESOLUTIONS: Final = frozenset(
 #: A message to another run was stored in its inbox. No kind of its own in the history: ``ActivationStarted`` lists the
 #: numbers under ``delivered``, and a history is read back with these jobs first.
 DELIVERED: Final = "ExternalDelivered"
-INPUTS: Final = RESOLUTIONS | {"WorkflowStarted", "ActivationStarted", "CancelRequested", "SignalReceived"}
+#: The handler of a signal failed. Not compared on replay, which takes it as a fact: see ``core.signal_failures``.
+SIGNAL_FAILED: Final = "SignalFailed"
+INPUTS: Final = RESOLUTIONS | {
+    "WorkflowStarted",
+    "ActivationStarted",
+    "CancelRequested",
+    "SignalReceived",
+    SIGNAL_FAILED,
+}
 #: Closing events that no command produces: somebody outside closed the run.
 CLOSED_FROM_OUTSIDE: Final = frozenset({"WorkflowTerminated", "WorkflowTimedOut"})
 OUTPUT_OF: Final = {
@@ -71,12 +79,12 @@ class Job(NamedTuple):
 
     ``kind`` is the history kind that it becomes, or ``UpdateRequested`` (becomes ``UpdateAccepted`` only when
     accepted). ``process.REQUESTED`` becomes ``SignalReceived`` when the process lets it through. Attributes by kind:
-    ``SignalReceived`` name, payload · ``UpdateRequested`` id, name, args, after (None when new) ·
-    ``process.REQUESTED`` id, request · each of these three also sender (``senders.recorded``), where a person sent it
-    · ``ActivityCompleted`` seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts,
-    timeout · ``ChildCompleted`` seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq,
-    type, message (and candidates or known, as the type has them) · ``ExternalDelivered`` seq · ``TimerFired`` seq ·
-    ``CancelRequested`` reason.
+    ``SignalReceived`` name, payload, id (where its sender gave one) · ``UpdateRequested`` id, name, args, after
+    (None when new) · ``process.REQUESTED`` id, request · the last two also redelivered, where a reset or fork delivers
+    them again · each of these three also sender (``senders.recorded``), where a person sent it · ``ActivityCompleted``
+    seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts, timeout · ``ChildCompleted``
+    seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq, type, message (and candidates or
+    known, as the type has them) · ``ExternalDelivered`` seq · ``TimerFired`` seq · ``CancelRequested`` reason.
     """
 
     kind: str

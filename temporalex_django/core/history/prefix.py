@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from temporalex_django.core import senders
-from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, CLOSING, HistoryEvent
-from temporalex_django.core.process import RECORDED_AS, REQUEST
+from temporalex_django.core.history.activation import FailedSignal
+from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, CLOSING, SIGNAL_FAILED, HistoryEvent
+from temporalex_django.core.process import RECORDED_AS, REQUEST, recorded_request
 from temporalex_django.core.senders import Sender
 
 #: Kinds of messages that somebody outside sends to a run, in an order that counts.
@@ -26,7 +27,8 @@ _ENDS: Final = _ACTIVITY_ENDS | {"ChildCompleted", "ChildFailed", "ExternalFaile
 class Behind:
     """A message that is in the history, most often behind the point.
 
-    ``kind``: one of ``FROM_OUTSIDE``; ``body`` what was sent. An update has its ``id``.
+    ``kind``: one of ``FROM_OUTSIDE``; ``body`` what was sent. An update has its ``id``, and so has a signal that its
+    sender gave one, or that is a failed message.
     """
 
     kind: str
@@ -70,7 +72,8 @@ class Prefix:
 
     ``children``: ids of those that are waited for. ``sent``: messages to other runs that are not confirmed.
     ``answers``: what is known behind the point of those and of the children, as kind and attributes. ``received``
-    counts the signals, ``updates`` are those accepted, by id. ``behind``: messages that came later, in order.
+    counts the signals, ``updates`` are those accepted, by id. ``failed`` holds the signals that are failed messages at
+    the point, by id. ``behind``: messages that came later, in order.
     """
 
     activation: int
@@ -81,6 +84,7 @@ class Prefix:
     answers: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     received: int = 0
     updates: dict[str, Behind] = field(default_factory=dict)
+    failed: dict[str, FailedSignal] = field(default_factory=dict)
     behind: list[Behind] = field(default_factory=list)
 
 
@@ -130,6 +134,7 @@ def _from_outside(event: HistoryEvent) -> bool:
 def _read(found: Prefix) -> None:
     """What is open at the point."""
     origin = ""
+    signals: dict[int, Mapping[str, Any]] = {}
     for event in found.events:
         attributes = event.attributes
         match event.kind:
@@ -142,6 +147,10 @@ def _read(found: Prefix) -> None:
                     _edit(found, copied.get("edited", {}), origin)
             case "SignalReceived":
                 found.received += 1
+                signals[found.received] = attributes
+                found.failed.pop(attributes.get("id", ""), None)
+            case kind if kind == SIGNAL_FAILED:
+                found.failed[attributes["id"]] = _failed(attributes, signals[attributes["number"]])
             case "UpdateAccepted":
                 found.updates[attributes["id"]] = _update(attributes)
             case "ActivityScheduled":
@@ -185,6 +194,7 @@ def _look_behind(found: Prefix, rest: Sequence[HistoryEvent]) -> None:
     received = found.received
     carried = 0
     signals: list[tuple[int, Behind]] = []
+    failed = {event.attributes["number"]: event.attributes["id"] for event in rest if event.kind == SIGNAL_FAILED}
     updates: list[tuple[int, Behind]] = []
     open_ones = {*found.children, *found.sent}
     for event in rest:
@@ -199,12 +209,14 @@ def _look_behind(found: Prefix, rest: Sequence[HistoryEvent]) -> None:
             case "SignalReceived":
                 received += 1
                 if received > carried:  # else the run that begins has it from the one before
-                    signals.append((received, _signal(attributes)))
+                    signals.append((received, _signal(attributes, failed.get(received))))
             case "UpdateAccepted":
                 updates.append((attributes["after"], _update(attributes)))
             case "ChildCompleted" | "ChildFailed" | "ExternalFailed":
                 if attributes["seq"] in open_ones:
                     found.answers[attributes["seq"]] = event.kind, attributes
+    last = {signal.id: number for number, signal in signals}  # one that failed first is delivered once
+    signals = [(number, signal) for number, signal in signals if signal.id is None or last[signal.id] == number]
     found.behind = [*_in_order(signals, updates)]
 
 
@@ -229,11 +241,27 @@ def _update(attributes: dict[str, Any]) -> Behind:
     )
 
 
-def _signal(attributes: Mapping[str, Any]) -> Behind:
+def _failed(failure: Mapping[str, Any], signal: Mapping[str, Any]) -> FailedSignal:
+    """A failed message, from its event and that of the signal."""
+    return FailedSignal(
+        number=failure["number"],
+        id=failure["id"],
+        name=failure["name"],
+        payload=signal.get("payload"),
+        sender=senders.of(dict(signal)),
+        failure={name: failure[name] for name in ("type", "message")},
+        untouched=failure["untouched"],
+    )
+
+
+def _signal(attributes: Mapping[str, Any], failed_as: str | None) -> Behind:
+    """A signal that came later; ``failed_as`` is its id as a failed message, whose place it takes."""
     name: str = attributes["name"]
     payload: Any = attributes.get("payload")
     sender = senders.of(dict(attributes))
     if name != RECORDED_AS:
-        return Behind(kind="signal", name=name, body=payload, sender=sender)
+        return Behind(kind="signal", name=name, body=payload, id=attributes.get("id", failed_as), sender=sender)
     # it was let through once: nobody is asked for a role again
-    return Behind(kind=REQUEST, name=payload["event"], body={**payload, "again": True}, sender=sender)
+    return Behind(
+        kind=REQUEST, name=payload["event"], body={**recorded_request(attributes), "again": True}, sender=sender
+    )

@@ -99,10 +99,24 @@ class MemoryStarts(MemoryTables):
             if behind.id is not None and (known := ids.get(behind.id)) is not None:
                 self._forget(chain, known, behind.id)
             request_id = str(uuid4()) if behind.kind == REQUEST else behind.id
-            self._deliver(chain, behind.kind, behind.name, behind.body, request_id=request_id, sender=behind.sender)
+            self._deliver(
+                chain,
+                behind.kind,
+                behind.name,
+                behind.body,
+                request_id=request_id,
+                sender=behind.sender,
+                redelivered=behind.kind != "signal",  # signals wait in any case
+            )
         for message in there:
             number = self._deliver(
-                chain, message.kind, message.name, message.body, request_id=message.request_id, sender=message.sender
+                chain,
+                message.kind,
+                message.name,
+                message.body,
+                request_id=message.request_id,
+                sender=message.sender,
+                redelivered=message.redelivered,
             )
             if message.after is not None and message.after <= received:
                 kept = self.messages[number]
@@ -143,10 +157,15 @@ class MemoryStarts(MemoryTables):
     ) -> int:
         """Put a message into the inbox of a chain; sent again, it gives the one that is there.
 
-        Raises ``MessageIdTaken``.
+        A signal that has become a failed message is delivered again, with its new payload. Raises ``MessageIdTaken``.
         """
         if request_id is not None and (known := self._kept[chain_id].get(request_id)) is not None:
-            has = self.messages[known].message
+            kept = self.messages[known]
+            has = kept.message
+            same = (has.kind, has.name, has.sender and has.sender.key) == (kind, name, sender and sender.key)
+            if kept.free or (kept.failed and same):
+                self._forget(chain_id, known, request_id)
+                return self._deliver(chain_id, kind, name, body, request_id=request_id, sender=sender)
             Sent(has.kind, has.name, has.body, has.sender).require_same(
                 request_id, Sent(kind, name, body, sender), exact=False
             )

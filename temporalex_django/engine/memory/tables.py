@@ -17,8 +17,11 @@ from temporalex_django.core.renamed import names_of
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.lookup import Found, as_run_id, the_one
 from temporalex_django.engine.memory.undo import Table, UndoLog
+from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.engine.shapes import Blocked
 from temporalex_django.engine.storage import HumanTaskWrite, InboxMessage, NewEvent, Outcome, RunFacts, RunState
+
+_FREE = frozenset({"rejected", "undelivered", FAULT})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +53,16 @@ class MemoryMessage:
     chain_id: UUID
     fresh: bool = True
     outcome: Outcome | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether its id is free: only what was accepted occupies it."""
+        return self.outcome is not None and self.outcome.status in _FREE
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is a signal whose handler failed, and that nobody has delivered again or discarded."""
+        return self.message.kind == "signal" and self.outcome is not None and self.outcome.status == "failed"
 
 
 class MemoryTables:
@@ -148,13 +161,21 @@ class MemoryTables:
         request_id: str | None = None,
         run_id: UUID | None = None,
         sender: Sender | None = None,
+        redelivered: bool = False,
     ) -> int:
         """Put a message into the inbox of a chain, and ring; its number, or that of the one that has its id already."""
         if request_id is not None and (known := self._kept[chain_id].get(request_id)) is not None:
             return known
         number, body = next(self._ids), copied(body)
         message = InboxMessage(
-            id=number, kind=kind, name=name, body=body, request_id=request_id, run_id=run_id, sender=sender
+            id=number,
+            kind=kind,
+            name=name,
+            body=body,
+            request_id=request_id,
+            run_id=run_id,
+            sender=sender,
+            redelivered=redelivered,
         )
         self.messages[number] = MemoryMessage(message=message, chain_id=chain_id)
         self._inboxes[chain_id][number] = None

@@ -8,17 +8,16 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.copying import copied
+from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.lookup import the_one
 from temporalex_django.engine.memory.activity_tasks import MemoryTasks
 from temporalex_django.engine.memory.starts import MemoryStarts
+from temporalex_django.engine.memory.tables import MemoryMessage
 from temporalex_django.engine.other_runs import PARENT_CLOSED, NewChild, NewMessage, Reached
-from temporalex_django.engine.storage import NewRun, Outcome, RunFacts, RunState, RunWrite, TaskState
+from temporalex_django.engine.storage import InboxMessage, NewRun, Outcome, RunFacts, RunState, RunWrite, TaskState
 from temporalex_django.engine.taker import Taker
 from temporalex_django.errors import AmbiguousId, InvalidId
-
-#: The id of what was not accepted stays free.
-_FREE = frozenset({"rejected", "undelivered"})
 
 
 class MemoryWrites(MemoryStarts, MemoryTasks):
@@ -158,8 +157,6 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         for number, outcome in write.settled.items():
             inbox.discard(number)
             self._change(number, fresh=False, outcome=copied(outcome))
-            if outcome.status in _FREE and (kept := self.messages.get(number)) and kept.message.request_id:
-                ids.discard(kept.message.request_id)
         for update_id, outcome in write.outcomes.items():
             if (known := ids.get(update_id)) is not None:
                 self._change(known, outcome=copied(outcome))
@@ -168,11 +165,59 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         for number, after in write.waiting.items():
             if (kept := self.messages.get(number)) is not None:
                 self._change(number, fresh=False, message=replace(kept.message, after=after))
+        for failed in write.failed:
+            self._keep_failed(chain_id, write.run.run_id, failed)
         fresh = next((number for number in inbox if self.messages[number].fresh), None)
         if fresh is None:
             self._fresh.discard(chain_id)
         else:
             self._ring(chain_id, fresh)
+
+    def _keep_failed(self, chain_id: UUID, run_id: UUID, failed: FailedSignal) -> None:
+        outcome = Outcome(status="failed", value={**failed.failure, "run": str(run_id), "number": failed.number})
+        known = self._kept[chain_id].get(failed.id)
+        if known is not None:
+            self._change(known, fresh=False, outcome=outcome)
+            return
+        number = next(self._ids)
+        message = InboxMessage(
+            id=number,
+            kind="signal",
+            name=failed.name,
+            body=copied(failed.payload),
+            request_id=failed.id,
+            sender=failed.sender,
+        )
+        self.messages[number] = MemoryMessage(message=message, chain_id=chain_id, fresh=False, outcome=outcome)
+        self._kept[chain_id][failed.id] = number
+
+    def redeliver(self, chain_id: UUID, message_id: str) -> bool:
+        """Put a failed message behind the others of its inbox, as new. False: there is none of that id."""
+        number = self._failed(chain_id, message_id)
+        if number is None:
+            return False
+        has = self.messages[number].message
+        self._forget(chain_id, number, message_id)
+        self._deliver(chain_id, "signal", has.name, has.body, request_id=message_id, sender=has.sender)
+        return True
+
+    def discard(self, chain_id: UUID, message_id: str) -> bool:
+        """Settle a failed message as discarded. False: there is none of that id."""
+        number = self._failed(chain_id, message_id)
+        if number is None:
+            return False
+        outcome = self.messages[number].outcome
+        assert outcome is not None
+        self._change(number, outcome=replace(outcome, status="discarded"))
+        return True
+
+    def failed_messages(self, chain_id: UUID) -> list[MemoryMessage]:
+        """The failed messages of a chain, oldest first."""
+        return [kept for _, kept in sorted(self.messages.items()) if kept.chain_id == chain_id and kept.failed]
+
+    def _failed(self, chain_id: UUID, message_id: str) -> int | None:
+        number = self._kept[chain_id].get(message_id)
+        return number if number is not None and self.messages[number].failed else None
 
     def _answer(self, write: RunWrite, answer: Outcome) -> None:
         """The chain closed: updates in progress are answered, what is left in the inbox is for the next turn."""

@@ -268,7 +268,7 @@ class GraphRun:
     ) -> None:
         """An event that takes a permission of its own; code may send it. Raises ``ActionNotPermitted``."""
         sender = Sender(request.get("by_key") or "", request.get("by") or "")
-        if request.get("person") and not permits(f"perm:{declared.permission}", sender):
+        if request.get("person") and not request.get("again") and not permits(f"perm:{declared.permission}", sender):
             raise ActionNotPermitted(
                 f"{self.port.standing.info.id}: {sender} may not send {str.__str__(declared)!r} to {name_of(step)}: that takes the "
                 f"permission {declared.permission}"
@@ -282,6 +282,8 @@ class GraphRun:
     def apply(self, payload: dict[str, Any]) -> None:
         """A resume that ``judge`` has let through, now or when the history was made."""
         number, result = resumption(self.progress.instance, payload)
+        if "question" in payload:
+            self.port.human_tasks.require_same_question(self._asked.get(number, payload["step"]), payload)
         if (timer := self._timers.pop(number, None)) is not None:
             self.port.calls.cancel_timer(timer)
         if (key := self._asked.pop(number, None)) is not None:

@@ -388,8 +388,9 @@ def test_handlers_are_workflow_code(place: str) -> None:
 
 def test_validators_are_workflow_code() -> None:
     """TX-189 TX-071."""
-    with pytest.raises(errors.UpdateRejected, match=r"time\.time in workflow code \(asks"):
+    with pytest.raises(errors.UpdateFailed, match=r"time\.time in workflow code \(asks") as failed:
         WorkflowEnvironment().start(asking(), "").update("validator")
+    assert failed.value.accepted is False
 
 
 def test_queries_are_workflow_code() -> None:

@@ -1,0 +1,30 @@
+"""Discard failed messages."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.failed_message import FailedMessageAction
+from temporalex_django.db.failed_messages import HandledMessage, discard
+
+
+class Discard(FailedMessageAction):
+    """Nobody delivers the signal again, also when it is sent again under its id. Its row stays.
+
+    Of a closed run, too. See ``FailedMessageAction``.
+    """
+
+    name: ClassVar[str] = "discard"
+    label: ClassVar[Promise] = _("Discard message")
+    effect: ClassVar[Promise] = _(
+        "The run never gets the signal, also when it is sent again with the same id. The message stays in the list."
+    )
+    done: ClassVar[Promise] = _("The message is discarded.")
+    destructive: ClassVar[bool] = True
+
+    def act(self, chain: UUID, message: str) -> HandledMessage | None:
+        return discard(chain, message, alias=self.storage.alias)

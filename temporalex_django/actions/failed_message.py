@@ -1,0 +1,62 @@
+"""What operators do to failed messages: signals whose handler failed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+from uuid import UUID
+
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.db.failed_messages import HandledMessage, failed_messages
+from temporalex_django.models import Instance
+
+
+class FailedMessageAction(Steering[None]):
+    """Base of the two.
+
+    In the caller's transaction. Locks the chain, see ``Steering.held``, and the rows of the messages. Raises
+    ``ActionNotPossible`` where the run has no failed message of that id, or none at all. The audit has the id and the
+    digest of each payload.
+    """
+
+    permission: ClassVar[str] = "redeliver_message"
+    inputs: ClassVar[tuple[Input, ...]] = (
+        Input(
+            name="message",
+            kind=str,
+            label=_("Message"),
+            help=_("The id of one failed message. Empty: all of the run."),
+        ),
+    )
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        del seq
+        alias = run._state.db or "default"  # noqa: SLF001 - Django documents it
+        return None if failed_messages(run.chain_id, alias=alias).exists() else str(_("the run has no failed message"))
+
+    @abstractmethod
+    def act(self, chain: UUID, message: str) -> HandledMessage | None:
+        """Act on one failed message; None where it is gone."""
+
+    def perform(self) -> None:
+        alias = self.storage.alias
+        with self.storage.transaction():
+            run = self.held()
+            wanted = self.given.get("message")
+            ids = [wanted] if wanted else [str(row.request_id) for row in failed_messages(run.chain_id, alias=alias)]
+            for message in ids:
+                done = self.act(run.chain_id, message)
+                if done is None:
+                    self.refuse(format_lazy(_("it has no failed message with the id {id}"), id=message), closed=False)
+                else:
+                    self.tell(
+                        self.target.subject, reason=self.reason, message=done.id, signal=done.name, digest=done.digest
+                    )
+            self.finish(run.queue)
+
+    def finish(self, queue: str) -> None:
+        """Do what follows once all of them are done; ``queue`` is that of the run."""

@@ -1,0 +1,62 @@
+"""What the workers that are alive can take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models.functions import Now
+
+from temporalex_django.authoring import django_tasks
+from temporalex_django.models import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveWorkers:
+    """What the workers that are alive can take: pairs of queues, and versions by class.
+
+    One read serves a whole list of runs.
+    """
+
+    able: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
+    activities: Sequence[tuple[frozenset[str], frozenset[str]]] = ()
+
+    @classmethod
+    def of(cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]) -> LiveWorkers:
+        """Of the queues, the versions by class and the activities of each."""
+        rows = list(workers)
+        return cls(
+            able=[
+                (frozenset(queues), {name: frozenset(versions) for name, versions in workflows.items()})
+                for queues, workflows, _ in rows
+            ],
+            activities=[(frozenset(queues), frozenset(names)) for queues, _, names in rows],
+        )
+
+    def missing(self, *, workflow: str, version: int, queue: str) -> str | None:
+        """Why none of them can take a run, in words; None when one can."""
+        here = [workflows for queues, workflows in self.able if queue in queues]
+        if not here:
+            return f"a worker: none that is alive takes the queue {queue!r}"
+        if not any(version in workflows.get(workflow, ()) for workflows in here):
+            return f"a worker: none that is alive has the class {workflow} (version {version})"
+        return None
+
+    def has(self, activity: str, *, queue: str) -> bool:
+        """Whether one of them takes that activity from that queue."""
+        task = activity.startswith(f"{django_tasks.KIND}:")  # whoever has its module imports it when it comes
+        return any(queue in queues and (task or activity in names) for queues, names in self.activities)
+
+
+def able(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
+    """Those among rows that were read whose lease has not run out, that nobody found dead and nobody drains."""
+    there = [worker for worker in workers if worker.buried_at is None and worker.drained_at is None]
+    alive = [worker for worker in there if worker.expires_at > now]
+    return LiveWorkers.of((worker.queues, worker.workflows, worker.activity_names) for worker in alive)
+
+
+def live_workers(*, alias: str) -> LiveWorkers:
+    """Workers whose lease has not run out, that nobody found dead and nobody drains. One read."""
+    alive = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
+    return LiveWorkers.of(alive.values_list("queues", "workflows", "activity_names"))

@@ -1,0 +1,38 @@
+"""Deliver failed messages again."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+from uuid import UUID
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.actions.failed_message import FailedMessageAction
+from temporalex_django.db.failed_messages import HandledMessage, redeliver
+from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.models import Instance
+
+
+class Redeliver(FailedMessageAction):
+    """The signal is sent to the run once more, with the same payload and id, behind the messages that wait.
+
+    A paused run takes it when it is unpaused. See ``FailedMessageAction``.
+    """
+
+    name: ClassVar[str] = "redeliver"
+    label: ClassVar[Promise] = _("Deliver again")
+    effect: ClassVar[Promise] = _(
+        "The run gets the signal once more, with the payload that it had, behind the messages that wait."
+    )
+    done: ClassVar[Promise] = _("The run gets the message in its next turn.")
+
+    @classmethod
+    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
+        return cls.why_not_open(run) or super().why_not(run, seq=seq)
+
+    def act(self, chain: UUID, message: str) -> HandledMessage | None:
+        return redeliver(chain, message, alias=self.storage.alias)
+
+    def finish(self, queue: str) -> None:
+        ring_on_commit(alias=self.storage.alias, queues=[queue])

@@ -1,0 +1,113 @@
+"""Signals whose handler failed: they become failed messages, which people can deliver again or discard.
+
+A failure is recorded (``SignalFailed``), since the handler may be put right later: a replay with the new code must not
+take a signal that failed when the history was made. Where the handler had left nothing behind, the replay does not call
+it at all. Where it had (a command, a published state, a drawn number), the replay calls it, and it must fail again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from temporalex_django.core.failures import describe
+from temporalex_django.core.history.activation import FailedSignal
+from temporalex_django.core.journal import Journal
+from temporalex_django.core.mailbox import Signal
+from temporalex_django.core.phase import Phase
+from temporalex_django.core.standing import Standing
+from temporalex_django.errors import NondeterminismError
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """All that workflow code can leave behind within an activation. Equal traces: it left nothing in between."""
+
+    completion: int
+    commands: int
+    effects: int
+    state: int
+
+
+class SignalFailures:
+    """The failed signals of a run.
+
+    ``open`` names those that were not delivered again, by message id.
+    """
+
+    __slots__ = ("_journal", "_recorded", "_standing", "open")
+
+    def __init__(self, standing: Standing, journal: Journal) -> None:
+        self._standing = standing
+        self._journal = journal
+        self._recorded: dict[int, bool] = {}
+        self.open: dict[str, str] = {}
+
+    def begin(self, failed: Mapping[int, bool]) -> None:
+        """Begin an activation. ``failed``: those that a history has of it, see ``Activation.failed``."""
+        self._recorded = dict(failed)
+
+    def traces(self, phase: Phase) -> Traces:
+        """Note what has been left behind so far."""
+        completion = self._journal.completion
+        return Traces(id(completion), len(completion.commands), self._standing.effects, id(phase.state))
+
+    def skips(self, signal: Signal) -> bool:
+        """Whether the history says that this signal failed and left nothing behind, so that its handler is not called.
+
+        Never outside of a replay.
+        """
+        if not self._recorded.get(signal.number):
+            return False
+        self._fail(signal)
+        return True
+
+    def is_recorded(self, signal: Signal) -> bool:
+        """Whether the history says that this signal failed in the activation that is replayed."""
+        return signal.number in self._recorded
+
+    def add(self, signal: Signal, error: BaseException, *, untouched: bool) -> None:
+        """The handler of a signal has failed."""
+        message_id = self._fail(signal)
+        if self._standing.replaying:
+            return
+        failed = FailedSignal(
+            number=signal.number,
+            id=message_id,
+            name=signal.name,
+            payload=signal.payload,
+            sender=signal.sender,
+            failure=describe(error),
+            untouched=untouched,
+        )
+        self._journal.completion.failed.append(failed)
+
+    def check(self) -> None:
+        """Raise ``NondeterminismError`` if a handler did not fail that failed when the history was made."""
+        for number in self._recorded:
+            raise NondeterminismError(
+                f"{self._standing.run}: the handler of signal {number} of the run failed when the history was made, after it "
+                "had done something, and the code does not fail there now. Put the code back, or keep the old path for "
+                "old runs with api.patched()",
+                recorded=f"SignalFailed, signal {number}",
+                produced="nothing",
+            )
+
+    def delivered(self, message_id: str) -> None:
+        """A signal of that id has come: if it failed before, it is delivered again."""
+        self.open.pop(message_id, None)
+
+    def carried(self) -> list[dict[str, Any]]:
+        """The failures that the next run of the chain begins with."""
+        return [{"id": message_id, "name": name} for message_id, name in self.open.items()]
+
+    def begin_with(self, carried: list[dict[str, Any]]) -> None:
+        """Take over the failures of the run before."""
+        self.open = {failed["id"]: failed["name"] for failed in carried}
+
+    def _fail(self, signal: Signal) -> str:
+        self._recorded.pop(signal.number, None)
+        message_id = signal.id or f"{self._standing.info.run_id}:{signal.number}"
+        self.open[message_id] = signal.name
+        return message_id

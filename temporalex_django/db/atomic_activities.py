@@ -1,0 +1,87 @@
+"""Atomic activities: they run inside the transaction of a turn, a worker's or a caller's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalex_django import signals
+from temporalex_django.authoring import activity, workflow
+from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.activity_context import ActivityContext, running
+from temporalex_django.conf import codec, get_settings
+from temporalex_django.core import crash_points
+from temporalex_django.core.payloads import reason_of
+from temporalex_django.db.graph_instances import TaskSource
+from temporalex_django.engine import activity_policy
+from temporalex_django.engine.storage import TaskResult, TaskState
+from temporalex_django.errors import KeyMissing, PayloadError
+
+
+def perform(task: TaskState) -> TaskResult:
+    """An atomic activity, inside the turn's transaction.
+
+    Raises what the function raises, ``PayloadError`` and ``activity_policy.Absent``.
+    """
+    try:
+        act = activity.find(task.activity)
+        fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
+    except activity_policy.ABSENT as exc:
+        raise activity_policy.Absent(str(exc)) from exc
+    announce("activity_started", task, attempt=task.attempt)
+    with running(_context(task)):
+        crash_points.reached("atomic effect: before")
+        value = fn(*args, **kwargs)
+        crash_points.reached("atomic effect: after")
+    try:
+        return completed(task, act.outgoing(value, task.args, TaskSource(task)), act)
+    except KeyMissing as exc:  # nothing that it did is committed
+        raise activity_policy.Absent(str(exc)) from exc
+
+
+def _context(task: TaskState) -> ActivityContext:
+    """The context of an attempt that is over before anybody could hear of it: its heartbeats go nowhere."""
+    return ActivityContext(
+        attempt=task.attempt,
+        idempotency_key=activity_policy.idempotency_key(task),
+        workflow_id=task.workflow_id,
+        run_id=str(task.run_id),
+        heartbeat_details=task.heartbeat_details,
+        _seq=task.seq,
+    )
+
+
+def completed(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
+    """The attempt returned ``value``. Raises ``PayloadError`` when that cannot be stored."""
+    result = activity_policy.completed(task, value, limit=get_settings().MAX_PAYLOAD_BYTES, act=act)
+    assert result.outcome is not None
+    result.body = encoded(result.outcome[1], what=f"the result of {task.activity}")
+    return result
+
+
+def encoded(value: Any, *, what: str) -> bytes:
+    """What the codec makes of plain data. Raises ``PayloadError`` when it cannot, whatever it raises itself."""
+    try:
+        return codec().encode(value)
+    except KeyMissing:
+        raise
+    except Exception as exc:
+        raise PayloadError(f"{what} cannot be stored: {reason_of(exc)}") from exc
+
+
+def announce(name: str, task: TaskState, **facts: Any) -> None:
+    """Send a Django signal about an activity, if anybody listens."""
+    signal = signals.ALL[name]
+    if not signal.receivers:
+        return
+    sender = workflow.sender_of(task.workflow)
+    if signal.has_listeners(sender):
+        signals.send(
+            name,
+            sender,
+            workflow=task.workflow,
+            workflow_id=task.workflow_id,
+            run_id=str(task.run_id),
+            activity=task.activity,
+            seq=task.seq,
+            **facts,
+        )

@@ -1,0 +1,92 @@
+"""Failed messages in the database: signals whose handler failed, kept until somebody delivers them again or drops them.
+
+A failed message is the row of its signal, settled with the outcome ``failed``. A signal that its sender gave no id has
+the id ``<run id>:<number>`` from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from temporalex_django.conf import codec
+from temporalex_django.core.payloads import digest
+from temporalex_django.engine.storage import RunWrite
+from temporalex_django.models import Chain, Message
+
+
+@dataclass(frozen=True, slots=True)
+class HandledMessage:
+    """A failed message that somebody has handled; ``digest`` is that of its payload."""
+
+    id: str
+    name: str
+    digest: str
+
+
+def write_failed(writes: Iterable[RunWrite], *, alias: str) -> None:
+    """Store the signals that failed in these turns, in the open transaction. Their chains are locked."""
+    for write in writes:
+        for failed in write.failed:
+            outcome = {
+                "fresh": False,
+                "settled": True,
+                "outcome_status": "failed",
+                "outcome": codec().encode({**failed.failure, "run": str(write.run.run_id), "number": failed.number}),
+                "answered_at": write.run.activated_at,
+            }
+            rows = Message.objects.using(alias).filter(chain_id=write.run.chain_id, request_id=failed.id)
+            if rows.update(**outcome):
+                continue
+            Message.objects.using(alias).create(
+                chain_id=write.run.chain_id,
+                queue=write.run.queue,
+                kind="signal",
+                name=failed.name,
+                body=codec().encode(failed.payload),
+                request_id=failed.id,
+                sender_key=None if failed.sender is None else failed.sender.key,
+                sender_name=None if failed.sender is None else failed.sender.name,
+                created_at=write.run.activated_at or timezone.now(),
+                **outcome,
+            )
+
+
+def failed_messages(chain: UUID, *, alias: str) -> QuerySet[Message]:
+    """The failed messages of a chain, oldest first."""
+    return Message.objects.using(alias).failed().filter(chain_id=chain).order_by("pk")
+
+
+def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
+    """Put a failed message behind the others of its inbox, as new. None: there is none of that id.
+
+    In the open transaction. Locks its row.
+    """
+    row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
+    if row is None:
+        return None
+    taken = _taken(row)
+    row.delete()
+    row.pk, row.fresh, row.settled = None, True, False
+    row.outcome_status = row.outcome = row.answered_at = row.after = None
+    row.queue = Chain.objects.using(alias).values_list("queue", flat=True).get(pk=chain)
+    row.save(force_insert=True, using=alias)
+    return taken
+
+
+def discard(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:
+    """Settle a failed message as discarded: it stays, and is not sent again under its id. None: there is none."""
+    row = failed_messages(chain, alias=alias).select_for_update().filter(request_id=message_id).first()
+    if row is None:
+        return None
+    row.outcome_status = "discarded"
+    row.save(update_fields=["outcome_status"])
+    return _taken(row)
+
+
+def _taken(row: Message) -> HandledMessage:
+    return HandledMessage(id=str(row.request_id), name=row.name, digest=digest(codec().decode(bytes(row.body))))

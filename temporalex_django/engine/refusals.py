@@ -1,0 +1,43 @@
+"""Messages that a run refused, as the audit keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from temporalex_django.core.senders import Sender
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A signal that was refused, since its sender lacks the permission of its handler."""
+
+    run_id: UUID
+    workflow: str
+    workflow_id: str
+    at: datetime
+    signal: str
+    permission: str
+    sender: Sender
+
+    @property
+    def reason(self) -> str:
+        return f"refused: {self.sender} lacks the permission {self.permission}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTaken:
+    """A message of that ``kind`` that a reset or fork delivered again, and that was refused then.
+
+    ``code`` is that of the refusal.
+    """
+
+    run_id: UUID
+    workflow: str
+    workflow_id: str
+    at: datetime
+    kind: str
+    name: str
+    code: str
+    sender: Sender | None

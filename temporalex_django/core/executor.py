@@ -53,7 +53,8 @@ class Executor:
 
     ``on_wait`` is called whenever a unit has come to a wait, or ended. ``strict``: an input that differs from the
     history parts code and history. ``unexpected_error`` is the host's answer where the class has none: "fail" or
-    "block". To workflow code it is a ``Port``.
+    "block". ``skip_failed``: replays do not call handlers of signals that failed and left nothing behind. To workflow
+    code it is a ``Port``.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Executor:
         journal: Journal | None = None,
         unexpected_error: str = "fail",
         strict: bool = False,
+        skip_failed: bool = False,
     ) -> None:
         self.definition = definition
         self.differences: list[ReplayDifference] = []  # inputs and durations, as far as it was replayed
@@ -78,6 +80,7 @@ class Executor:
         self.scheduler = scheduler = Scheduler(complain=standing.complain, on_wait=on_wait)
         self.calls = Calls(standing, journal)
         self.dispatcher = Dispatcher(standing, journal, scheduler, cancel_timer=self.calls.cancel_timer)
+        self.dispatcher.handling.failures.skipped = skip_failed
         self.conditions = Conditions(standing, journal, scheduler)
         self.cancellation = Cancellation(scheduler)
         self.patches = Patches()
@@ -112,7 +115,8 @@ class Executor:
     def replay(self, events: Sequence[HistoryEvent]) -> None:
         """Go on from where it stands through ``events``.
 
-        Raises ``NondeterminismError`` where the code parts from them.
+        Raises ``NondeterminismError`` where the code parts from them, and ``HandlerPutRight``, upon which an executor with
+        ``skip_failed`` is to replay them from the beginning.
         """
         for _ in self.replay_in_steps(events):
             pass

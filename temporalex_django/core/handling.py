@@ -207,6 +207,8 @@ class Handling:
         if error is not None:
             self._handler_failed(phase, message, handler, error, traces)
         else:
+            if isinstance(message, Signal):
+                self.failures.succeeded(message)
             phase.state = copied(value.state)  # the handler may have kept a reference
             if isinstance(value, Async):
                 self._spawn(phase, kind, message, handler, unit, value.fn)

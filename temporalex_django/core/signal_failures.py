@@ -1,8 +1,12 @@
 """Signals whose handler failed: they become failed messages, which people can deliver again or discard.
 
 A failure is recorded (``SignalFailed``), since the handler may be put right later: a replay with the new code must not
-take a signal that failed when the history was made. Where the handler had left nothing behind, the replay does not call
-it at all. Where it had (a command, a published state, a drawn number), the replay calls it, and it must fail again.
+take a signal that failed when the history was made.
+
+The replay calls the handler, since it may have changed objects of the run before it failed. Where it had left nothing
+behind in the history and does not fail in that way now, it was put right: ``HandlerPutRight`` asks for another replay,
+from the beginning, that calls no such handler. Where it had left something behind (a command, a published state, a drawn
+number), it must fail again.
 """
 
 from __future__ import annotations
@@ -20,6 +24,10 @@ from temporalex_django.core.standing import Standing
 from temporalex_django.errors import NondeterminismError
 
 
+class HandlerPutRight(Exception):
+    """A handler that failed when the history was made does not fail now: replay anew, without the handlers that failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Traces:
     """All that workflow code can leave behind within an activation. Equal traces: it left nothing in between."""
@@ -33,12 +41,14 @@ class Traces:
 class SignalFailures:
     """The failed signals of a run.
 
-    ``open`` names those that were not delivered again, by message id.
+    ``open`` names those that were not delivered again, by message id. ``skipped``: a replay calls no handler that failed
+    and left nothing behind.
     """
 
-    __slots__ = ("_journal", "_recorded", "_standing", "open")
+    __slots__ = ("_journal", "_recorded", "_standing", "open", "skipped")
 
     def __init__(self, standing: Standing, journal: Journal) -> None:
+        self.skipped = False
         self._standing = standing
         self._journal = journal
         self._recorded: dict[int, bool] = {}
@@ -54,11 +64,11 @@ class SignalFailures:
         return Traces(id(completion), len(completion.commands), self._standing.effects, id(phase.state))
 
     def skips(self, signal: Signal) -> bool:
-        """Whether the history says that this signal failed and left nothing behind, so that its handler is not called.
+        """Whether the handler of this signal is not called: it failed, left nothing behind, and was put right.
 
         Never outside of a replay.
         """
-        if not self._recorded.get(signal.number):
+        if not self.skipped or not self._recorded.get(signal.number):
             return False
         self._fail(signal)
         return True
@@ -68,7 +78,9 @@ class SignalFailures:
         return signal.number in self._recorded
 
     def add(self, signal: Signal, error: BaseException, *, untouched: bool) -> None:
-        """The handler of a signal has failed."""
+        """The handler of a signal has failed. Raises ``HandlerPutRight``."""
+        if self._recorded.get(signal.number) and not untouched:
+            raise HandlerPutRight
         message_id = self._fail(signal)
         if self._standing.replaying:
             return
@@ -83,9 +95,19 @@ class SignalFailures:
         )
         self._journal.completion.failed.append(failed)
 
+    def succeeded(self, signal: Signal) -> None:
+        """Raise ``HandlerPutRight`` if the handler of this signal failed when the history was made."""
+        if self._recorded.get(signal.number):
+            raise HandlerPutRight
+
     def check(self) -> None:
-        """Raise ``NondeterminismError`` if a handler did not fail that failed when the history was made."""
-        for number in self._recorded:
+        """Raise if a handler did not fail that failed when the history was made.
+
+        ``HandlerPutRight`` where it had left nothing behind, else ``NondeterminismError``.
+        """
+        for number, untouched in self._recorded.items():
+            if untouched:
+                raise HandlerPutRight
             raise NondeterminismError(
                 f"{self._standing.run}: the handler of signal {number} of the run failed when the history was made, after it "
                 "had done something, and the code does not fail there now. Put the code back, or keep the old path for "

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.core.signal_failures import HandlerPutRight
 from temporalex_django.engine.cache import Cache, Cached
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
@@ -53,6 +54,7 @@ class _Rebuild:
     entry: Cached | None = None
     page: Sequence[HistoryEvent] = ()
     steps: Iterator[None] | None = None
+    skip_failed: bool = False  # a handler was put right: see core.signal_failures
 
 
 class Executors:
@@ -212,13 +214,8 @@ class Executors:
             if number and until is not None and time.monotonic() > until:
                 return  # still due
             try:
-                entry = self._new(run, facts[run.run_id])
-                if run.head_token is None:  # it has no history
-                    entries[run.run_id] = entry
-                    continue
-                work = _Rebuild(run, entry)
-                self._feed(work, histories.get(run.run_id, []))
-                if self._advance(work, until):
+                work = _Rebuild(run, self._new(run, facts[run.run_id]))
+                if self._replayed(work, histories.get(run.run_id, []), facts[run.run_id], until):
                     assert work.entry is not None
                     entries[run.run_id] = work.entry
                 else:
@@ -247,6 +244,8 @@ class Executors:
         try:
             self._feed(work, [event for event in events if event.number > entry.length])
             self._advance(work, None)
+        except HandlerPutRight:
+            return False  # it is built anew
         except Exception as exc:  # noqa: BLE001 - see _build_all
             errors[run.run_id] = exc
             return False
@@ -255,7 +254,21 @@ class Executors:
 
     # -- replaying ----------------------------------------------------------------------------------------------------
 
-    def _new(self, run: RunState, facts: RunFacts) -> Cached:
+    def _replayed(
+        self, work: _Rebuild, events: Sequence[HistoryEvent], facts: RunFacts, until: float | None
+    ) -> bool:
+        """Replay a whole history, which is empty before the first turn. Whether it came through, see ``_advance``."""
+        if not events:
+            return True
+        self._feed(work, events)
+        try:
+            return self._advance(work, until)
+        except HandlerPutRight:
+            work.skip_failed, work.entry = True, self._new(work.run, facts, skip_failed=True)
+            self._feed(work, events)
+            return self._advance(work, until)
+
+    def _new(self, run: RunState, facts: RunFacts, *, skip_failed: bool = False) -> Cached:
         cls = self._resolve(run.chain_id, facts.workflow, facts.version)
         info = RunInfo(
             workflow=facts.workflow,
@@ -273,6 +286,7 @@ class Executors:
             on_wait=on_wait,
             unexpected_error=self._unexpected_error,
             strict=self._strict,
+            skip_failed=skip_failed,
         )
         return Cached(executor, facts, None, 0, 0, crashes=run.crashes)
 
@@ -335,7 +349,8 @@ class Executors:
         until = time.monotonic() + _SLICE
         if work.entry is None:
             run = work.run
-            work.entry = self._new(run, self.storage.facts([run.run_id])[run.run_id])
+            facts = self.storage.facts([run.run_id])[run.run_id]
+            work.entry = self._new(run, facts, skip_failed=work.skip_failed)
             work.entry.executor.expect_markers(self.storage.markers(run.run_id))
         while time.monotonic() < until:
             if work.steps is None:
@@ -343,7 +358,11 @@ class Executors:
                 if not events:
                     return True
                 self._feed(work, events)
-            if not self._advance(work, until):
+            try:
+                if not self._advance(work, until):
+                    return False
+            except HandlerPutRight:
+                work.entry, work.page, work.steps, work.skip_failed = None, (), None, True
                 return False
         return False
 

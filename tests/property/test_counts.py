@@ -9,7 +9,6 @@ import pytest
 from tests.property.counts import CONSTRUCTS, count
 
 
-@pytest.mark.xfail(reason="children that are abandoned are rarer since signals fail, see the grammar")
 @pytest.mark.skipif(
     sys.version_info < (3, 12),
     reason="what is generated does not depend on Python, and of the few examples there each is rare",

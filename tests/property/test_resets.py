@@ -44,7 +44,6 @@ def test_a_run_goes_on_from_each_of_its_activations(program: Any, schedule: Any,
     assert kept.handle.status == rebuilt.handle.status
 
 
-@pytest.mark.xfail(reason="a fork that tells its origin of a failed signal changes it")
 @examples(0.3)
 @given(grammar.program, grammar.schedule, st.integers(0, 50))
 def test_a_fork_changes_nothing_of_what_it_was_made_from(program: Any, schedule: Any, where: int) -> None:

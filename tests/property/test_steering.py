@@ -34,7 +34,6 @@ def after_waiting(program: Any, schedule: Any, waiting: Any, then: Any, *, how: 
     return played
 
 
-@pytest.mark.xfail(reason="ids of signals that failed differ by the turn that took them")
 @examples(0.25)
 @given(grammar.alone, grammar.schedule, grammar.waiting)
 def test_a_pause_is_as_if_everything_had_come_at_its_end(program: Any, schedule: Any, waiting: Any) -> None:

@@ -10,6 +10,7 @@ from temporalex_django.core.history.activation import Definition, RunInfo
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.tracing import TracingExecutor
+from temporalex_django.core.signal_failures import HandlerPutRight
 from temporalex_django.errors import NondeterminismError
 
 
@@ -64,13 +65,17 @@ def fits(
             if between is not None:
                 between()
 
-    executor = _executor(Executor, definition, history)
-    try:
-        (run or _call)(through)
-    except Exception as exc:  # noqa: BLE001 - whatever the code raises, it does not fit
-        return done, exc
-    finally:
-        executor.evict()
+    for skip_failed in (False, True):
+        done, executor = 0, _executor(Executor, definition, history, skip_failed=skip_failed)
+        try:
+            (run or _call)(through)
+        except HandlerPutRight:
+            continue
+        except Exception as exc:  # noqa: BLE001 - whatever the code raises, it does not fit
+            return done, exc
+        finally:
+            executor.evict()
+        break
     return done, None
 
 
@@ -81,16 +86,25 @@ def _through(
     strict: bool,  # noqa: FBT001 - called by `partial` alone
     found: list[ReplayDifference],
 ) -> None:
-    executor = _executor(kind, definition, history, strict=strict)
-    try:
-        executor.replay(list(history))
-    finally:
-        found[:] = executor.differences
-        executor.evict()
+    for skip_failed in (False, True):
+        executor = _executor(kind, definition, history, strict=strict, skip_failed=skip_failed)
+        try:
+            executor.replay(list(history))
+        except HandlerPutRight:
+            continue
+        finally:
+            found[:] = executor.differences
+            executor.evict()
+        return
 
 
 def _executor(
-    kind: type[Executor], definition: Definition, history: Sequence[HistoryEvent], *, strict: bool = False
+    kind: type[Executor],
+    definition: Definition,
+    history: Sequence[HistoryEvent],
+    *,
+    strict: bool = False,
+    skip_failed: bool = False,
 ) -> Executor:
     facts = history[0].attributes if history else {}
     info = RunInfo(
@@ -101,4 +115,4 @@ def _executor(
         attempt=facts.get("attempt", 1),
         parent=facts.get("parent"),
     )
-    return kind(definition, info, strict=strict)
+    return kind(definition, info, strict=strict, skip_failed=skip_failed)

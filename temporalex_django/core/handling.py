@@ -268,7 +268,7 @@ class Handling:
         if isinstance(message, Update):
             self.failed(f"update {message.name}", message.id, error)
         elif not isinstance(error, Cancelled):
-            untouched = traces is not None and traces == self.failures.traces(phase)
+            untouched = traces is not None and traces.are(self.failures.traces(phase))
             self._signal_failed(message, handler, error, untouched=untouched)
 
     def _signal_failed(self, signal: Signal, handler: Handler, error: BaseException, *, untouched: bool) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalex_django.core.failures import describe
-from temporalex_django.core.history.activation import FailedSignal
+from temporalex_django.core.history.activation import Completion, FailedSignal
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Signal
 from temporalex_django.core.phase import Phase
@@ -28,14 +28,22 @@ class HandlerPutRight(Exception):
     """A handler that failed when the history was made does not fail now: replay anew, without the handlers that failed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Traces:
-    """All that workflow code can leave behind within an activation. Equal traces: it left nothing in between."""
+    """All that workflow code can leave behind within an activation.
 
-    completion: int
+    It refers to the objects: an id alone may be that of a later object.
+    """
+
+    completion: Completion
     commands: int
     effects: int
-    state: int
+    state: Any
+
+    def are(self, other: Traces) -> bool:
+        """Whether nothing was left behind between the two."""
+        same = self.completion is other.completion and self.state is other.state
+        return same and (self.commands, self.effects) == (other.commands, other.effects)
 
 
 class SignalFailures:
@@ -61,7 +69,7 @@ class SignalFailures:
     def traces(self, phase: Phase) -> Traces:
         """Note what has been left behind so far."""
         completion = self._journal.completion
-        return Traces(id(completion), len(completion.commands), self._standing.effects, id(phase.state))
+        return Traces(completion, len(completion.commands), self._standing.effects, phase.state)
 
     def skips(self, signal: Signal) -> bool:
         """Whether the handler of this signal is not called: it failed, left nothing behind, and was put right.

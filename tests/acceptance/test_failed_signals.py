@@ -178,6 +178,57 @@ def test_a_replay_with_the_code_put_right_takes_the_failure_as_it_was(env):
     assert h.result() == []
 
 
+def test_what_it_changed_before_it_failed_is_the_same_in_a_rebuilt_run(env):
+    class Sums(Workflow):
+        name = "test.FailedSums"
+
+        async def run(self, args):
+            seen = []
+
+            def note(payload, state):
+                seen.append(payload)
+                if payload == "wrong":
+                    raise KeyError(payload)
+                return NoReply(state)
+
+            await api.phase(None, signal={"note": note, **STOP})
+            return Ok(seen)
+
+    h = env.start(Sums, id="sums")
+    for payload in ("first", "wrong", "last"):
+        h.signal("note", payload)
+    h.signal("stop")
+
+    assert h.result() == ["first", "wrong", "last"]
+
+
+def test_an_async_handler_that_was_put_right_is_not_called_on_replay(env):
+    class Awaits(Workflow):
+        name = "test.FailedAwaits"
+
+        async def run(self, args):
+            async def handler(payload, state):
+                if not RIGHT["is"]:
+                    raise KeyError("vat")
+                await work("charge")
+                return NoReply([*state, payload])
+
+            return Ok(await api.phase([], signal={"paid": handler, **STOP}))
+
+    h = env.start(Awaits, id="awaits")
+    h.signal("paid", 5, id="p1")
+    h.signal("paid", 6, id="p2")
+    RIGHT["is"] = True
+
+    env.replay(h)
+    env.engine.cache.clear()
+    h.redeliver("p2")
+    h.signal("stop")
+
+    assert h.result() == [6]
+    assert failed(h) == [("p1", "paid", "KeyError")]
+
+
 @dataclass
 class Payment:
     amount: int

@@ -20,6 +20,7 @@ def after_waiting(program: Any, schedule: Any, waiting: Any, then: Any, *, how: 
     played = begin(program, WorkflowEnvironment(evict=evict))
     for event in schedule:
         played.deliver(*event)
+    played.deliver("unpause")  # the schedule may have left it paused, with messages that wait
     if how == "paused":
         played.deliver("pause")
         for event in waiting:

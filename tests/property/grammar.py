@@ -77,7 +77,7 @@ nested = st.lists(st.one_of(*[inner] * 4, *blocks(short)), min_size=1, max_size=
 child = step(
     "child",
     st.lists(st.one_of(*[simple] * 6, *blocks(short)), min_size=1, max_size=3),
-    st.sampled_from(["terminate", "terminate", "abandon", "request_cancel"]),
+    st.sampled_from(["terminate", "terminate", "abandon", "abandon", "request_cancel"]),
     st.sampled_from([None, "kid", "kid", "kid"]),
     st.sampled_from(["ok", "obey", "raise", "raise", "raise", "again"]),
 )
@@ -97,7 +97,7 @@ strict = step(
     st.builds(lambda *steps: list(steps), step("wait", st.sampled_from("bca")), simple, step("wait", name)),
     st.sampled_from("bca"),
 )
-first = st.one_of(*blocks(body), *[child] * 10, *[strict] * 2)
+first = st.one_of(*blocks(body), *[child] * 18, *[strict] * 2)
 outer = one(st.one_of(*blocks(body), *[child] * 3, *[simple] * 2, *[strict] * 3))
 program = st.fixed_dictionaries(
     {

@@ -18,8 +18,9 @@ from tests.support.people import Somebody
 
 #: Whoever is asked.
 DECIDER = Somebody("decider", "test.decide")
+#: The id of a failed message that its sender gave none.
+_OF_A_RUN = re.compile(r"[0-9a-f-]{36}:\d+")
 #: Drawn anew for each run, worded by the interpreter of the day, or compared by themselves (``found_by``).
-_OF_A_RUN = re.compile(r"[0-9a-f-]{36}:\d+")  # the id of a failed message that its sender gave none
 _NOT_COMPARED = ("run_id", "head", "traceback", "search_attributes")
 
 
@@ -206,8 +207,15 @@ def plain(attributes: dict[str, Any]) -> dict[str, Any]:
     if "failed" in kept:
         kept["failed"] = [message["name"] for message in kept["failed"]]
     if "edited" in kept:  # the key has the run id
-        kept["edited"] = {key: value for key, value in kept["edited"].items() if key != "key"}
+        kept["edited"] = _without_key(kept["edited"])
     return kept
+
+
+def _without_key(edited: dict[str, Any]) -> dict[str, Any]:
+    """An edited input; of a run that ended before it read them, one for each activity."""
+    return {
+        key: _without_key(value) if isinstance(value, dict) else value for key, value in edited.items() if key != "key"
+    }
 
 
 def digest(played: Played) -> str:

@@ -10,7 +10,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.steering import Input, Steering
-from temporalex_django.db.failed_messages import HandledMessage, failed_messages
+from temporalex_django.db.failed_messages import HandledMessage, failed_count, failed_messages
 from temporalex_django.models import Instance
 
 
@@ -35,8 +35,7 @@ class FailedMessageAction(Steering[None]):
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
         del seq
-        alias = run._state.db or "default"  # noqa: SLF001 - Django documents it
-        return None if failed_messages(run.chain_id, alias=alias).exists() else str(_("the run has no failed message"))
+        return None if failed_count(run) else str(_("the run has no failed message"))
 
     @abstractmethod
     def act(self, chain: UUID, message: str) -> HandledMessage | None:

@@ -36,7 +36,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.authoring.viewing import View
 from temporalex_django.core import renamed
-from temporalex_django.db.failed_messages import failed_messages
+from temporalex_django.db.failed_messages import failed_count
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
 from temporalex_django.models.fields import Payload, decoded
@@ -253,7 +253,7 @@ class Reading:
         """Of the chain of a run that is looked at alone; lists show them by the filter."""
         if self.known is not None:
             return self.known.failed_messages
-        return failed_messages(run.chain_id, alias=self.alias or "default").count() if self.whole else 0
+        return failed_count(run) if self.whole else 0
 
     def _switch_of(self, run: Instance) -> SwitchNow | None:
         names = (run.workflow, renamed.present_name(run.workflow))

@@ -50,6 +50,7 @@ from temporalex_django.admin.shown import duration, moment, shortened, status_ba
 from temporalex_django.admin.starting import StartPage, like_address, may_start
 from temporalex_django.admin.steering import SteeringPage, message_tools, part_tools, tools
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
+from temporalex_django.db.failed_messages import with_failed_count
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
 
@@ -129,7 +130,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         narrowed = runs_for(user_of(request), alias=storage().alias)
         found = super().get_queryset(request) if narrowed is None else narrowed
         one = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
-        return with_switches(found) if one else found
+        return with_failed_count(with_switches(found)) if one else found
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))

@@ -115,7 +115,7 @@ class Executor:
     def replay(self, events: Sequence[HistoryEvent]) -> None:
         """Go on from where it stands through ``events``.
 
-        Raises ``NondeterminismError`` where the code parts from them, and ``HandlerPutRight``, upon which an executor with
+        Raises ``NondeterminismError`` where the code parts from them, and ``HandlerPutRight``: then an executor with
         ``skip_failed`` is to replay them from the beginning.
         """
         for _ in self.replay_in_steps(events):

@@ -5,8 +5,8 @@ take a signal that failed when the history was made.
 
 The replay calls the handler, since it may have changed objects of the run before it failed. Where it had left nothing
 behind in the history and does not fail in that way now, it was put right: ``HandlerPutRight`` asks for another replay,
-from the beginning, that calls no such handler. Where it had left something behind (a command, a published state, a drawn
-number), it must fail again.
+from the beginning, that calls no such handler. Where it had left something behind (a command, a published state, a
+drawn number), it must fail again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from temporalex_django.errors import NondeterminismError
 
 
 class HandlerPutRight(Exception):
-    """A handler that failed when the history was made does not fail now: replay anew, without the handlers that failed."""
+    """A handler that failed when the history was made does not fail now: replay anew, and skip those that failed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +49,8 @@ class Traces:
 class SignalFailures:
     """The failed signals of a run.
 
-    ``open`` names those that were not delivered again, by message id. ``skipped``: a replay calls no handler that failed
-    and left nothing behind.
+    ``open`` names those that were not delivered again, by message id. ``skipped``: a replay calls no handler that had
+    failed and left nothing behind.
     """
 
     __slots__ = ("_journal", "_recorded", "_standing", "open", "skipped")

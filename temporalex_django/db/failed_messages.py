@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from temporalex_django.conf import codec
 from temporalex_django.core.payloads import digest
 from temporalex_django.engine.storage import RunWrite
-from temporalex_django.models import Chain, Message
+from temporalex_django.models import Chain, Instance, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,21 @@ def write_failed(writes: Iterable[RunWrite], *, alias: str) -> None:
 def failed_messages(chain: UUID, *, alias: str) -> QuerySet[Message]:
     """The failed messages of a chain, oldest first."""
     return Message.objects.using(alias).failed().filter(chain_id=chain).order_by("pk")
+
+
+def with_failed_count(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Runs with what ``failed_count`` gives, so that it costs no statement of its own."""
+    of_chain = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
+    return runs.annotate(failed_count=Coalesce(Subquery(of_chain.annotate(n=Count("pk")).values("n")), 0))
+
+
+def failed_count(run: Instance) -> int:
+    """How many failed messages the chain of ``run`` has. One statement at most for each time that the row was read."""
+    if "failed_count" not in run.__dict__:
+        alias = run._state.db or "default"  # noqa: SLF001 - Django documents it
+        run.__dict__["failed_count"] = failed_messages(run.chain_id, alias=alias).count()
+    count: int = run.__dict__["failed_count"]
+    return count
 
 
 def redeliver(chain: UUID, message_id: str, *, alias: str) -> HandledMessage | None:

@@ -254,9 +254,7 @@ class Executors:
 
     # -- replaying ----------------------------------------------------------------------------------------------------
 
-    def _replayed(
-        self, work: _Rebuild, events: Sequence[HistoryEvent], facts: RunFacts, until: float | None
-    ) -> bool:
+    def _replayed(self, work: _Rebuild, events: Sequence[HistoryEvent], facts: RunFacts, until: float | None) -> bool:
         """Replay a whole history, which is empty before the first turn. Whether it came through, see ``_advance``."""
         if not events:
             return True

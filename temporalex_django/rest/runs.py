@@ -24,6 +24,7 @@ from temporalex_django.actions.unchanged import Seen, seen
 from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.core.attributes import readable
+from temporalex_django.db.failed_messages import with_failed_count
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
@@ -77,7 +78,7 @@ class RunViewSet(Repeatable):
         return self._with_parents(runs)
 
     def _row(self, target: RunTarget) -> Instance:
-        run = with_switches(self._rows(storage().alias)).filter(pk=target.shown).first()
+        run = with_failed_count(with_switches(self._rows(storage().alias))).filter(pk=target.shown).first()
         if run is None:  # deleted since it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return run

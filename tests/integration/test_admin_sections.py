@@ -122,7 +122,7 @@ def test_every_section_is_filled_and_costs_ten_statements(admin: Client, django_
     run_id = run.run_id
 
     with django_assert_max_num_queries(
-        12
+        10
     ):  # session, user, run; who read it; events, messages, family, audit, activities, workers
         text = page(admin, run_id)
 
@@ -132,7 +132,7 @@ def test_every_section_is_filled_and_costs_ten_statements(admin: Client, django_
     ):  # fmt: skip
         assert said in text, said
     Instance.objects.filter(workflow_id="every-1").update(blocked=None, paused={"since": now.isoformat(), "by": None})
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(10):
         assert "1 message" in page(admin, run_id)
     run.terminate("enough")
     with django_assert_max_num_queries(9):
@@ -151,7 +151,7 @@ def test_a_run_that_waits_for_its_child_says_where_that_stands_at_no_more_cost(
     run = Waiting.start(id="w-1")
     drain()
     run_id = run.run_id
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(10):
         text = page(admin, run_id)
     said = re.search(r'class="tx-said[^>]*>([^<]+)<', text)
     assert said is not None
@@ -186,7 +186,7 @@ def test_a_graph_is_drawn_with_its_state_and_said_in_a_list(
     run = Parcel.start("1")
     drain()
     run_id = run.run_id
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(10):
         text = page(admin, run_id)
     drawing, listed = text[text.index('<svg class="tx-graph"') :].split("</details>", 1)[0].split("<details>", 1)
     for state, count in (("completed", 1), ("waiting", 1), ("none", 2)):

@@ -79,7 +79,7 @@ def test_a_start_is_created(api):
 def test_a_start_reads_little_and_says_no_more_than_it_promises(api, django_assert_max_num_queries):
     """Of who may look at the run, and of who may not."""
     api.post(URL, {"workflow": "test.Basket"}, format="json")  # the permissions are in the user now
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(11):
         whole = api.post(URL, {"workflow": "test.Basket", "id": "b-1"}, format="json").json()
     api.force_authenticate(person("start", name="bob"))
     names = api.post(URL, {"workflow": "test.Basket", "id": "b-2"}, format="json").json()
@@ -176,7 +176,7 @@ def test_the_detail(api, basket, django_assert_num_queries):
     basket.update("add", 1)
     api.get(f"{URL}b 1/")
 
-    with django_assert_num_queries(6):
+    with django_assert_num_queries(4):
         response = api.get(f"{URL}b 1/")
     body = response.json()
 

@@ -42,7 +42,9 @@ class _Tracing(Journal):
 class TracingExecutor(Executor):
     """``place_of(index)`` tells where a command of the present activation was issued, as ``path:line``."""
 
-    def __init__(self, definition: Definition, info: RunInfo, *, strict: bool = False, skip_failed: bool = False) -> None:
+    def __init__(
+        self, definition: Definition, info: RunInfo, *, strict: bool = False, skip_failed: bool = False
+    ) -> None:
         self._tracing = _Tracing(self._here)
         definition_here = replace(definition, entry=self._entry)
         super().__init__(definition_here, info, journal=self._tracing, strict=strict, skip_failed=skip_failed)

@@ -20,7 +20,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.attributes import all_typed
 from temporalex_django.core.durations import check_waiting
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
-from temporalex_django.db.failed_messages import failed_count, failed_messages, with_failed_count
+from temporalex_django.db.failed_messages import failed_count, failed_messages
 from temporalex_django.db.graph_instances import instance_of
 from temporalex_django.db.hearing import hearing
 from temporalex_django.db.storage import DjangoStorage
@@ -136,7 +136,6 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: 
 
 def _run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
     runs = Instance.objects.using(storage.alias).defer("args", "carried_messages", "published", "closing")
-    runs = with_failed_count(runs)
     run = (runs.filter(pk=target.pinned) if target.pinned else runs.filter(pk=target.run_id)).first()
     if run is None:
         raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")

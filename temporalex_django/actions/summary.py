@@ -27,7 +27,7 @@ from django.db.models import (
     Window,
     prefetch_related_objects,
 )
-from django.db.models.functions import RowNumber
+from django.db.models.functions import Coalesce, RowNumber
 from django.utils import timezone
 
 from temporalex_django.actions import titles
@@ -148,6 +148,12 @@ def with_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
 def with_switches(runs: QuerySet[Instance]) -> QuerySet[Instance]:
     """With whether anything is switched off at all: what is, is read only then."""
     return runs.annotate(anything_off=Exists(SwitchedOff.objects.all()))
+
+
+def with_failed_count(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """With how many failed messages the chain of each has, see ``db.failed_messages.failed_count``."""
+    of_chain = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
+    return runs.annotate(failed_count=Coalesce(Subquery(of_chain.annotate(n=Count("pk")).values("n")), 0))
 
 
 class Reading:

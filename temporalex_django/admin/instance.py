@@ -26,7 +26,7 @@ from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.ordering import at_once, columns, within_reach
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.summary import Reading, with_ends, with_switches
+from temporalex_django.actions.summary import Reading, with_ends, with_failed_count, with_switches
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
 from temporalex_django.admin.filters import (
@@ -50,7 +50,6 @@ from temporalex_django.admin.shown import duration, moment, shortened, status_ba
 from temporalex_django.admin.starting import StartPage, like_address, may_start
 from temporalex_django.admin.steering import SteeringPage, message_tools, part_tools, tools
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
-from temporalex_django.db.failed_messages import with_failed_count
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import Count, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from temporalex_django.conf import codec
@@ -60,12 +59,6 @@ def write_failed(writes: Iterable[RunWrite], *, alias: str) -> None:
 def failed_messages(chain: UUID, *, alias: str) -> QuerySet[Message]:
     """The failed messages of a chain, oldest first."""
     return Message.objects.using(alias).failed().filter(chain_id=chain).order_by("pk")
-
-
-def with_failed_count(runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """Runs with what ``failed_count`` gives, so that it costs no statement of its own."""
-    of_chain = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
-    return runs.annotate(failed_count=Coalesce(Subquery(of_chain.annotate(n=Count("pk")).values("n")), 0))
 
 
 def failed_count(run: Instance) -> int:

@@ -18,13 +18,12 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import describe, described
 from temporalex_django.actions.inbox import open_in
 from temporalex_django.actions.ordering import FoundAtOnce, ordered
-from temporalex_django.actions.summary import Reading, with_ends, with_switches
+from temporalex_django.actions.summary import Reading, with_ends, with_failed_count, with_switches
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
 from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.core.attributes import readable
-from temporalex_django.db.failed_messages import with_failed_count
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers

@@ -244,9 +244,11 @@ def test_of_an_edited_input_the_original_counts(env: Any) -> None:
 
     h = env.start(flow(run))
     h.reset(1, edited={1: ["edited"]})
-    env.replay(h)
+    env.replay(h)  # raises where an input differs
     h.signal("go")
     env.replay(h)
+
+    assert env.replay_history(flow(run), h.history(), strict=True) == []
 
 
 @pytest.mark.hosts("memory", "database")

@@ -132,7 +132,7 @@ def test_histories_without_a_question_are_not_compared(env):
     ]
     ASKED["now"] = CHANGES["title"]
 
-    env.replay_history(Asks, history)
+    assert env.replay_history(Asks, history, strict=True) == []
     ASKED["now"] = SMALL
 
 

@@ -1,0 +1,162 @@
+"""Every error of the package, one tree; each class has a stable ``code``.
+
+The code is what REST answers, logs and ``docs/reference/errors.md`` use; the docstring is the default message.
+
+    TemporalexError
+    ├── WorkflowDefinitionError · PayloadError · KeyMissing · OutsideWorkflow · NestingError · DeterminismViolation
+    ├── NotAwaited
+    ├── UnknownWorkflow · UnknownVersion · AmbiguousId · WorkflowNotFound · AlreadyRunning · ResumeRefused
+    ├── InvalidId └── MessageIdTaken
+    ├── NotCancellable · UnknownQuery · UnknownSignal · QueryFailed · EngineNotFound · NotConfigured
+    ├── ActivityNotFound · ActionNotPermitted · ActionNotPossible
+    ├── UpdateRejected └── WorkflowClosed · RunPaused · RunBlocked · NotAccepting
+    ├── UpdateFailed · UpdateTimeout · ResultTimeout
+    ├── ApplicationError · UnexpectedError
+    ├── WorkflowFailed ├── WorkflowTerminated └── WorkflowTimedOut
+    ├── WorkflowCancelled
+    ├── ActivityFailure · ChildWorkflowFailure
+    └── NondeterminismError · DeadlockDetected
+
+    Control (BaseException): what travels through workflow code and is not for ``except Exception``
+    ├── Cancelled
+    └── (private) blocked by non-determinism or a deadlock, eviction
+"""
+
+from __future__ import annotations
+
+from temporalex_django.errors.base import (
+    Cancelled,
+    Control,
+    TemporalexError,
+)
+from temporalex_django.errors.definitions import (
+    DeterminismViolation,
+    DeterminismWarning,
+    EngineNotFound,
+    KeyMissing,
+    NestingError,
+    NotAwaited,
+    NotConfigured,
+    OutsideWorkflow,
+    PayloadError,
+    PayloadWarning,
+    UnknownVersion,
+    UnknownWorkflow,
+    WorkflowDefinitionError,
+)
+from temporalex_django.errors.outcomes import (
+    ActivityFailure,
+    ApplicationError,
+    ChildWorkflowFailure,
+    NotAccepting,
+    ResultTimeout,
+    RunBlocked,
+    RunPaused,
+    TooManyUpdates,
+    UnexpectedError,
+    UpdateFailed,
+    UpdateRejected,
+    UpdateTimeout,
+    WorkflowCancelled,
+    WorkflowClosed,
+    WorkflowFailed,
+    WorkflowSwitchedOff,
+    WorkflowTerminated,
+    WorkflowTimedOut,
+)
+from temporalex_django.errors.replaying import (
+    DeadlockDetected,
+    EngineChanged,
+    JudgingFailed,
+    NondeterminismError,
+)
+from temporalex_django.errors.requests import (
+    ActionNotPermitted,
+    ActionNotPossible,
+    ActivityNotFound,
+    AlreadyRunning,
+    AmbiguousId,
+    FormChanged,
+    FourEyes,
+    HumanTaskClaimed,
+    HumanTaskClosed,
+    HumanTaskNotFound,
+    IdempotencyKeyReused,
+    InvalidId,
+    MessageIdTaken,
+    NotCancellable,
+    QueryFailed,
+    ResumeRefused,
+    RunChanged,
+    UnknownQuery,
+    UnknownSignal,
+    WorkerNotFound,
+    WorkflowNotFound,
+    no_process,
+)
+
+__all__ = [
+    "ActionNotPermitted",
+    "ActionNotPossible",
+    "ActivityFailure",
+    "ActivityNotFound",
+    "AlreadyRunning",
+    "AmbiguousId",
+    "ApplicationError",
+    "Cancelled",
+    "ChildWorkflowFailure",
+    "Control",
+    "DeadlockDetected",
+    "DeterminismViolation",
+    "DeterminismWarning",
+    "EngineChanged",
+    "EngineNotFound",
+    "FormChanged",
+    "FourEyes",
+    "HumanTaskClaimed",
+    "HumanTaskClosed",
+    "HumanTaskNotFound",
+    "IdempotencyKeyReused",
+    "InvalidId",
+    "JudgingFailed",
+    "KeyMissing",
+    "MessageIdTaken",
+    "NestingError",
+    "NondeterminismError",
+    "NotAccepting",
+    "NotAwaited",
+    "NotCancellable",
+    "NotConfigured",
+    "OutsideWorkflow",
+    "PayloadError",
+    "PayloadWarning",
+    "QueryFailed",
+    "ResultTimeout",
+    "ResumeRefused",
+    "RunBlocked",
+    "RunChanged",
+    "RunPaused",
+    "TemporalexError",
+    "TooManyUpdates",
+    "UnexpectedError",
+    "UnknownQuery",
+    "UnknownSignal",
+    "UnknownVersion",
+    "UnknownWorkflow",
+    "UpdateFailed",
+    "UpdateRejected",
+    "UpdateTimeout",
+    "WorkerNotFound",
+    "WorkflowCancelled",
+    "WorkflowClosed",
+    "WorkflowDefinitionError",
+    "WorkflowFailed",
+    "WorkflowNotFound",
+    "WorkflowSwitchedOff",
+    "WorkflowTerminated",
+    "WorkflowTimedOut",
+    "no_process",
+]
+
+for _name in __all__:  # they are known by this module, in tracebacks too
+    globals()[_name].__module__ = __name__

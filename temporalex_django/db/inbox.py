@@ -86,24 +86,30 @@ class InboxStatements(ABC):
                     by_chain[row[0]].append(row)
             for chain, of_chain in by_chain.items():
                 if len(of_chain) == page:  # a backlog
-                    by_chain[chain] = self._backlog(chain, page, which="m.fresh" if chain in waiting else "true")
-                    found[chain].more = True
+                    which = "m.fresh" if chain in waiting else "true"
+                    by_chain[chain], found[chain].more = self._backlog(chain, page, which=which)
             self._fill(found, by_chain)
             return {chain: found[chain] for chain in by_chain}
 
         return inbox
 
-    def _backlog(self, chain: UUID, page: int, *, which: str) -> list[tuple[Any, ...]]:
-        """Of a long inbox the oldest new messages.
+    def _backlog(self, chain: UUID, page: int, *, which: str) -> tuple[list[tuple[Any, ...]], bool]:
+        """Read the oldest new messages of a long inbox, and whether there may be more of them.
 
-        And, wherever they stand, updates that wait and results: those bring it on.
+        Wherever they stand, results and messages that wait are read, too: those bring it on. Neither hides the others,
+        and a turn that finds nothing else leaves no more to do.
         """
         of_chain = f"from temporalex_message m where m.chain_id = %s and not m.settled and {which}"
-        new = "m.after is null and m.kind in ('signal', 'update', 'resume')"
-        oldest = f"select {_READ} {of_chain} and {new} order by m.id limit {page}"
-        others = f"select {_READ} {of_chain} and not ({new}) order by m.id limit {page * 10}"
-        rows = [row for sql in (oldest, others) for row in self.sql.select(sql, [chain], _MESSAGE_TYPES)]
-        return sorted(rows, key=itemgetter(1))
+        from_outside = "m.kind in ('signal', 'update', 'resume')"
+        new, waiting, results = (
+            self.sql.select(f"select {_READ} {of_chain} and {test} order by m.id limit {most}", [chain], _MESSAGE_TYPES)
+            for test, most in (
+                (f"m.after is null and {from_outside}", page),
+                (f"m.after is not null and {from_outside}", page * 10),
+                (f"not ({from_outside})", page * 10),
+            )
+        )
+        return sorted([*new, *waiting, *results], key=itemgetter(1)), len(new) == page or len(results) == page * 10
 
     def _fill(self, found: dict[UUID, Inbox], by_chain: Mapping[UUID, list[tuple[Any, ...]]]) -> None:
         """Decode what was read.

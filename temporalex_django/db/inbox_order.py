@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID, uuid4
 
@@ -26,6 +26,8 @@ class InboxOrder(ABC):
         """See there. Locks the rows of the chain's unread messages."""
         rows = Message.objects.using(self.alias).filter(chain_id=chain)
         there = list(rows.filter(settled=False, kind__in=FROM_OUTSIDE).order_by("pk"))
+        unread = {row.request_id for row in there} - {None}
+        messages = [message for message in messages if message.id not in unread]
         again = [message.id for message in messages if message.id is not None]
         rows.filter(pk__in=[row.pk for row in there]).delete()
         rows.filter(request_id__in=again).delete()
@@ -35,6 +37,22 @@ class InboxOrder(ABC):
             row.pk, row.fresh, row.queue = None, True, queue
             row.after = row.after if row.after is not None and row.after <= received else None
         Message.objects.using(self.alias).bulk_create([*new, *there], batch_size=500)
+
+    def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
+        """See ``RunStorage``."""
+        rows = Message.objects.using(self.alias).filter(chain_id=chain, request_id__in=[*ids])
+        found = rows.values_list("request_id", "settled", "outcome_status") if ids else ()
+        return {str(message): status or "" if settled else "unread" for message, settled, status in found}
+
+    def copy_failed(self, of: UUID, to: UUID, ids: Collection[str]) -> None:
+        """See ``RunStorage``."""
+        if not ids:
+            return
+        rows = [*Message.objects.using(self.alias).failed().filter(chain_id=of, request_id__in=[*ids]).order_by("pk")]
+        queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=to)
+        for row in rows:
+            row.pk, row.chain_id, row.queue = None, to, queue
+        Message.objects.using(self.alias).bulk_create(rows, batch_size=500)
 
     def keep_accepted(self, chain: UUID, updates: Sequence[tuple[Behind, Outcome]]) -> None:
         queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)

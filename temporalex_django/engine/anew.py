@@ -9,12 +9,13 @@ open transaction, on chains that it has locked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.failures import error_data
+from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.events import DELIVERED, HistoryEvent
 from temporalex_django.core.history.prefix import COPIED, Behind, Prefix, mark
 from temporalex_django.engine.by_hand import pending_timers, skip_id
@@ -46,15 +47,17 @@ def reset(storage: RunStorage, run: RunState, plan: Plan, *, run_id: UUID) -> li
     """
     facts, now = plan.facts, storage.now()
     present = storage.facts([run.run_id])[run.run_id]
-    unread = storage.inbox([run.chain_id])[run.chain_id]
-    known = _known(unread, plan)
+    known = _known(storage.inbox([run.chain_id])[run.chain_id], plan)
+    failed = _still_failed(storage, run.chain_id, plan, gone=("unread", "failed"))
     first = closed_for_reset(run, new=_next(plan, run_id), now=now, facts=present)
     first.outcomes.update(_not_done(storage, run, plan))
     storage.write([first])
     new = _begun(run, run_id, first.run.activated_at or now, facts)
     written = [first]
     if plan.prefix.activation:
-        written.append(_take_up(storage, new, plan, "reset", known=known, id=facts.workflow_id, parent=facts.parent))
+        written.append(
+            _take_up(storage, new, plan, "reset", known=known, failed=failed, id=facts.workflow_id, parent=facts.parent)
+        )
     storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
     return written
 
@@ -64,11 +67,31 @@ def fork(storage: RunStorage, run: RunState, plan: Plan, *, of: UUID, id: str) -
 
     That one (``plan.facts``, of the chain ``of``) stays as it is. Gives what was written.
     """
-    known = _known(storage.inbox([of])[of], plan)
-    written = [_take_up(storage, run, plan, "fork", known=known, id=id, parent=None)] if plan.prefix.activation else []
+    known, written = _known(storage.inbox([of])[of], plan), []
+    failed, carried = _still_failed(storage, of, plan), plan.prefix.carried
+    if plan.prefix.activation:
+        written.append(_take_up(storage, run, plan, "fork", known=known, failed=failed, id=id, parent=None))
+    elif plan.facts.carried_messages is not None:
+        carried = {message["id"] for message in plan.facts.carried_messages.get("failed", ())}
+    storage.copy_failed(of, run.chain_id, carried)
     storage.keep_accepted(run.chain_id, _accepted(plan.prefix))
     storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
     return written
+
+
+def _still_failed(storage: RunStorage, chain: UUID, plan: Plan, *, gone: Sequence[str] = ()) -> list[FailedSignal]:
+    """The failed messages at the point that the run which takes it up has none of yet.
+
+    Without those that have such a status in ``chain`` (``gone``), and those that somebody discarded there.
+
+    Nobody delivers a discarded one again: the plan loses those that lie behind the point, too.
+    """
+    point = plan.prefix
+    ids = {message.id for message in point.behind if message.id is not None} | point.failed.keys()
+    statuses = storage.message_statuses(chain, ids)
+    point.behind = [m for m in point.behind if m.id is None or statuses.get(m.id) != "discarded"]
+    gone = ("discarded", *gone)
+    return [failed for message, failed in point.failed.items() if statuses.get(message) not in gone]
 
 
 def _accepted(point: Prefix) -> list[tuple[Behind, Outcome]]:
@@ -145,6 +168,7 @@ def _take_up(
     how: str,
     *,
     known: Mapping[int, InboxMessage],
+    failed: Sequence[FailedSignal],
     id: str,
     parent: str | None,
 ) -> RunWrite:
@@ -171,8 +195,7 @@ def _take_up(
         run.atomic_due = now
     write = RunWrite(run=run, events=events, tasks=tasks, messages=_answers(run, point, known))
     write.instance = {"started_at": now}
-    if how == "fork":  # another chain has no rows of them
-        write.failed = list(point.failed.values())
+    write.failed = [*failed]
     storage.write([write])
     return write
 

@@ -18,7 +18,7 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core import payloads
 from temporalex_django.core.copying import copied
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.prefix import Prefix, activations_of, closed_itself, prefix
+from temporalex_django.core.history.prefix import Prefix, activations_of, closed_itself, delivered_once, prefix
 from temporalex_django.core.history.replay import fits
 from temporalex_django.core.names import shown
 from temporalex_django.core.telling import told
@@ -181,6 +181,7 @@ def planned(
     point = prefix(events, good if to is None else to)
     for history in later if again else ():
         point.behind += prefix(history, 0).behind
+    point.behind = delivered_once(point.behind)
     _as_they_stand(point, tasks)
     return Plan(
         facts=facts,

@@ -418,9 +418,16 @@ class RunStorage(Protocol):
     def put_first(self, chain: UUID, messages: Sequence[Behind], *, received: int) -> None:
         """Put messages at the head of the inbox of a locked chain, in order: those that are there come behind them.
 
-        One with an id takes the place of the message that has it. ``received``: so many signals are in the history of
-        the run; updates that waited behind later ones are new to it.
+        One with an id takes the place of the message that has it; one that is there and unread is newer, and stays
+        alone. ``received``: so many signals are in the history of the run; updates that waited behind later ones are
+        new to it.
         """
+
+    def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
+        """What became of messages of a chain, by id: "unread", or the status of their outcome. Others are left out."""
+
+    def copy_failed(self, of: UUID, to: UUID, ids: Collection[str]) -> None:
+        """Give a locked chain that never had them those of these messages that are failed messages of another one."""
 
     def keep_accepted(self, chain: UUID, updates: Sequence[tuple[Behind, Outcome]]) -> None:
         """Put updates that the history of the run has into a locked chain that never had them, each with its outcome.

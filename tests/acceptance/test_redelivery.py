@@ -285,3 +285,18 @@ def test_signals_are_delivered_again_in_order_with_their_ids(env):
     h.signal("stop")
 
     assert h.result() == [1, 2]
+
+
+@pytest.mark.hosts("database", "database-evicted")
+@pytest.mark.parametrize("to", [0, 1])
+def test_a_page_of_the_inbox_full_of_them_leaves_the_run_in_peace(env, to):
+    h = env.start(TwoPhases, id="phases")
+    h.signal("stop")
+    for number in range(8):
+        h.update("pack", number, id=f"u{number}")
+    env.storage.inbox_page = 4
+
+    h.reset(to)  # they wait for the second phase, and the environment comes to rest
+    h.signal("stop")
+
+    assert h.result() == [[], list(range(8))]

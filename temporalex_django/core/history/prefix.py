@@ -73,7 +73,8 @@ class Prefix:
     ``children``: ids of those that are waited for. ``sent``: messages to other runs that are not confirmed.
     ``answers``: what is known behind the point of those and of the children, as kind and attributes. ``received``
     counts the signals, ``updates`` are those accepted, by id. ``failed`` holds the signals that are failed messages at
-    the point, by id. ``behind``: messages that came later, in order.
+    the point, by id, ``carried`` the ids of those that the run has from the one before. ``behind``: messages that came
+    later, in order.
     """
 
     activation: int
@@ -85,6 +86,7 @@ class Prefix:
     received: int = 0
     updates: dict[str, Behind] = field(default_factory=dict)
     failed: dict[str, FailedSignal] = field(default_factory=dict)
+    carried: set[str] = field(default_factory=set)
     behind: list[Behind] = field(default_factory=list)
 
 
@@ -140,6 +142,7 @@ def _read(found: Prefix) -> None:
         match event.kind:
             case "WorkflowStarted":
                 origin = attributes.get("run_id", "")
+                found.carried = {message["id"] for message in attributes.get("failed", ())}
             case "ActivationStarted":
                 found.sent.difference_update(attributes.get("delivered", ()))
                 if (copied := attributes.get(COPIED)) is not None:
@@ -149,6 +152,7 @@ def _read(found: Prefix) -> None:
                 found.received += 1
                 signals[found.received] = attributes
                 found.failed.pop(attributes.get("id", ""), None)
+                found.carried.discard(attributes.get("id", ""))
             case kind if kind == SIGNAL_FAILED:
                 found.failed[attributes["id"]] = _failed(attributes, signals[attributes["number"]])
             case "UpdateAccepted":
@@ -215,9 +219,13 @@ def _look_behind(found: Prefix, rest: Sequence[HistoryEvent]) -> None:
             case "ChildCompleted" | "ChildFailed" | "ExternalFailed":
                 if attributes["seq"] in open_ones:
                     found.answers[attributes["seq"]] = event.kind, attributes
-    last = {signal.id: number for number, signal in signals}  # one that failed first is delivered once
-    signals = [(number, signal) for number, signal in signals if signal.id is None or last[signal.id] == number]
-    found.behind = [*_in_order(signals, updates)]
+    found.behind = delivered_once([*_in_order(signals, updates)])
+
+
+def delivered_once(messages: Sequence[Behind]) -> list[Behind]:
+    """Leave the last one of each id: a signal that failed, and was delivered again, came more than once."""
+    last = {message.id: number for number, message in enumerate(messages)}
+    return [message for number, message in enumerate(messages) if message.id is None or last[message.id] == number]
 
 
 def _in_order(signals: Sequence[tuple[int, Behind]], updates: Sequence[tuple[int, Behind]]) -> Iterator[Behind]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -95,7 +95,10 @@ class MemoryStarts(MemoryTables):
         there = [message for message in there if message.kind in FROM_OUTSIDE]
         for message in there:
             self._forget(chain, message.id, message.request_id)
+        unread = {message.request_id for message in there}
         for behind in messages:
+            if behind.id is not None and behind.id in unread:
+                continue
             if behind.id is not None and (known := ids.get(behind.id)) is not None:
                 self._forget(chain, known, behind.id)
             request_id = str(uuid4()) if behind.kind == REQUEST else behind.id
@@ -121,6 +124,24 @@ class MemoryStarts(MemoryTables):
             if message.after is not None and message.after <= received:
                 kept = self.messages[number]
                 self.messages[number] = replace(kept, message=replace(kept.message, after=message.after))
+
+    def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
+        """See ``RunStorage``."""
+        kept, inbox, found = self._kept[chain], self._inboxes[chain], {}
+        for message in ids:
+            if (number := kept.get(message)) is not None:
+                outcome = self.messages[number].outcome
+                found[message] = "unread" if number in inbox else outcome.status if outcome is not None else ""
+        return found
+
+    def copy_failed(self, of: UUID, to: UUID, ids: Collection[str]) -> None:
+        """See ``RunStorage``."""
+        kept = sorted(number for message in ids if (number := self._kept[of].get(message)) is not None)
+        for one in [self.messages[number] for number in kept if self.messages[number].failed]:
+            number = next(self._ids)
+            message = replace(one.message, id=number)
+            self.messages[number] = replace(one, message=message, chain_id=to)
+            self._kept[to][str(message.request_id)] = number
 
     def keep_accepted(self, chain: UUID, updates: Sequence[tuple[Behind, Outcome]]) -> None:
         """See ``RunStorage``."""

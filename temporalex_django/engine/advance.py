@@ -62,10 +62,13 @@ class Advance:
         self.faults: list[tuple[str, Fault]] = []  # of validators, with the references that their senders get
         self._sent: list[tuple[Job, InboxMessage]] = []  # signals that somebody is named for
 
-    def closed(self) -> RunWrite:
-        """The chain is closed: its messages are answered, never silently dropped."""
+    def closed(self, facts: RunFacts | None) -> RunWrite:
+        """The chain is closed: its messages are answered, never silently dropped.
+
+        ``facts`` are wanted only where some of them are ``redelivered``.
+        """
         for message in self.messages:
-            self._undelivered(message)
+            self._undelivered(message, facts)
         self.run.due_at = None
         return self.write
 
@@ -77,6 +80,11 @@ class Advance:
             return False
         late = run.deadline is not None and run.deadline <= self.now and not run.paused
         return late or any(message.kind == "terminate" for message in self.messages)
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether a reset or fork delivered one of the messages again."""
+        return any(message.redelivered for message in self.messages)
 
     @property
     def asked(self) -> bool:
@@ -91,16 +99,17 @@ class Advance:
         else:
             self.write = timed_out(self.run, now=self.now, facts=facts)
         for message in self.messages:
-            self._undelivered(message)
+            self._undelivered(message, facts)
         return self.write
 
     def parked(self, why: str = "") -> RunWrite:
         """The run is blocked or paused and not due: its messages wait without waking anybody.
 
-        Updates and requests are refused: whoever sent them waits for an answer. ``why`` it is blocked.
+        Updates and requests are refused: whoever sent them waits for an answer. Not those that are delivered again.
+        ``why`` it is blocked.
         """
         for message in self.messages:
-            if message.kind not in ("update", REQUEST):
+            if message.kind not in ("update", REQUEST) or message.redelivered:
                 self.write.parked.append(message.id)
                 continue
             what = f"{message.kind} {message.name!r}"
@@ -326,7 +335,7 @@ class Advance:
                 write.waiting[message.id] = pending[message.request_id]
         if completion.closed not in (None, "ContinueAsNew"):  # else the next turn, or run of the chain, reads them
             for message in inbox[cut:]:
-                self._undelivered(message)
+                self._undelivered(message, entry.facts)
         write.outcomes.update(outcomes)
 
     def _faults(self, completion: Completion, token: int) -> dict[str, Outcome]:
@@ -353,11 +362,13 @@ class Advance:
         )
         self.write.not_taken.append(not_taken)
 
-    def _undelivered(self, message: InboxMessage) -> None:
+    def _undelivered(self, message: InboxMessage, facts: RunFacts | None) -> None:
         if message.kind in _MESSAGES:
             error = WorkflowClosed(f"the run was closed before the {message.kind} {message.name!r} was delivered")
             status = "undelivered" if message.kind == "signal" else "rejected"
             self.write.settled[message.id] = Outcome(status=status, value=error_data(error))
+            if message.redelivered and facts is not None:
+                self._refuse_redelivered(message, facts)
         elif message.id not in self.write.consumed:
             self.write.consumed.append(message.id)
 

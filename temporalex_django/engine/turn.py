@@ -259,7 +259,8 @@ class WorkflowEngine(Executors):
     ) -> RunWrite | None:
         """What is to be written of one run; None: it is left to another worker, or for later."""
         if fate is Fate.ANSWER:
-            return step.closed()
+            run_id = step.run.run_id
+            return step.closed(self.storage.facts([run_id])[run_id] if step.redelivered else None)
         if fate is Fate.END:
             return step.ended(report.facts[step.run.run_id])
         if fate is Fate.PARK:

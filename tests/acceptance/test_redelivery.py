@@ -155,6 +155,35 @@ def test_those_that_nothing_takes_are_refused_when_the_run_closes(env):
         sent.result()
 
 
+def test_those_that_wait_when_the_run_is_terminated_are_told_of(env):
+    h = env.start(TwoPhases, id="phases")
+    h.signal("stop")
+    h.update("pack", "book", id="u1")
+    with env.batch():
+        h.reset(0)
+        h.terminate("by phone")
+
+    env.advance(0)
+
+    assert [(one.kind, one.name, one.code) for one in env.not_taken] == [("update", "pack", "workflow_closed")]
+
+
+def test_a_pause_refuses_none_of_them(env):
+    h = env.start(TwoPhases, id="phases")
+    h.signal("stop")
+    h.update("pack", "book", id="u1")
+    with env.batch():
+        h.reset(0)
+        h.pause()
+    env.advance(0)
+    assert not env.not_taken
+
+    h.unpause()
+    h.signal("stop")
+
+    assert h.result() == [[], ["book"]]
+
+
 def test_they_go_along_with_a_continue_as_new(env):
     class Goes(Workflow):
         name = "test.RedeliveredGoes"

@@ -1,4 +1,4 @@
-"""What operators do to failed messages: signals whose handler failed."""
+"""Actions on failed messages: signals whose handler failed."""
 
 from __future__ import annotations
 

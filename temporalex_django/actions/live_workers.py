@@ -1,4 +1,4 @@
-"""What the workers that are alive can take."""
+"""Live workers and the work that they can take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from temporalex_django.models import Worker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveWorkers:
-    """What the workers that are alive can take: pairs of queues, and versions by class.
+    """The work that live workers can take: pairs of queues, and versions by class.
 
     One read serves a whole list of runs.
     """
@@ -24,7 +24,7 @@ class LiveWorkers:
 
     @classmethod
     def of(cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]) -> LiveWorkers:
-        """Of the queues, the versions by class and the activities of each."""
+        """Collect the queues, the versions by class and the activities of each worker."""
         rows = list(workers)
         return cls(
             able=[
@@ -50,7 +50,7 @@ class LiveWorkers:
 
 
 def able(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
-    """Those among rows that were read whose lease has not run out, that nobody found dead and nobody drains."""
+    """Select the rows whose lease has not run out, which nobody found dead and nobody drains."""
     there = [worker for worker in workers if worker.buried_at is None and worker.drained_at is None]
     alive = [worker for worker in there if worker.expires_at > now]
     return LiveWorkers.of((worker.queues, worker.workflows, worker.activity_names) for worker in alive)

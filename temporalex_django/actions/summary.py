@@ -256,7 +256,7 @@ class Reading:
         )
 
     def _failed_messages(self, run: Instance) -> int:
-        """Of the chain of a run that is looked at alone; lists show them by the filter."""
+        """Count those of the chain of a run that is looked at alone; lists show them by the filter."""
         if self.known is not None:
             return self.known.failed_messages
         return failed_count(run) if self.whole else 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-#: Of what they iterate the order shows in what they give.
+#: Functions whose result depends on the order of their argument.
 _ORDERED: Final = frozenset({"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "dict", "reversed", "next"})
 _SETS: Final = frozenset({"set", "frozenset"})
 _BY_PLACE: Final = frozenset({"hash", "id"})

@@ -13,7 +13,7 @@ class Accepts(TypedDict):
 
 
 class CarriedMessages(TypedDict):
-    """What goes along to the next run of a chain: signals that nobody took, and a cancel request that nobody heard.
+    """Messages that go along to the next run of a chain: signals that nobody took, a cancel request that nobody heard.
 
     ``failed``: ``{"id", "name"}`` of signals whose handler failed and that were not delivered again.
     """

@@ -7,7 +7,7 @@ from typing import Any
 from temporalex_django import signals
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.activity_context import ActivityContext, running
+from temporalex_django.authoring.activity_context import running
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.payloads import reason_of
@@ -28,7 +28,7 @@ def perform(task: TaskState) -> TaskResult:
     except activity_policy.ABSENT as exc:
         raise activity_policy.Absent(str(exc)) from exc
     announce("activity_started", task, attempt=task.attempt)
-    with running(_context(task)):
+    with running(activity_policy.context_of(task)):
         crash_points.reached("atomic effect: before")
         value = fn(*args, **kwargs)
         crash_points.reached("atomic effect: after")
@@ -36,18 +36,6 @@ def perform(task: TaskState) -> TaskResult:
         return completed(task, act.outgoing(value, task.args, TaskSource(task)), act)
     except KeyMissing as exc:  # nothing that it did is committed
         raise activity_policy.Absent(str(exc)) from exc
-
-
-def _context(task: TaskState) -> ActivityContext:
-    """The context of an attempt that is over before anybody could hear of it: its heartbeats go nowhere."""
-    return ActivityContext(
-        attempt=task.attempt,
-        idempotency_key=activity_policy.idempotency_key(task),
-        workflow_id=task.workflow_id,
-        run_id=str(task.run_id),
-        heartbeat_details=task.heartbeat_details,
-        _seq=task.seq,
-    )
 
 
 def completed(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResult:
@@ -59,7 +47,7 @@ def completed(task: TaskState, value: Any, act: Activity[Any, Any]) -> TaskResul
 
 
 def encoded(value: Any, *, what: str) -> bytes:
-    """What the codec makes of plain data. Raises ``PayloadError`` when it cannot, whatever it raises itself."""
+    """Encode plain data with the codec. Raises ``PayloadError`` for whatever the codec raises."""
     try:
         return codec().encode(value)
     except KeyMissing:

@@ -53,7 +53,7 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
 
 
 def _let_claims_lapse(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
-    """Of open tasks whose question is another one now: whoever claimed it, or was handed it, had read the old one."""
+    """End claims and delegations of open tasks whose question has changed: they were made for the old one."""
     questions = {one.id: one.task.asking.question for one in found}
     if not questions:
         return

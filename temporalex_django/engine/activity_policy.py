@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from temporalex_django.authoring.activity import Activity
+from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import AttemptFailure, ReturnedErr, describe, failure_of_attempt, types_of
@@ -26,6 +27,25 @@ OFFERED_AGAIN = timedelta(seconds=2)
 def idempotency_key(task: TaskState) -> str:
     """The same for every attempt of one call of an activity, also where a reset schedules it anew."""
     return key_of(task.run_id, task.seq, task.options)
+
+
+def context_of(
+    task: TaskState,
+    *,
+    beat: Callable[[Any], None] = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> ActivityContext:
+    """The context of an attempt. Without ``beat`` its heartbeats go nowhere, for one that is over before they could."""
+    return ActivityContext(
+        attempt=task.attempt,
+        idempotency_key=idempotency_key(task),
+        workflow_id=task.workflow_id,
+        run_id=str(task.run_id),
+        heartbeat_details=task.heartbeat_details,
+        _seq=task.seq,
+        _beat=beat,
+        _cancelled=cancelled,
+    )
 
 
 def key_of(run_id: object, seq: int, options: Mapping[str, Any]) -> str:

@@ -547,7 +547,7 @@ def _waited_first(message: InboxMessage) -> bool:
 
 
 def _marks(message: InboxMessage) -> dict[str, Any]:
-    """What a job says of an update or a request beside what was sent."""
+    """The marks that a job has of an update or a request, beside the message itself."""
     redelivered = {"redelivered": True} if message.redelivered else {}
     return {**redelivered, **recorded(message.sender)}
 

@@ -424,7 +424,7 @@ class RunStorage(Protocol):
         """
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
-        """What became of messages of a chain, by id: "unread", or the status of their outcome. Others are left out."""
+        """The statuses of messages of a chain, by id: "unread", or that of the outcome. Others are left out."""
 
     def copy_failed(self, of: UUID, to: UUID, ids: Collection[str]) -> None:
         """Give a locked chain that never had them those of these messages that are failed messages of another one."""

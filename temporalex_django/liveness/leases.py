@@ -142,7 +142,7 @@ class WorkerRow:
 
 
 def announced(stored: Iterable[tuple[Kind, str]]) -> list[Marked]:
-    """What the row of a worker says that it is about to run."""
+    """The run or activity that a worker is about to run, as its row has it."""
     return [Marked(kind, int(key) if kind in ("task", "trial") else UUID(key)) for kind, key in stored]
 
 

@@ -2,7 +2,7 @@
 
 A worker is dead when its crash marker proves that its process has ended, or when a judge has seen no new heartbeat of
 it for one lease by the judge's own monotonic clock. A session lock that stands says nothing, since a frozen worker
-holds it for ever. What a dead worker had in hand is due again.
+holds it for ever. The runs and activities of a dead worker are due again.
 
 Deaths are counted against what a process was running when it ended. Its marker says that where it can be opened. Where
 it cannot (another machine, a container with a temporary folder of its own) the row of the worker has to say it. Workers
@@ -151,7 +151,7 @@ def judge_abandoned(storage: DjangoStorage) -> int:
 def report_deaths(storage: DjangoStorage) -> None:
     """Write what workers of this machine died of, as their markers say. For guardians, whose own worker has just died.
 
-    The marker may be gone with the container when somebody looks for it. What fails is logged: others find out.
+    The marker may be gone with the container when somebody looks for it. A failure is logged: others find out.
     """
     try:
         recover(storage, Heartbeats())

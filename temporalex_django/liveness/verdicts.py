@@ -29,7 +29,7 @@ def judge(marked: Collection[Marked], recorded: Mapping[Marked, int], *, earlier
 
     ``recorded`` lacks those that are over. For processes that are known to have ended only: one that is merely late has
     killed nobody. ``earlier``: deaths that nobody could explain, before this one, which only the row of the dead worker
-    explains. Of those one counts for a run that was alone at two deaths: it is the first of its three.
+    explains. One of them counts for a run that was alone at two deaths: it is the first of its three.
 
     - A run that was the only run: it counts, whatever activities ran beside it. Activating takes a moment, so one that
       is met there again and again is no bystander; and beside a suspected activity no run is activated.

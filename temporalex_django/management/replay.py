@@ -39,7 +39,7 @@ Finding = dict[str, Any]
 
 
 class Checked(NamedTuple):
-    """What some histories gave: their number, those that do not fit, and what differs in those that do."""
+    """The result of some histories: their number, those that do not fit, and the differences in those that do."""
 
     histories: int
     findings: list[Finding]

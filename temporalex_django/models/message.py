@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.models.fields import decoded, hot_key
 
-#: Of messages that somebody has to look at: failed ones, and updates whose validator failed.
+#: Statuses of messages that somebody has to look at: failed ones, and updates whose validator failed.
 ATTENTION = Q(outcome_status="failed", kind="signal") | Q(outcome_status="fault")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.activity_context import ActivityContext, running
+from temporalex_django.authoring.activity_context import running
 from temporalex_django.authoring.django_tasks import activity_of as task_activity
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core import current
@@ -77,15 +77,7 @@ class EnvironmentActivities(EnvironmentHost):
         def beat(details: Any) -> None:
             self._beats[task.id, task.attempt, OWNER] = details
 
-        context = ActivityContext(
-            attempt=task.attempt,
-            idempotency_key=activity_policy.idempotency_key(task),
-            workflow_id=task.workflow_id,
-            run_id=str(task.run_id),
-            heartbeat_details=task.heartbeat_details,
-            _seq=task.seq,
-            _beat=beat,
-        )
+        context = activity_policy.context_of(task, beat=beat)
         with current.outside_workflow(None), running(context):
             value = fn(*args, **kwargs)
             value = self._run_async(value) if asyncio.iscoroutine(value) else value

@@ -24,7 +24,7 @@ _PERMISSIONS = {
     **dict.fromkeys(("redeliver", "discard"), "redeliver_message"),
     "delete": "delete_instance",
 }
-#: What can be done to a closed run.
+#: Actions that are possible on a closed run.
 _OF_CLOSED = ("delete", "discard")
 
 

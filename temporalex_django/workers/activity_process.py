@@ -75,6 +75,7 @@ def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]
     from temporalex_django.authoring import activity  # noqa: PLC0415
     from temporalex_django.authoring.activity_context import ActivityContext, running  # noqa: PLC0415
     from temporalex_django.core.failures import describe  # noqa: PLC0415
+    from temporalex_django.errors import ApplicationError  # noqa: PLC0415
 
     context = ActivityContext(
         **call["context"], _beat=lambda details: say(beat=details), _cancelled=lambda: calls.cancelled
@@ -88,8 +89,9 @@ def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]
         return _result(act, value)
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt
         bases = [cls.__name__ for cls in type(exc).__mro__ if issubclass(cls, BaseException)]
-        text = "".join(traceback.format_exception(exc))
-        return {"raised": describe(exc)["type"], "bases": bases, "message": describe(exc)["message"], "traceback": text}
+        failure, text = describe(exc), "".join(traceback.format_exception(exc))
+        on_purpose = {"non_retryable": exc.non_retryable} if isinstance(exc, ApplicationError) else {}
+        return {"raised": failure, "bases": bases, "traceback": text, **on_purpose}
     finally:
         close_old_connections()
 

@@ -54,17 +54,7 @@ class Attempt:
         return (self.task.id, self.task.attempt, self.task.owner or 0)
 
     def context(self) -> ActivityContext:
-        task = self.task
-        return ActivityContext(
-            attempt=task.attempt,
-            idempotency_key=activity_policy.idempotency_key(task),
-            workflow_id=task.workflow_id,
-            run_id=str(task.run_id),
-            heartbeat_details=task.heartbeat_details,
-            _seq=task.seq,
-            _beat=self._beat,
-            _cancelled=lambda: self.cancelled,
-        )
+        return activity_policy.context_of(self.task, beat=self._beat, cancelled=lambda: self.cancelled)
 
     def _beat(self, details: Any) -> None:
         """Only the last one counts. Encoded here: one that cannot be stored is the failure of whoever says it."""

@@ -17,6 +17,7 @@ from django.conf import settings
 
 from temporalex_django.core.copying import copied
 from temporalex_django.engine import activity_policy
+from temporalex_django.errors import ApplicationError
 from temporalex_django.workers.attempts import Attempt, UnfitResult
 
 #: How often it is asked whether somebody still waits for the result.
@@ -130,10 +131,16 @@ def _value(said: dict[str, Any]) -> Any:
         return said["result"]
     if "unfit" in said:
         raise UnfitResult(said["unfit"])
+    failure, cause = said["raised"], RuntimeError(said["traceback"])
+    if "non_retryable" in said:
+        details, final = failure.get("details"), said["non_retryable"]
+        raise ApplicationError(
+            failure["message"], type=failure["type"], details=details, non_retryable=final
+        ) from cause
     made: type[Exception] = Exception
     for name in reversed([name for name in said["bases"] if name not in ("Exception", "BaseException")]):
         made = type(name, (made,), {})
-    raise made(said["message"]) from RuntimeError(said["traceback"])
+    raise made(failure["message"]) from cause
 
 
 def close() -> None:

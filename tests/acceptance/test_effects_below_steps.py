@@ -1,4 +1,4 @@
-"""What acts on the world is refused anywhere below a step of workflow code, also deep inside a library."""
+"""Effects on the world are refused anywhere below a step of workflow code, also deep inside a library."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ async def prices(self: Any, args: Any) -> Any:
 
 @pytest.fixture
 def env(request: pytest.FixtureRequest) -> Any:
-    """Of each host, without the replay at the end: these tests change code under runs."""
+    """An environment of each host, without the replay at the end: these tests change code under runs."""
     return next(hosts.environment(request.param))
 
 
@@ -70,7 +70,7 @@ def test_replay_of_the_same_code_fails_on_another_input(env: Any, order: Any) ->
 
 
 def test_a_set_of_another_process_is_found(env: Any) -> None:
-    """What another hash seed makes of a set: another order of its elements."""
+    """Another order of the elements of a set, as another hash seed gives."""
 
     class Sku(str):
         """Hashes as a text does in another process."""

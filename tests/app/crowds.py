@@ -73,6 +73,11 @@ def misses() -> None:
     {}["nothing"]
 
 
+@activity(lane="process", retry=RetryPolicy(max_attempts=5))
+def declines() -> None:
+    raise errors.ApplicationError("stolen", type="Declined", details={"code": 7}, non_retryable=True)
+
+
 @activity(lane="process", heartbeat=30)
 def spins(path: str) -> None:
     note(path, f"spins {os.getpid()}")
@@ -100,11 +105,11 @@ class Laned(Workflow):
 
     async def run(self, args: Any) -> Any:
         found = [await compute(args["hold"], 10), await dies_once()]
-        for one in (misses, weighs):
+        for one in (misses, weighs, declines):
             try:
                 await one()
             except errors.ActivityFailure as exc:
-                found.append([exc.type, exc.attempts, exc.cause])
+                found.append([exc.type, exc.attempts, exc.details if one is declines else exc.cause])
         await api.race(spins(args["log"]), watches(args["log"]), api.wait_for_signal("enough"))
         return Ok(found)
 

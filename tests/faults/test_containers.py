@@ -146,7 +146,7 @@ def test_what_kills_its_worker_is_found_in_containers(
 def test_a_run_that_was_blocked_for_crashes_is_tried_by_one_worker_once_and_only_when_somebody_asks(
     subprocess_env: dict[str, str], tmp_path: Path
 ) -> None:
-    """Whoever unpauses it does not let it loose on the workers, and a try costs one of them."""
+    """Unpausing it does not let it loose on the workers, and a try costs one of them."""
     killer = start("Poison", {"path": str(tmp_path / "tmp" / "dying")})
     mark = {"code": "crash", "error": "it ends processes", "since": timezone.now().isoformat(), "attempt": 3}
     Instance.objects.filter(pk=killer.run_id).update(blocked=mark)

@@ -36,9 +36,10 @@ def test_what_runs_in_a_process_beats_is_cancelled_and_may_die(subprocess_env: d
         wait_for(lambda: "saw it" in log.read_text(), what="that it is cancelled")
         wait_for(lambda: not identity_of(spinning), what="the end of what does not look")
         row = wait_for(lambda: Instance.objects.filter(pk=started.run_id, status="completed").first(), what="the end")
-        (pid, total), attempt, missed, weighed = row.closing_value["result"]
+        (pid, total), attempt, missed, weighed, declined = row.closing_value["result"]
         assert pid != running.child
         assert (total, attempt, missed[:2]) == (45, 2, ["KeyError", 1])
+        assert declined == ["Declined", 1, {"code": 7}], "raised with non_retryable"
         assert (
             weighed[:2] == ["PayloadError", 1]
             and "a Decimal" in weighed[2]

@@ -132,7 +132,7 @@ def test_processes_with_other_seeds_are_told_of_it(env: dict[str, str], tmp_path
 
 
 def seed_of(command: list[str], env: dict[str, str], cwd: Path) -> dict[str, Any]:
-    """What the worker's process has, which ends at once: there is nothing to do."""
+    """The environment of the worker's process, which ends at once: there is nothing to do."""
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[0])

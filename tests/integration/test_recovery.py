@@ -242,7 +242,7 @@ def announcing(storage: DjangoStorage, *suspects: Marked) -> WorkerRow:
 def test_a_run_that_was_announced_alone_is_blamed_and_one_death_before_counts_at_its_second(
     unexplained: int, before: int, after: int, clock: Clock
 ) -> None:
-    """What is known is kept: deaths without an explanation are not forgotten until the killer is blocked."""
+    """Earlier deaths are kept: those without an explanation are not forgotten until the killer is blocked."""
     storage, heartbeats = DjangoStorage(worker=True), Heartbeats()
     run = started()
     Chain.objects.update(crashes=before)

@@ -126,7 +126,7 @@ def marked(walk: Walk) -> None:
 
 
 def marker(name: str) -> Path:
-    """What a process of this machine left behind that ended while it ran this: nobody holds its lock."""
+    """The marker of a process of this machine that ended while it ran this: nobody holds its lock."""
     run = start("Doubling", {"n": 1}, workflow_id=name)
     data = bytearray(crash_markers._SIZE)
     crash_markers._HEADER.pack_into(data, 0, crash_markers._MAGIC, 0, 0.0)

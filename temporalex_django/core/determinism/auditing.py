@@ -65,5 +65,5 @@ def install(refuse: Refuse) -> None:
 
 
 def _for_writing(arguments: tuple[Any, ...]) -> bool:
-    """Of ``open``: its path, its mode or None, the flags of the system."""
+    """Whether ``open`` is to write. The arguments are its path, its mode or None, and the flags of the system."""
     return isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)

@@ -81,7 +81,7 @@ class ReplayDifference:
 def difference(
     event: HistoryEvent, command: Command, *, words: str, reader: Reader | None, place: Callable[[], str | None]
 ) -> ReplayDifference | None:
-    """What differs between an event and the command of today, which are of one kind and name."""
+    """The differences between an event and the command of today, which are of one kind and name."""
     recorded, produced = event.attributes, command.attributes
     if event.kind == _TIMER:
         if recorded.get("duration") == produced.get("duration"):

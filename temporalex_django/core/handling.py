@@ -97,9 +97,9 @@ class Handling:
         try:
             with self._standing.validating(update.sender):
                 verdict = handler.validator(copied(args), copied(phase.state))
-        except (MemoryError, RecursionError):
+        except (MemoryError, RecursionError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as exc:  # nobody else is to suffer
+        except BaseException as exc:  # nobody else is to suffer
             if not is_refusal(exc):
                 raise _ValidatorFault(exc) from exc
             if not isinstance(exc, UpdateRejected):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from decimal import Decimal
 
 import pytest
@@ -29,7 +30,7 @@ def raising(error):
     "error",
     [
         *(KeyError("vat"), TypeError(SECRET), AttributeError(SECRET), RuntimeError(SECRET), AssertionError(SECRET)),
-        SystemExit(SECRET),  # it would end the worker
+        *(SystemExit(SECRET), CancelledError(SECRET)),  # they would end the worker
     ],
 )
 def test_a_fault_of_the_code_is_no_refusal(env, caplog, error):

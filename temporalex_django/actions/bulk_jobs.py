@@ -89,22 +89,26 @@ def jobs_for(user: Person | None, *, alias: str) -> QuerySet[BulkJob]:
 
 
 def steering(name: str) -> type[Steering[Any]] | None:
-    """What an operator does to a run, by its name; None where it is about a part of one, or nothing at all."""
+    """The action of operators with this name; None if there is none."""
     from temporalex_django.actions.registry import STEERING  # noqa: PLC0415 - which imports this module, like all others
 
-    found = STEERING.get(name)
-    return found if found is not None and found.of == "run" else None
+    return STEERING.get(name)
 
 
-def made(job: BulkJob, item: int, target: RunTarget, by: Actor) -> Action[Any]:
-    """The action on one run."""
+def count_of(action: str, count: int) -> str:
+    """The items of a job of that action in words, such as ``5 activities``."""
+    return (steering(action) or Steering).count_of(count)
+
+
+def made(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> Action[Any]:
+    """The action on one run, or on one activity or timer of it."""
     given = codec().decode(bytes(job.given))
     if job.action == SendSignal.name:
-        return SendSignal(target, **given, id=f"bulk-{job.pk}-{item}", by=by)
+        return SendSignal(target, **given, id=f"bulk-{job.pk}-{item.pk}", by=by)
     action = steering(job.action)
     if action is None:
         raise ActionNotPossible(f"{job.action} is nothing that this process does to runs")
-    return action(target, reason=job.reason, by=by, **given)
+    return action(target, reason=job.reason, by=by, seq=item.part, **given)
 
 
 def _next(pk: UUID, storage: DjangoStorage) -> bool:
@@ -199,7 +203,7 @@ def _note(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) -> None:
 def _action(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> Action[Any]:
     by = _actor(job)
     there = access.runs_for(by.user, alias=storage.alias)
-    return made(job, item.pk, find(str(item.run_id), storage=storage, among=there), by)
+    return made(job, item, find(str(item.run_id), storage=storage, among=there), by)
 
 
 def _do(job: BulkJob, item: BulkItem, do: Callable[[], object], storage: DjangoStorage) -> None:

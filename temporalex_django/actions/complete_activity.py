@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from django.utils.functional import Promise
@@ -28,6 +29,9 @@ class CompleteActivity(OnActivity):
     )
     done: ClassVar[Promise] = _("The activity is completed.")
     destructive: ClassVar[bool] = True
+    selectors: ClassVar[tuple[Input, ...]] = tuple(
+        replace(one, required=one.name == "activity") for one in OnActivity.selectors
+    )
     inputs: ClassVar[tuple[Input, ...]] = (Input(name="result", kind=object, label=_("Result")),)
 
     def perform(self) -> None:

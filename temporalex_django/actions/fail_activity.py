@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from django.utils.functional import Promise
@@ -25,6 +26,9 @@ class FailActivity(OnActivity):
     )
     done: ClassVar[Promise] = _("The activity has failed.")
     destructive: ClassVar[bool] = True
+    selectors: ClassVar[tuple[Input, ...]] = tuple(
+        replace(one, required=one.name == "activity") for one in OnActivity.selectors
+    )
     inputs: ClassVar[tuple[Input, ...]] = (
         Input(name="message", kind=str, label=_("Message"), required=True),
         Input(name="type", kind=str, label=_("Type of the error"), help=_("FailedByHand, if nothing is said.")),

@@ -69,6 +69,13 @@ def stuck(runs: Runs) -> Runs:
     )
 
 
+def caused_by(runs: Runs, cause: str) -> Runs:
+    """Runs that failed or are blocked with this cause, or that have an activity that fails with it; by indexes."""
+    alias = runs.db
+    of_runs = Instance.objects.using(alias).filter(cause=cause).order_by().values("pk")
+    return among(runs, of_runs.union(ActivityTask.objects.using(alias).filter(cause=cause).order_by().values("run_id")))
+
+
 def waiting_for(runs: Runs, kind: str) -> Runs:
     """Open runs that wait for a thing of this kind (one of ``authoring.listing.WAITS``)."""
     # LIKE would look to PostgreSQL as if hardly a run were left, and a page of many is then sorted instead of read
@@ -209,6 +216,7 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
     "blocked": lambda runs, value: runs.filter(blocked__isnull=not value),
     "paused": lambda runs, value: runs.filter(paused__isnull=not value),
     "stuck": lambda runs, value: stuck(runs) if value else runs.exclude(pk__in=stuck(_every(runs)).values("pk")),
+    "cause": caused_by,
     "waits": waiting_for,
     "subject": lambda runs, value: runs.for_subject(value),  # type: ignore[attr-defined] # of its own queryset class
     "tag": tagged,

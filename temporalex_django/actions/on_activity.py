@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
+from uuid import UUID
 
+from django.db.models import Count
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.actions.steering import Steering
+from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.db.starts import ring_on_commit
@@ -14,12 +18,26 @@ from temporalex_django.engine.storage import RunState, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound
 from temporalex_django.models import ActivityTask, Instance
 
+#: Databases bound the parameters of one statement.
+_TOGETHER = 500
+_MOST_OPTIONS = 50
+
+
+def batches(runs: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
+    """The runs in portions that one statement takes."""
+    for start in range(0, len(runs), _TOGETHER):
+        yield runs[start : start + _TOGETHER]
+
 
 class OnActivity(Steering[None]):
     """Base of these. ``seq`` is the number of the command that scheduled the activity."""
 
     permission: ClassVar[str] = "retry_activity"
     of: ClassVar[Literal["run", "activity", "timer"]] = "activity"
+    selectors: ClassVar[tuple[Input, ...]] = (
+        Input(name="activity", kind=str, label=_("Activity"), help=_("Only activities of this name.")),
+        Input(name="cause", kind=str, label=_("Cause"), help=_("Only activities that fail with this cause.")),
+    )
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
@@ -44,6 +62,26 @@ class OnActivity(Steering[None]):
     def none(cls) -> Any:
         """Why it can be done to none of them."""
         return _("no activity is under way")
+
+    @classmethod
+    def parts(cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str) -> list[tuple[UUID, int | None]]:
+        found: list[tuple[UUID, int | None]] = []
+        for some in batches(runs):
+            tasks = ActivityTask.objects.using(alias).filter(run__in=some, **selection).order_by("-run", "seq")
+            rows = tasks.defer("call", "heartbeat", "failure")
+            found += [(task.run_id, task.seq) for task in rows if cls.why_not_task(task) is None]
+        return found
+
+    @classmethod
+    def options(cls, runs: Sequence[UUID], *, alias: str) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for one in cls.selectors:
+            counts: Counter[str] = Counter()
+            for some in batches(runs):
+                tasks = ActivityTask.objects.using(alias).filter(run__in=some).exclude(**{one.name: None}).order_by()
+                counts.update(dict(tasks.values_list(one.name).annotate(Count("pk"))))
+            found[one.name] = dict(counts.most_common(_MOST_OPTIONS))
+        return found
 
     # -- what subclasses use -------------------------------------------------------------------------------------------
 

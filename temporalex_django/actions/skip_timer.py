@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+from uuid import UUID
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.actions.on_activity import batches
 from temporalex_django.actions.steering import Steering
 from temporalex_django.db.starts import ring_on_commit
 from temporalex_django.engine.by_hand import TIMERS, pending_timers, skip_id, skipped
@@ -41,6 +44,19 @@ class SkipTimer(Steering[None]):
             return str(_("no timer of that number is running: it has fired, or was cancelled"))
         asked = Message.objects.using(alias).filter(chain_id=run.chain_id, request_id=skip_id(run.pk, seq))
         return str(_("somebody has let it fire already")) if asked.exists() else None
+
+    @classmethod
+    def parts(cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str) -> list[tuple[UUID, int | None]]:
+        """Every running timer of the runs: sleeps, and time limits of phases, waits and human tasks."""
+        del selection
+        found: list[tuple[UUID, int | None]] = []
+        for some in batches(runs):
+            of_runs: dict[UUID, list[tuple[str, dict[str, Any]]]] = {run: [] for run in some}
+            events = HistoryEvent.objects.using(alias).filter(run__in=some, kind__in=TIMERS).order_by("seq")
+            for event in events:
+                of_runs[event.run_id].append((event.kind, event.data))
+            found += [(run, seq) for run, events in of_runs.items() for seq in pending_timers(events)]
+        return found
 
     def perform(self) -> None:
         assert self.seq is not None

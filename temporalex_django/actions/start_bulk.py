@@ -1,4 +1,4 @@
-"""Do one thing to many runs."""
+"""Do one thing to many runs, or to activities or timers of many runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:.*|[0-9a-f]{8}-?[0-9a-f]{4}-?0{4}
 
 
 class StartBulk(Action[BulkJob]):
-    """Note a job, which workers go through: any action on a run by its name, or ``signal``, on each of these runs.
+    """Note a job, which workers go through: any action of operators by its name, or ``signal``, on each of these runs.
+
+    An action on activities or timers is done to each of those that the runs have now and to which it can be done; the
+    ``selectors`` of the action, among the ``inputs``, choose among them.
 
     ``runs`` are run ids, or a queryset of runs (a filter), of which there are those that the access policy leaves; at
     most ``BULK_LIMIT``. ``among`` are the runs that a face leaves him besides, and ``admits`` says of one whether it
@@ -72,7 +75,7 @@ class StartBulk(Action[BulkJob]):
         self.token = None if token is None else check_message_id(token, what="bulk job")
         self.among = among
         self.admits = admits
-        self.needs, self.given = _checked(action, inputs)
+        self.needs, self.given, self.selection = _checked(action, inputs)
 
     def check(self) -> None:
         """Also asks for the permission of the action itself, and who chooses by what runs are like looks at them."""
@@ -104,17 +107,18 @@ class StartBulk(Action[BulkJob]):
             )
             if token is not None and (before := self._before(job, token)) is not None:
                 return before
-            found = self._found()
-            job.total = len(found)
+            parts = self._parts(self._found())
+            job.total = len(parts)
             job.save(using=alias)
-            items = [BulkItem(job_id=job.pk, run_id=run) for run in found]
+            items = [BulkItem(job_id=job.pk, run_id=run, part=seq) for run, seq in parts]
             BulkItem.objects.using(alias).bulk_create(items, batch_size=_TOGETHER)
             self.tell(
                 Subject(run_id=None, workflow="", workflow_id=""),
                 reason=self.reason,
                 job=str(job.pk),
                 of=self.action,
-                runs=job.total,
+                runs=len({run for run, _ in parts}),
+                **({} if self._action_of == "run" else {"parts": job.total, **self.selection}),
             )
         return job
 
@@ -144,7 +148,7 @@ class StartBulk(Action[BulkJob]):
             runs = [sql, *(said for said in map(str, values) if not _MOMENT.fullmatch(said))]
         else:
             runs = sorted({str(self._id(one)) for one in self.runs})
-        return _digest([self.action, self.given, self.reason, runs])
+        return _digest([self.action, self.given, self.reason, runs, self.selection])
 
     def _found(self) -> list[UUID]:
         """The runs, newest first."""
@@ -170,6 +174,25 @@ class StartBulk(Action[BulkJob]):
         if len(found) > 1 and (one := self._of_one_run()):
             raise ActionNotPossible(f"the input {one!r} is for one run, and these are {len(found):,}: leave it out")
         return found
+
+    @property
+    def _action_of(self) -> str:
+        action = steering(self.action)
+        return "run" if action is None else action.of
+
+    def _parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
+        """The items of the job. Raises ``ActionNotPossible`` for none, and for too many."""
+        action, limit = steering(self.action), get_settings().BULK_LIMIT
+        if action is None:
+            return [(run, None) for run in runs]
+        parts = action.parts(runs, self.selection, alias=self.storage.alias)
+        if not parts:
+            raise ActionNotPossible(f"none of the {len(runs):,} runs has an {action.of} to do that to")
+        if len(parts) > limit:
+            raise ActionNotPossible(
+                f"a bulk job takes {action.count_of(limit)} at most (BULK_LIMIT), and these are {len(parts):,}: choose fewer"
+            )
+        return parts
 
     def _chosen_rows(self, runs: QuerySet[Instance]) -> QuerySet[Instance, Any]:
         """Their keys; of a slice in its order, which says which they are."""
@@ -215,15 +238,18 @@ def _chosen(runs: object) -> QuerySet[Instance] | list[object]:
     return [*runs]
 
 
-def _checked(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The permission of the action, and its inputs as they will be stored."""
+def _checked(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The permission of the action, its inputs, and what chooses among the parts of runs, as they will be stored."""
     if action == SendSignal.name:
         if unknown := sorted(set(inputs) - {"signal", "payload"}):
             raise TypeError(f"signal takes no {', '.join(unknown)}")
         name = check_name(inputs.get("signal"), what="signal")
         payload = plain(inputs.get("payload"), what=f"the payload of signal {name!r}")
-        return SendSignal.permission, {"signal": name, "payload": payload}
+        return SendSignal.permission, {"signal": name, "payload": payload}, {}
     found = steering(action) if isinstance(action, str) else None
     if found is None:
         raise ActionNotPossible(f"{shown(action)} is nothing that is done to runs")
-    return found.permission, found._checked(inputs)  # noqa: SLF001 - as it would check them itself
+    chooses = {one.name for one in found.selectors}
+    selection = found.checked(found.selectors, {name: value for name, value in inputs.items() if name in chooses})
+    values = found.checked(found.inputs, {name: value for name, value in inputs.items() if name not in chooses})
+    return found.permission, values, selection

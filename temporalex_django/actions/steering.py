@@ -6,13 +6,15 @@ whether it can be done now, and executes it. ``registry.STEERING`` has all of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
+from uuid import UUID
 
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from temporalex_django.access import Operation, policy
 from temporalex_django.actions import inline
@@ -67,7 +69,8 @@ class Steering(ActionOnRun[T]):
 
     ``label`` is on the button, ``effect`` says in a sentence what will happen, ``done`` what has happened.
     ``destructive``: it cannot be undone. ``of`` "activity" or "timer": ``seq``, the number of the command that made it,
-    is an argument too. ``inputs`` are asked for beside the ``reason``.
+    is an argument too. ``inputs`` are asked for beside the ``reason``. ``selectors`` are asked for by a bulk job: they
+    choose among the activities or timers of its runs.
 
     Each raises ``ActionNotPossible`` with the sentence of ``why_not`` (``WorkflowClosed`` where that is that the run is
     closed), also when it became so after it was asked for; nothing is done then.
@@ -79,6 +82,7 @@ class Steering(ActionOnRun[T]):
     destructive: ClassVar[bool] = False
     of: ClassVar[Literal["run", "activity", "timer"]] = "run"
     inputs: ClassVar[tuple[Input, ...]] = ()
+    selectors: ClassVar[tuple[Input, ...]] = ()
 
     def __init__(
         self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any
@@ -92,21 +96,51 @@ class Steering(ActionOnRun[T]):
                 f"{type(self).__name__} takes {'no seq' if self.of == 'run' else f'seq, the number of the {self.of}'}"
             )
         self.seq = seq
-        self.given = self._checked(inputs)
+        self.given = self.checked(self.inputs, inputs)
 
     def execute(self) -> T:
         with self.telling_busy(self.of_target):
             return super().execute()
 
     @classmethod
-    def _checked(cls, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that were given, by name."""
-        known = {one.name: one for one in cls.inputs}
-        if unknown := [name for name in inputs if name not in known]:
+    def checked(cls, inputs: Iterable[Input], values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values by name, as they will be stored. Raises like ``__init__``."""
+        known = {one.name: one for one in inputs}
+        if unknown := [name for name in values if name not in known]:
             raise TypeError(f"{cls.__name__} takes no {', '.join(unknown)}")
-        if missing := [name for name, one in known.items() if one.required and name not in inputs]:
+        if missing := [name for name, one in known.items() if one.required and name not in values]:
             raise TypeError(f"{cls.__name__} needs {', '.join(missing)}")
-        return {name: known[name].checked(value) for name, value in inputs.items()}
+        return {name: known[name].checked(value) for name, value in values.items()}
+
+    @classmethod
+    def parts(cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str) -> list[tuple[UUID, int | None]]:
+        """The items of a bulk job over these runs: the run, and the ``seq`` of an activity or timer of it.
+
+        ``selection`` are values of the ``selectors``, by name. Parts to which it cannot be done now are left out.
+        """
+        del selection, alias
+        return [(run, None) for run in runs]
+
+    @classmethod
+    def options(cls, runs: Sequence[UUID], *, alias: str) -> dict[str, dict[str, int]]:
+        """The values that each of the ``selectors`` can have for these runs, with how many parts have each."""
+        del runs, alias
+        return {}
+
+    @classmethod
+    def selected_by(cls, filters: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of selectors that a filter of runs has, too: runs by their cause, and the activities with it."""
+        return {one.name: filters[one.name] for one in cls.selectors if one.name in filters}
+
+    @classmethod
+    def count_of(cls, count: int) -> str:
+        """The items of a bulk job in words: ``5 activities``."""
+        texts = {
+            "run": ngettext("%(count)s run", "%(count)s runs", count),
+            "activity": ngettext("%(count)s activity", "%(count)s activities", count),
+            "timer": ngettext("%(count)s timer", "%(count)s timers", count),
+        }
+        return texts[cls.of] % {"count": f"{count:,}"}
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:

@@ -6,10 +6,10 @@ What there is to choose comes from ``actions.registry.STEERING``; a new action n
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -27,13 +27,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from temporalex_django.access import VIEW, Operation, policy
+from temporalex_django.actions.base import storage
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.steering import Steering
 from temporalex_django.admin.requests import actor_of, may_not_look, refuse, user_of
 from temporalex_django.admin.run_pages import not_the_present
 from temporalex_django.admin.shown import shortened
-from temporalex_django.admin.steering import SteeringForm, not_yours
+from temporalex_django.admin.steering import SteeringForm, input_name, not_yours
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
@@ -89,7 +90,7 @@ def _choice(action: type[Steering[Any]]) -> Callable[..., HttpResponse | None]:
 
 
 #: For ``InstanceAdmin.actions``.
-CHOICES = [_choice(action) for action in STEERING.values() if action.of == "run"]
+CHOICES = [_choice(action) for action in STEERING.values()]
 
 
 def _written(ids: Iterable[str]) -> str:
@@ -125,19 +126,35 @@ class LeftAlone:
 class Effect:
     """What an action would do to the runs that were chosen, as they stand now.
 
-    ``why_not`` is why there is no button; ``newest`` the first of them.
+    ``why_not`` is why there is no button; ``newest`` the first of them; ``options`` what there is to choose from.
     """
 
     said: str
     left: Sequence[LeftAlone]
     why_not: str | None
     newest: UUID | None
+    options: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 class BulkForm(SteeringForm):
     """``newest``: no run that was started after somebody looked is among them."""
 
     newest = forms.UUIDField(required=False, widget=forms.HiddenInput)
+
+    def __init__(
+        self, *args: Any, action: type[Steering[Any]], options: Mapping[str, Mapping[str, int]], **kwargs: Any
+    ) -> None:
+        """``options`` are those of the action, see ``Steering.options``."""
+        super().__init__(*args, action=action, **kwargs)
+        self.inputs = (*action.selectors, *action.inputs)
+        for one in action.selectors:
+            values = [(value, f"{value} ({count:,})") for value, count in options.get(one.name, {}).items()]
+            self.fields[input_name(one)] = forms.ChoiceField(
+                choices=[("", _("choose…") if one.required else _("any")), *values],
+                label=str(one.label),
+                help_text=str(one.help),
+                required=one.required,
+            )
 
     def clean(self) -> dict[str, Any]:
         """Said above the fields: nobody sees that one."""
@@ -161,13 +178,16 @@ class BulkPage:
             to = StartBulk.name if request.method == "POST" else VIEW.action
             refuse(request, to, may_not_look())
         done = STEERING.get(action)
-        if done is None or done.of != "run":
+        if done is None:
             raise Http404
         runs, refused = self._runs(request), _not_yours(done, user_of(request))
         if request.method == "POST":
             return self._posted(request, done, runs, refused)
-        effect = effect_on(done, runs, user_of(request))
-        form = BulkForm(action=done, initial={"newest": None if effect is None else effect.newest})
+        selection = done.selected_by(QueryDict(request.GET.get(_FILTERS, "")).dict())
+        effect = effect_on(done, runs, user_of(request), selection)
+        initial = {"newest": None if effect is None else effect.newest}
+        initial |= {input_name(one): selection[one.name] for one in done.selectors if one.name in selection}
+        form = BulkForm(action=done, options={} if effect is None else effect.options, initial=initial)
         return self.page(request, done, form, effect, refused)
 
     def _posted(
@@ -176,7 +196,8 @@ class BulkPage:
         """Note the job, and go to its page; the form again where that was not possible."""
         if refused is not None:
             refuse(request, StartBulk.name, refused)
-        form, status = BulkForm(request.POST, action=action), 200
+        effect = effect_on(action, runs, user_of(request), {})
+        form, status = BulkForm(request.POST, action=action, options={} if effect is None else effect.options), 200
         if form.is_valid():
             newest = form.cleaned_data["newest"]
             chosen = runs.filter(pk__lte=newest)
@@ -193,7 +214,8 @@ class BulkPage:
             else:
                 address = reverse(f"{self.admin.admin_site.name}:temporalex_django_bulkjob_change", args=[job.pk])
                 return HttpResponseRedirect(address)
-        return self.page(request, action, form, effect_on(action, runs, user_of(request)), None, status=status)
+                effect = effect_on(action, runs, user_of(request), {})
+        return self.page(request, action, form, effect, None, status=status)
 
     def page(
         self,
@@ -241,8 +263,10 @@ class BulkPage:
         return found
 
 
-def effect_on(action: type[Steering[Any]], runs: QuerySet[Instance], user: Person) -> Effect | None:
-    """None when there are none of them. One statement, however many they are."""
+def effect_on(
+    action: type[Steering[Any]], runs: QuerySet[Instance], user: Person, selection: Mapping[str, Any]
+) -> Effect | None:
+    """None when there are none of them. One statement, however many they are; a few more for activities and timers."""
     limit = get_settings().BULK_LIMIT
     newest = runs.order_by("-id").select_related("chain").defer(*_UNREAD)
     found = [*newest[: min(limit, _LOOKED_AT) + 1]]
@@ -252,10 +276,18 @@ def effect_on(action: type[Steering[Any]], runs: QuerySet[Instance], user: Perso
         many = _("These are more than %(limit)s runs, which one job takes at most: narrow the filters.")
         return Effect(said="", left=(), why_not=many % {"limit": f"{limit:,}"}, newest=None)
     reasons: dict[str, list[str]] = defaultdict(list)
+    ids, alias, parts = [run.pk for run in found[:_LOOKED_AT]], storage().alias, Counter[UUID]()
+    if action.of != "run":
+        parts.update(run for run, _seq in action.parts(ids, selection, alias=alias))
     for run in found[:_LOOKED_AT]:
-        why = not_yours(action, user, run) or not_the_present(run) or action.why_not(run)
+        why = not_yours(action, user, run) or not_the_present(run)
+        if why is None and action.of == "run":
+            why = action.why_not(run)
+        elif why is None and not parts[run.pk]:
+            why = action.why_not_open(run) or _("nothing of it is chosen to which it can be done now")
         if why is not None:
             reasons[why].append(run.workflow_id)
+            del parts[run.pk]
     left = [
         LeftAlone(reason=reason, count=len(ids), names=[shortened(name) for name in ids[:_NAMED]])
         for reason, ids in sorted(reasons.items(), key=lambda one: -len(one[1]))
@@ -263,19 +295,36 @@ def effect_on(action: type[Steering[Any]], runs: QuerySet[Instance], user: Perso
     looked_at = min(len(found), _LOOKED_AT)
     possible = looked_at - sum(one.count for one in left)
     return Effect(
-        said=_said(possible, looked_at, more=len(found) > _LOOKED_AT),
+        said=_said(possible, looked_at, more=len(found) > _LOOKED_AT, parts=_parts_said(action, parts)),
         left=left,
         why_not=None if possible else _("It can be done to none of them now."),
         newest=found[0].pk,
+        options=action.options(ids, alias=alias),
     )
+
+
+def _parts_said(action: type[Steering[Any]], parts: Counter[UUID]) -> str:
+    return "" if action.of == "run" else action.count_of(parts.total())
 
 
 def _gone() -> str:
     return _("None of them is there any more: nothing was done.")
 
 
-def _said(possible: int, of: int, *, more: bool) -> str:
-    words: dict[str, Any] = {"possible": possible, "of": of}
+def _said(possible: int, of: int, *, more: bool, parts: str = "") -> str:
+    """``parts`` are the activities or timers, in words."""
+    words: dict[str, Any] = {"possible": possible, "of": of, "parts": parts}
+    if parts and more:
+        return _("It can be done to %(parts)s of %(possible)d of the newest %(of)d runs now.") % words
+    if parts:
+        return (
+            ngettext(
+                "It can be done to %(parts)s of %(possible)d of %(of)d chosen run now.",
+                "It can be done to %(parts)s of %(possible)d of %(of)d chosen runs now.",
+                of,
+            )
+            % words
+        )
     if more:
         return _("It can be done to %(possible)d of the newest %(of)d of them now.") % words
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -15,8 +16,10 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.access import is_every
 from temporalex_django.actions import narrowing, ordering
 from temporalex_django.actions.audit import READ
+from temporalex_django.actions.failure_groups import failure_groups
 from temporalex_django.actions.lone_tasks import named_queues
 from temporalex_django.actions.registry import ACTIONS
 from temporalex_django.authoring import workflow as workflows
@@ -140,6 +143,34 @@ class StandingFilter(admin.SimpleListFilter):
             case "closed":
                 return queryset.filter(status__in=CLOSED_STATUSES)
         return queryset
+
+
+class CauseFilter(ChoicesFilter):
+    """By why runs failed, or why their activities fail."""
+
+    title = _("cause")
+    parameter_name = "cause"
+    column = "cause"
+
+    def choices_from_code(self) -> Iterable[tuple[str, Any]]:
+        return ()
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The largest groups of failures, as ``doctor`` lists them."""
+        there = model_admin.get_queryset(request)
+        groups = failure_groups(there.db, None if is_every(there) else there, now=timezone.now())
+        counts: Counter[str] = Counter()
+        for group in groups:
+            counts[group.cause] += group.count
+        found = [(cause, f"{cause} ({count:,})") for cause, count in counts.most_common()]
+        chosen = self.used_parameters.get(self.parameter_name)
+        return found if chosen is None or chosen in counts else [*found, (str(chosen), str(chosen))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if value is None:
+            return queryset
+        return narrowing.caused_by(queryset, value) if value.isprintable() else queryset.none()
 
 
 class VersionFilter(ChoicesFilter):

@@ -30,6 +30,7 @@ from temporalex_django.actions.summary import Reading, with_ends, with_failed_co
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
 from temporalex_django.admin.filters import (
+    CauseFilter,
     OrderFilter,
     QueueFilter,
     RunStatusFilter,
@@ -102,6 +103,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     list_filter = (
         StandingFilter,
         RunStatusFilter,
+        CauseFilter,
         WaitsFilter,
         WorkflowFilter,
         VersionFilter,

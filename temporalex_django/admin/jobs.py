@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy
 from temporalex_django.access import VIEW, policy
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.bulk_items import readable
-from temporalex_django.actions.bulk_jobs import jobs_for
+from temporalex_django.actions.bulk_jobs import count_of, jobs_for
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.stop_bulk import StopBulk
@@ -67,7 +67,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
 
     @admin.display(description=gettext_lazy("job"), ordering="id")
     def what(self, job: BulkJob) -> str:
-        return f"{_label(job)} × {job.total}"
+        return f"{_label(job)}: {count_of(job.action, job.total)}"
 
     @admin.display(description=gettext_lazy("state"), ordering="state")
     def state_badge(self, job: BulkJob) -> SafeString:
@@ -141,7 +141,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         action = STEERING.get(job.action)
         context = {
             **self.admin_site.each_context(request),
-            "title": _("%(label)s: %(count)d runs") % {"label": _label(job), "count": job.total},
+            "title": f"{_label(job)}: {count_of(job.action, job.total)}",
             "subtitle": None,
             "original": job,
             "opts": self.opts,
@@ -173,6 +173,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
                 {
                     "run": there.get(item.run_id),
                     "run_id": item.run_id,
+                    "part": item.part,
                     "address": self._address_of(item.run_id) if linked and item.run_id in there else None,
                     "badge": badge(_OUTCOMES.get(item.outcome, "pending"), str(_outcome(item))),
                     "why": shortened(item.message or item.code),

@@ -55,13 +55,18 @@ class SteeringForm(TokenForm):
         self.fields["reason"].required = action.destructive
         self.inputs = action.inputs
         for one in action.inputs:
-            self.fields[_INPUT + one.name] = _field(one)
+            self.fields[input_name(one)] = _field(one)
 
     @property
     def given(self) -> dict[str, Any]:
         """What was said of the inputs, by name; what was left empty is left out."""
-        found = {one.name: self.cleaned_data[_INPUT + one.name] for one in self.inputs}
+        found = {one.name: self.cleaned_data[input_name(one)] for one in self.inputs}
         return {name: value for name, value in found.items() if value is not NOTHING and value not in (None, "")}
+
+
+def input_name(one: Input) -> str:
+    """The name of the form field of an input."""
+    return _INPUT + one.name
 
 
 def _field(one: Input) -> forms.Field:
@@ -157,7 +162,7 @@ class SteeringPage(RunPage):
 
     def form(self, request: HttpRequest, run: Instance) -> SteeringForm:
         action = self._action(request)
-        chosen = {_INPUT + one.name: request.GET[one.name] for one in action.inputs if one.name in request.GET}
+        chosen = {input_name(one): request.GET[one.name] for one in action.inputs if one.name in request.GET}
         return SteeringForm(request.POST if request.method == "POST" else None, action=action, initial=chosen)
 
     def act(self, request: HttpRequest, run: Instance, form: SteeringForm) -> str:

@@ -199,7 +199,8 @@ class Startable:
         They are read in pages as they are asked for. Filters, all of which must hold: ``id``, ``id_prefix`` (what it
         begins with), ``value`` (of a class with ``unique``), ``status`` (one or a list), ``version``, ``queue``,
         ``blocked``, ``paused`` and ``stuck`` (True or False), ``waits`` (``"message"``, ``"activity"``, ``"timer"``,
-        ``"child"``), ``subject`` (a saved object), ``tag``, and with a time zone ``created_after``, ``created_before``,
+        ``"child"``), ``cause`` (why runs failed or are blocked, or why an activity of them fails, as ``doctor`` groups
+        them), ``subject`` (a saved object), ``tag``, and with a time zone ``created_after``, ``created_before``,
         ``closed_after``, ``closed_before`` (then or later; earlier), and ``attributes``: a mapping of search attributes
         that the class declares to values, ``{"total__gt": 1000, "customer": "x"}``, with ``__gt``, ``__gte``, ``__lt``,
         ``__lte`` for numbers and times, ``__prefix`` for texts. ``order``: ``"-started"`` unless given, ``"started"``,

@@ -36,6 +36,12 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _cause(value: Any) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError(f"is the printable text of a cause, not {shown(value)}")
+    return value
+
+
 def _statuses(value: Any) -> list[str]:
     """One or several."""
     several = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else []
@@ -94,6 +100,7 @@ FILTERS: Mapping[str, Callable[[Any], Any]] = {
     "blocked": _yes_or_no,
     "paused": _yes_or_no,
     "stuck": _yes_or_no,
+    "cause": _cause,
     "waits": _waits,
     "subject": _subject,
     "tag": _text,

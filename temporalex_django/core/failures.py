@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,6 +26,12 @@ from temporalex_django.errors import (
 _own_name = type.__dict__["__name__"].__get__
 _TRACEBACK_LINES = 40
 _LONGEST = 50_000
+_LONGEST_CAUSE = 200
+#: A frame of a traceback: its path and its line.
+_FRAME = re.compile(r'^\s+File "(.+?)", line (\d+)', re.MULTILINE)
+#: Directories that hold the code of others, and paths of Python's own.
+_LIBRARIES = frozenset({"site-packages", "dist-packages"})
+_PYTHON = re.compile(r"[/\\]python3(\.\d+)?[/\\]", re.IGNORECASE)
 _OURS = __file__.removesuffix("core/failures.py")
 
 
@@ -46,6 +53,11 @@ class AttemptFailure:
     def payload(self) -> dict[str, Any]:
         """What of it may quote payloads, with the type: stored as they are."""
         return {"type": self.type, "message": self.message, "traceback": self.traceback}
+
+    @property
+    def cause(self) -> str:
+        """The cause by which failing activities are grouped; see ``cause_of``."""
+        return cause_of(self.type, self.traceback)
 
 
 class RunFailure(Exception):
@@ -155,7 +167,41 @@ def failure_of_run(exc: BaseException) -> dict[str, Any]:
     found = {**describe(exc), "reason": None, "traceback": _shortened(traceback.format_exception(exc))}
     if isinstance(exc, ActivityFailure) and exc.activity is not None:
         found |= {"activity": exc.activity, "attempts": exc.attempts, "cause": exc.cause}
+        found["cause_type"] = exc.type or (None if exc.timeout is None else "TimeoutError")
     return found
+
+
+def cause_of_run(attributes: Mapping[str, Any]) -> str | None:
+    """The cause of a failed run, from the attributes of ``WorkflowFailed``; None for what no code caused.
+
+    A run that failed with one of its activities has the cause that names the activity.
+    """
+    kind = attributes.get("cause_type") or attributes.get("type")
+    if kind is None:
+        kind = "Err" if "reason" in attributes else None
+    if kind is None:
+        return None
+    cause = cause_of(str(kind), attributes.get("traceback"))
+    return f"{attributes['activity']}: {cause}"[:_LONGEST_CAUSE] if attributes.get("activity") else cause
+
+
+def cause_of(kind: str, traceback: str | None = None) -> str:
+    """The type of an error and the place in the project's code that raised it: ``KeyError at shop/activities.py:41``.
+
+    It has no word of the message, which may quote payloads. Errors with one cause have one text, whatever machine
+    they came from: of a path the last two parts count. At most 200 characters.
+    """
+    place = _place(traceback or "")
+    return (f"{kind} at {place}" if place else kind)[:_LONGEST_CAUSE]
+
+
+def _place(traceback: str) -> str:
+    """The last frame that is neither ours nor of a library nor of Python, as ``directory/file:line``; empty without one."""
+    for path, line in reversed(_FRAME.findall(traceback)):
+        parts = path.replace("\\", "/").split("/")
+        if not (_LIBRARIES.intersection(parts) or path.startswith(("<", _OURS)) or _PYTHON.search(path)):
+            return f"{'/'.join(parts[-2:])}:{line}"
+    return ""
 
 
 def failure_of_attempt(exc: BaseException, *, at: datetime, attempt: int) -> AttemptFailure:

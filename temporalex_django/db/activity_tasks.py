@@ -24,7 +24,7 @@ from temporalex_django.core.telling import told
 from temporalex_django.db import lone_tasks
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.readable_tasks import decode_task, is_readable
-from temporalex_django.db.rows import ENDED, ENDED_INSERT, FAILURE, FENCE, FENCED, MESSAGES, TASKS, failure_row
+from temporalex_django.db.rows import CAUSE, ENDED, ENDED_INSERT, FAILURE, FENCE, FENCED, MESSAGES, TASKS, failure_row
 from temporalex_django.db.turn_writes import earliest
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.capacity import Capacity
@@ -79,6 +79,7 @@ _FAILED = TASKS.pick("id", *FAILURE, "heartbeat")
 _FAILED_UPDATE = _FAILED.update(
     "id",
     failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)",
+    cause=CAUSE,
     heartbeat=f"coalesce(v.heartbeat, {TASKS.name}.heartbeat)",
 )
 _EDITED = TASKS.pick("id", "attempt", "call", "options")

@@ -213,12 +213,16 @@ _FENCED_BY = "id, attempt, coalesce(owner, -1)"
 #: plan that was kept reads the whole table, that compares each of its rows with each of the array.
 FENCED = f"id {{key}} and (({_FENCED_BY}) in (select {_FENCED_BY} from v)) is true"
 #: Why the last attempt of an activity failed.
-FAILURE = ("failure", "failed_at", "failed_attempt")
+FAILURE = ("failure", "failed_at", "failed_attempt", "cause")
+#: The statement that stores it knows the activity.
+CAUSE = f"{TASKS.name}.activity || ': ' || v.cause"
 
 
 def failure_row(failure: AttemptFailure | None) -> tuple[Any, ...]:
     """What ``FAILURE`` holds; the words as a payload that is yet to be encoded."""
-    return (None, None, None) if failure is None else (failure.payload(), failure.at, failure.attempt)
+    if failure is None:
+        return (None, None, None, None)
+    return (failure.payload(), failure.at, failure.attempt, failure.cause)
 
 
 def ended(chain: UUID, run: UUID, queue: str, kind: str, body: Any, now: datetime) -> Sequence[Any]:

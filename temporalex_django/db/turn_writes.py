@@ -21,7 +21,7 @@ from temporalex_django.db.failed_messages import write_failed
 from temporalex_django.db.human_tasks import write_human_tasks
 from temporalex_django.db.other_runs import OtherRuns
 from temporalex_django.db.permissions import audit_not_taken, audit_refused
-from temporalex_django.db.rows import CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
+from temporalex_django.db.rows import CAUSE, CHAINS, EVENTS, FAILURE, MESSAGES, RUNS, TASKS, Pick, failure_row
 from temporalex_django.db.searched import insert_searched, replace_searched
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.storage import Inbox, NewTask, RunState, RunWrite, TaskState
@@ -55,7 +55,9 @@ _TAKEN_INSERT = f"{_TAKEN.insert} returning id, run_id, seq"
 _CALL = _TASK.picked.index("call")
 _COMMAND = TASKS.pick("run_id", "seq")
 _DUE = TASKS.pick("run_id", "seq", "attempt", "due_at", *FAILURE)
-_DUE_UPDATE = _DUE.update("run_id", "seq", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)")
+_DUE_UPDATE = _DUE.update(
+    "run_id", "seq", failing_since=f"coalesce({TASKS.name}.failing_since, v.failed_at)", cause=CAUSE
+)
 #: All that a turn says of a chain; its queue is that of its run for good.
 _CHAIN = CHAINS.pick_for(RunState, chain_id="id", queue=None)
 _CHAIN_UPDATE = _CHAIN.update("id", open_key="case when v.closed then null else open_key end")
@@ -82,6 +84,7 @@ _CHANGED = (
         "started_at",
         "closed_at",
         "closing",
+        "cause",
         "blocked",
     ),
     "paused",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from uuid import UUID, uuid5
 
 from temporalex_django.core.executor import Executor
-from temporalex_django.core.failures import error_data
+from temporalex_django.core.failures import cause_of_run, error_data
 from temporalex_django.core.history.activation import Activation, Completion, Fault
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSING, DELIVERED, SIGNAL_FAILED, Job
@@ -18,7 +18,7 @@ from temporalex_django.core.process import REQUEST, REQUESTED
 from temporalex_django.core.senders import Judge, recorded
 from temporalex_django.core.shapes import Accepts
 from temporalex_django.core.stored import stored_fields
-from temporalex_django.engine.blocked import mark_of, next_try
+from temporalex_django.engine.blocked import cause_of_block, mark_of, next_try
 from temporalex_django.engine.cache import Cached
 from temporalex_django.engine.endings import ending, started_attributes, terminated, timed_out
 from temporalex_django.engine.in_hand import TaskInHand
@@ -136,6 +136,7 @@ class Advance:
         run.due_at = min((moment for moment in (again, run.deadline) if moment is not None), default=None)
         mark = mark_of(error, tries=run.failed_tries, now=self.now, waits_for=waits_for)
         self.write.instance["blocked"] = mark if since is None else {**mark, "since": since}
+        self.write.instance["cause"] = cause_of_block(mark)
         return self.parked(mark["error"])
 
     def activate(
@@ -181,7 +182,7 @@ class Advance:
             self._ask_people(tasks, completion, entry, activated=activated)
         if run.failed_tries:
             run.failed_tries = 0
-            self.write.instance["blocked"] = None
+            self.write.instance["blocked"] = self.write.instance["cause"] = None
         if completion.closed is not None and completion.changed:
             self._close(completion, entry)
         else:
@@ -471,6 +472,8 @@ class Advance:
                 "closing": event.attributes,
             }
         )
+        if status == "failed":
+            write.instance["cause"] = cause_of_run(event.attributes)
         before = entry.shown
         if self._said(before, "waiting_for"):
             write.instance["waiting_for"] = []

@@ -51,6 +51,12 @@ def mark_of(error: BaseException, *, tries: int, now: datetime, waits_for: str |
     return found
 
 
+def cause_of_block(mark: Blocked) -> str:
+    """The cause by which blocked runs are grouped: the type of the error, and the place that raised it."""
+    kind = mark["error"].partition(":")[0]
+    return f"{kind} at {mark['place']}" if "place" in mark else kind
+
+
 def _place(error: BaseException) -> str | None:
     """The last line of the user's code that it came through, with the folder that the file is in."""
     place = error.place if isinstance(error, NondeterminismError) else None

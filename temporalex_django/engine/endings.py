@@ -125,6 +125,7 @@ def _as_closed(kind: str, attributes: dict[str, Any], at: datetime) -> RowChange
         "closed_at": at,
         "closing": attributes,
         "blocked": None,
+        "cause": None,
     }
 
 

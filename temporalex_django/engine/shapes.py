@@ -48,6 +48,7 @@ class RowChanges(TypedDict, total=False):
     blocked: Blocked | None
     paused: Paused | None
     closing: dict[str, Any]
+    cause: str | None
     started_at: datetime
     closed_at: datetime
 

@@ -26,7 +26,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.failures import error_data
+from temporalex_django.core.failures import cause_of, error_data
 from temporalex_django.core.process import REQUEST
 from temporalex_django.core.telling import told
 from temporalex_django.db.rows import ENDED, ENDED_INSERT, TASKS, WORKERS, ended, text_of
@@ -378,10 +378,10 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
     failure = {"type": why["type"], "message": why["message"], "traceback": None}
     due = storage.sql.execute(
         "update temporalex_activity_task set owner = null, started_at = null, beat_at = null, expires_at = close_at, due_at = %s,"
-        " failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"
+        " cause = activity || ': ' || %s, failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"
         # a last attempt whose key is missing here is an orphan for who has the key
         " where owner = %s and (chain_id is not null or max_attempts = 0 or attempt < max_attempts)",
-        [now, codec().encode(failure), now, now, epoch],
+        [now, cause_of(why["type"]), codec().encode(failure), now, now, epoch],
     )
     return due + len(alone) - ended, len(lost) + ended
 

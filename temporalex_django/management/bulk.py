@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from temporalex_django.access import Operation, admit, runs_for
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.bulk_items import readable
-from temporalex_django.actions.bulk_jobs import jobs_for
+from temporalex_django.actions.bulk_jobs import count_of, jobs_for
 from temporalex_django.actions.live_workers import live_workers
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.resume_bulk import ResumeBulk
@@ -30,11 +30,11 @@ from temporalex_django.conf import get_settings
 from temporalex_django.management import as_user as people
 from temporalex_django.management import asking, exits, printing
 from temporalex_django.management.given import json_of
-from temporalex_django.management.narrowing import add_filters, filters_of, narrowed
-from temporalex_django.management.steering import add_inputs, inputs_of
+from temporalex_django.management.narrowing import add_filters, filter_names, filters_of, narrowed
+from temporalex_django.management.steering import add_inputs, add_selectors, inputs_of
 from temporalex_django.models import BulkItem, BulkJob, Instance
 
-_ACTIONS: dict[str, type[Steering[Any]]] = {name: one for name, one in STEERING.items() if one.of == "run"}
+_ACTIONS: dict[str, type[Steering[Any]]] = {**STEERING}
 _SHOWN = 50
 _LOOK = 0.2
 _VIEW = Operation(action="view", permission=f"{APP}.{StartBulk.permission}")
@@ -42,9 +42,10 @@ _VIEW = Operation(action="view", permission=f"{APP}.{StartBulk.permission}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNotDone:
-    """A run of a job to which it could not be done."""
+    """A run of a job to which it could not be done; ``part`` is the number of the activity or timer of it."""
 
     run_id: str
+    part: int | None
     code: str
     message: str
 
@@ -102,6 +103,7 @@ def _add_start(parser: CommandParser, action: type[Steering[Any]] | None) -> Non
         parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
     else:
         add_inputs(parser, action)
+        add_selectors(parser, action, beside=filter_names())
         if action.destructive:
             asking.add_yes(parser)
     people.add_argument(parser)
@@ -124,7 +126,9 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     _print(command, job, by, json=json)
     if options.get("wait") and job.failed:
         then = f"See why: manage.py temporalex bulk show {job.pk}"
-        raise CommandError(exits.sentence(f"{job.failed} of {job.total} runs failed", then), returncode=exits.FOUND)
+        raise CommandError(
+            exits.sentence(f"{job.failed} of {count_of(job.action, job.total)} failed", then), returncode=exits.FOUND
+        )
 
 
 def _started(command: BaseCommand, what: str, by: Actor, options: dict[str, Any]) -> BulkJob:
@@ -139,7 +143,8 @@ def _started(command: BaseCommand, what: str, by: Actor, options: dict[str, Any]
     if what == "signal":
         inputs = {"signal": options["signal"], "payload": json_of(options["payload"], option="--payload")}
     else:
-        inputs = inputs_of(options, _ACTIONS[what])
+        action = _ACTIONS[what]
+        inputs = {**action.selected_by(given), **inputs_of(options, action)}
     if what in _ACTIONS and _ACTIONS[what].destructive:
         asking.ask(command, f"{_ACTIONS[what].effect} Go on, for {_how_many(runs)}?", yes=options["yes"])
     return StartBulk(what, runs=runs, reason=options["reason"], token=options["token"], by=by, **inputs).execute()
@@ -207,8 +212,14 @@ def _printed(job: BulkJob, failed: Sequence[BulkItem]) -> JobPrinted:
         reason=job.reason,
         created_at=job.created_at,
         finished_at=job.finished_at,
-        problems=[RunNotDone(run_id=str(one.run_id), code=one.code, message=one.message) for one in failed],
+        problems=[
+            RunNotDone(run_id=str(one.run_id), part=one.part, code=one.code, message=one.message) for one in failed
+        ],
     )
+
+
+def _part(problem: RunNotDone) -> str:
+    return problem.run_id if problem.part is None else f"{problem.run_id} #{problem.part}"
 
 
 def _print(command: BaseCommand, job: BulkJob, by: Actor, *, json: bool) -> None:
@@ -219,6 +230,8 @@ def _print(command: BaseCommand, job: BulkJob, by: Actor, *, json: bool) -> None
         printing.document(command, said)
         return
     counts = f"{said.done:,} done, {said.failed:,} failed, {said.left:,} left"
-    printing.write(command, f"bulk job {said.id}: {said.action} of {said.total:,} runs, {said.state}: {counts}")
+    printing.write(
+        command, f"bulk job {said.id}: {said.action} of {count_of(said.action, said.total)}, {said.state}: {counts}"
+    )
     if said.problems:
-        printing.table(command, ("RUN", "WHY NOT"), [(one.run_id, one.message or one.code) for one in said.problems])
+        printing.table(command, ("RUN", "WHY NOT"), [(_part(one), one.message or one.code) for one in said.problems])

@@ -11,10 +11,10 @@ from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.models import Count, F, Max, Min, Q, QuerySet
 from django.db.models.fields.json import KT
-from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from temporalex_django import checks, conf
+from temporalex_django.actions.failure_groups import failure_groups
 from temporalex_django.actions.live_workers import LiveWorkers
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db.storage import DjangoStorage
@@ -39,7 +39,10 @@ Runs = QuerySet[Instance] | None
 
 
 def project_now(runs: Runs = None) -> ProjectNow:
-    """The project as it stands; of runs those among ``runs``. About ten reads, none over closed runs. No lock."""
+    """The project as it stands; of runs those among ``runs``.
+
+    About ten reads, which see no closed runs but the newest that failed. No lock.
+    """
     alias = conf.read()[0].DATABASE
     failed = [*_checks()]
     about: dict[str, Any] = {
@@ -83,6 +86,7 @@ def project_now(runs: Runs = None) -> ProjectNow:
         due=[*_due(alias, runs, live, late)],
         stopped=[*_stopped(alias, runs)],
         activities=[*_activities(alias, runs, live, late)],
+        failures=failure_groups(alias, runs, now=database),
         messages=[*_messages(alias, runs)],
         skew=(before - database).total_seconds(),
     )
@@ -131,9 +135,6 @@ def _activities(alias: str, runs: Runs, live: LiveWorkers, late: datetime) -> It
     for row in groups.filter(owner=None, atomic=False, due_at__lt=late).annotate(since=Min("due_at"))[:_MOST]:
         if not live.has(row["activity"], queue=row["queue"]):
             yield ActivitiesNow(**row)
-    failing = groups.filter(failed_at__isnull=False)
-    for row in failing.annotate(since=Min(Coalesce("failing_since", "failed_at")))[:_MOST]:
-        yield ActivitiesNow(**row, failing=True)
 
 
 def _messages(alias: str, runs: Runs) -> Iterator[MessagesFailed]:

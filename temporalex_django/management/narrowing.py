@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandParser
@@ -24,6 +24,11 @@ def add_filters(parser: CommandParser) -> None:
     for name, one in _filter().base_filters.items():
         said = one.extra.get("help_text") or ("an ISO time" if name.endswith(("_after", "_before")) else "")
         group.add_argument(_option(name), dest=f"{_DEST}{name}", metavar="VALUE", help=str(said).replace("%", "%%"))
+
+
+def filter_names() -> Collection[str]:
+    """The names of all of them."""
+    return [*_filter().base_filters]
 
 
 def filters_of(options: Mapping[str, Any]) -> dict[str, str]:

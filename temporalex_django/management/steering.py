@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -85,7 +86,19 @@ class SteeringCommand:
 def add_inputs(parser: CommandParser, action: type[Steering[Any]]) -> None:
     """``--reason``, and an option for each input."""
     parser.add_argument("--reason", default="", metavar="TEXT", help="for the audit")
-    for one in action.inputs:
+    _add(parser, action.inputs)
+
+
+def add_selectors(parser: CommandParser, action: type[Steering[Any]], *, beside: Collection[str]) -> None:
+    """An option for each thing that chooses among the activities or timers of many runs.
+
+    ``beside`` are the filters of the command, which choose among these as well.
+    """
+    _add(parser, [one for one in action.selectors if one.name not in beside])
+
+
+def _add(parser: CommandParser, inputs: Iterable[Input]) -> None:
+    for one in inputs:
         option, dest = f"--{one.name.replace('_', '-')}", f"{_DEST}{one.name}"
         said = ". ".join(str(text).rstrip(".") for text in (one.label, one.help) if text).replace("%", "%%")
         if one.kind is bool:
@@ -104,7 +117,8 @@ def add_inputs(parser: CommandParser, action: type[Steering[Any]]) -> None:
 
 def inputs_of(options: dict[str, Any], action: type[Steering[Any]]) -> dict[str, Any]:
     """Those that were given, by name. Raises ``CommandError``."""
-    found = {one.name: _value(one, options.get(f"{_DEST}{one.name}")) for one in action.inputs}
+    asked = (*action.inputs, *action.selectors)
+    found = {one.name: _value(one, options.get(f"{_DEST}{one.name}")) for one in asked}
     return {name: value for name, value in found.items() if options.get(f"{_DEST}{name}") is not None}
 
 

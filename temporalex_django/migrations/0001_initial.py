@@ -60,6 +60,13 @@ class Migration(migrations.Migration):
                     "failure",
                     models.BinaryField(help_text="Why the last attempt failed: type, message, traceback.", null=True),
                 ),
+                (
+                    "cause",
+                    models.TextField(
+                        help_text="What failing activities are grouped by: activity, type of the error, place.",
+                        null=True,
+                    ),
+                ),
                 ("failed_at", models.DateTimeField(null=True)),
                 ("failed_attempt", models.IntegerField(null=True)),
                 ("failing_since", models.DateTimeField(help_text="When its first attempt failed.", null=True)),
@@ -522,6 +529,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("closing", models.BinaryField(help_text="Attributes of the event that closed the run.", null=True)),
+                (
+                    "cause",
+                    models.TextField(
+                        help_text="What failed and blocked runs are grouped by: type of the error, place.", null=True
+                    ),
+                ),
                 ("attempt", models.IntegerField(db_default=1)),
                 ("parent", models.CharField(max_length=200, null=True)),
                 ("parent_seq", models.IntegerField(null=True)),
@@ -674,6 +687,13 @@ class Migration(migrations.Migration):
             name="BulkItem",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "part",
+                    models.IntegerField(
+                        help_text="Number of the activity or timer of the run, where the action is about one.",
+                        null=True,
+                    ),
+                ),
                 ("tries", models.SmallIntegerField(default=0, help_text="How often its run was busy.")),
                 (
                     "crashes",
@@ -957,6 +977,12 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="instance",
             index=models.Index(
+                condition=models.Q(("cause__isnull", False)), fields=["cause", "id"], name="temporalex_instance_cause"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="instance",
+            index=models.Index(
                 condition=models.Q(("ended__isnull", False)), fields=["ended", "id"], name="temporalex_instance_ended"
             ),
         ),
@@ -1036,6 +1062,12 @@ class Migration(migrations.Migration):
             model_name="activitytask",
             index=models.Index(
                 condition=models.Q(("owner__isnull", False)), fields=["owner"], name="temporalex_task_owner"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="activitytask",
+            index=models.Index(
+                condition=models.Q(("cause__isnull", False)), fields=["cause", "workflow"], name="temporalex_task_cause"
             ),
         ),
         migrations.AddIndex(

@@ -59,6 +59,9 @@ class ActivityTask(models.Model):
     waits_for = models.TextField(null=True, help_text=_("What the worker lacked that gave it back."))  # noqa: DJ001 - nothing
     owner = models.BigIntegerField(null=True, help_text=_("Epoch of the worker that has it."))
     failure = models.BinaryField(null=True, help_text=_("Why the last attempt failed: type, message, traceback."))
+    cause = models.TextField(  # noqa: DJ001 - most never failed
+        null=True, help_text=_("What failing activities are grouped by: activity, type of the error, place.")
+    )
     failed_at = models.DateTimeField(null=True)
     failed_attempt = models.IntegerField(null=True)
     failing_since = models.DateTimeField(null=True, help_text=_("When its first attempt failed."))
@@ -86,6 +89,7 @@ class ActivityTask(models.Model):
                 condition=Q(owner__isnull=True) & (Q(priority__gt=0) | Q(priority__lt=0)),
             ),
             models.Index(fields=["owner"], name="temporalex_task_owner", condition=Q(owner__isnull=False)),
+            models.Index(fields=["cause", "workflow"], name="temporalex_task_cause", condition=Q(cause__isnull=False)),
             models.Index(fields=["expires_at"], name="temporalex_task_expires", condition=Q(expires_at__isnull=False)),
         ]
         constraints = [models.UniqueConstraint(fields=["run", "seq"], name="temporalex_task_command")]

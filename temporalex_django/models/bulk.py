@@ -80,6 +80,9 @@ class BulkItem(models.Model):
     id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey(BulkJob, on_delete=models.CASCADE, related_name="items")
     run = hot_key("temporalex_django.Instance")
+    part = models.IntegerField(
+        null=True, help_text=_("Number of the activity or timer of the run, where the action is about one.")
+    )
     tries = models.SmallIntegerField(default=0, help_text=_("How often its run was busy."))
     crashes = models.SmallIntegerField(
         default=0, help_text=_("How many workers have begun to replay the code of its run, and did not come back.")

@@ -95,6 +95,10 @@ class Instance(models.Model):
     )
     closing = models.BinaryField(null=True, help_text=_("Attributes of the event that closed the run."))
 
+    cause = models.TextField(  # noqa: DJ001 - most neither fail nor block
+        null=True, help_text=_("What failed and blocked runs are grouped by: type of the error, place.")
+    )
+
     attempt = models.IntegerField(db_default=1)
     parent = models.CharField(max_length=200, null=True)  # noqa: DJ001 - no parent is not a parent with an empty id
     parent_chain = hot_key("temporalex_django.Chain", null=True)
@@ -157,6 +161,7 @@ class Instance(models.Model):
             ),
             models.Index(fields=["workflow"], name="temporalex_instance_blocked", condition=Q(blocked__isnull=False)),
             models.Index(fields=["workflow"], name="temporalex_instance_paused", condition=Q(paused__isnull=False)),
+            models.Index(fields=["cause", "id"], name="temporalex_instance_cause", condition=Q(cause__isnull=False)),
             models.Index(fields=["ended", "id"], name="temporalex_instance_ended", condition=Q(ended__isnull=False)),
             models.Index(fields=["queue", "id"], name="temporalex_instance_queue", condition=~Q(queue="default")),
             models.Index(

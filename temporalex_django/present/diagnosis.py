@@ -97,13 +97,27 @@ class MessagesFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivitiesNow:
-    """Activities of one name in a queue: ``failing`` ones, or those that are due and that nobody takes."""
+    """Activities of one name in a queue that are due, and that nobody takes."""
 
     activity: str
     queue: str
     count: int
     since: datetime
-    failing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Failures of one class with one cause: the type of the error, and the place that raised it.
+
+    ``activity`` is the one that fails and is tried again; None: runs that have failed. ``example`` is the id of a run.
+    """
+
+    workflow: str
+    cause: str
+    count: int
+    since: datetime
+    example: str
+    activity: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +135,7 @@ class ProjectNow:
     due: Sequence[RunsDue] = ()
     stopped: Sequence[RunsStopped] = ()
     activities: Sequence[ActivitiesNow] = ()
+    failures: Sequence[FailureGroup] = ()
     messages: Sequence[MessagesFailed] = ()
     off: Sequence[SwitchNow] = ()
     skew: float = 0.0
@@ -145,6 +160,7 @@ def diagnose(project: ProjectNow, *, now: datetime) -> list[Diagnosis]:
     found = [*_set_up(project)]
     if not (project.wrong_settings or project.unreachable or project.unapplied):
         found += [*_workers(project, now), *_switches(project, now), *_runs(project, now), *_messages(project, now)]
+        found += _failures(project, now)
         found += _clocks(project)
         told = {one.text for one in found}
         found += [one for one in map(_of_check, project.checks) if one.text not in told]
@@ -304,27 +320,53 @@ def _runs(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
         then = _("See why: manage.py temporalex doctor %(run)s") % {"run": shlex.quote(one.example)}
         yield Diagnosis(severity="error", code="blocked", text=text % words, next_step=then, evidence=[one.example])
     for task in project.activities:
-        if not task.failing and (project.is_off("queue", task.queue) or project.is_off("activity", task.activity)):
+        if project.is_off("queue", task.queue) or project.is_off("activity", task.activity):
             continue
         words = {"count": task.count, "activity": task.activity, "queue": task.queue, "since": when(task.since, now)}
-        if task.failing:
-            text = ngettext(
-                "The activity %(activity)s fails in %(count)d run since %(since)s, and is tried again.",
-                "The activity %(activity)s fails in %(count)d runs since %(since)s, and is tried again.",
-                task.count,
+        text = ngettext(
+            "The activity %(activity)s is ready in %(count)d run since %(since)s, and no live worker takes it from the "
+            "queue %(queue)s.",
+            "The activity %(activity)s is ready in %(count)d runs since %(since)s, and no live worker takes it from the "
+            "queue %(queue)s.",
+            task.count,
+        )
+        then = _("manage.py temporalex worker --queues %(queue)s, with the code of the activity") % words
+        yield Diagnosis(severity="error", code="untaken_activity", text=text % words, next_step=then)
+
+
+def _failures(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+    for group in project.failures:
+        filters = f"--workflow {shlex.quote(group.workflow)} --cause {shlex.quote(group.cause)}"
+        words = {
+            "count": group.count,
+            "workflow": group.workflow,
+            "cause": group.cause,
+            "since": when(group.since, now),
+            "filters": filters,
+        }
+        if group.activity is not None:
+            code, text = (
+                "failing",
+                ngettext(
+                    "%(count)d activity of %(workflow)s fails since %(since)s, and is tried again: %(cause)s.",
+                    "%(count)d activities of %(workflow)s fail since %(since)s, and are tried again: %(cause)s.",
+                    group.count,
+                ),
             )
-            then = _("Put right what it calls, then: manage.py temporalex retry RUN SEQ")
-            yield Diagnosis(severity="warning", code="failing", text=text % words, next_step=then)
+            then = _("Put right what it calls, then: manage.py temporalex bulk retry_activity %(filters)s")
         else:
-            text = ngettext(
-                "The activity %(activity)s is ready in %(count)d run since %(since)s, and no live worker takes it from the "
-                "queue %(queue)s.",
-                "The activity %(activity)s is ready in %(count)d runs since %(since)s, and no live worker takes it from the "
-                "queue %(queue)s.",
-                task.count,
+            code, text = (
+                "failed",
+                ngettext(
+                    "%(count)d run of %(workflow)s has failed since %(since)s: %(cause)s.",
+                    "%(count)d runs of %(workflow)s have failed since %(since)s: %(cause)s.",
+                    group.count,
+                ),
             )
-            then = _("manage.py temporalex worker --queues %(queue)s, with the code of the activity") % words
-            yield Diagnosis(severity="error", code="untaken_activity", text=text % words, next_step=then)
+            then = _("See which: manage.py temporalex list %(filters)s")
+        yield Diagnosis(
+            severity="warning", code=code, text=text % words, next_step=then % words, evidence=[group.example]
+        )
 
 
 def _clocks(project: ProjectNow) -> Iterator[Diagnosis]:

@@ -31,7 +31,7 @@ from temporalex_django.rest.narrowing import narrowed
 from temporalex_django.rest.once import Repeatable, once
 from temporalex_django.rest.views import InstanceViewSet
 
-_ACTIONS = (SendSignal.name, *(name for name, action in STEERING.items() if action.of == "run"))
+_ACTIONS = (SendSignal.name, *STEERING)
 _OUTCOMES = {"open": "", "done": "done", "failed": "failed"}
 OUTCOME = Parameter(name="outcome", help="open, done or failed.")
 #: Words of ``StartBulk`` that are no inputs of an action.
@@ -39,7 +39,10 @@ _OWN = {*inspect.signature(StartBulk).parameters} - {"inputs"}
 
 
 class BulkBody(serializers.ReasonBody):
-    """``runs`` (run ids), or ``filter``: what ``GET instances/`` takes. ``inputs`` are those of the action."""
+    """``runs`` (run ids), or ``filter``: what ``GET instances/`` takes. ``inputs`` are those of the action.
+
+    An action on activities or timers is done to those of the runs; ``activity`` and ``cause`` among the inputs choose.
+    """
 
     action = fields.ChoiceField(choices=_ACTIONS)
     runs = fields.ListField(child=fields.CharField(), required=False, allow_empty=False)
@@ -98,6 +101,8 @@ class BulkViewSet(Repeatable):
     def create(self, request: Request) -> Response:
         """Start a job: 201. Workers go through it; nothing is done to the runs in the request."""
         body = self._body()
+        if (steering := STEERING.get(body["action"])) is not None:
+            body["inputs"] = {**steering.selected_by(body.get("filter", {})), **body["inputs"]}
         runs = self._runs(body["action"], body["inputs"])
         runs.check_permissions(request)
         start = self._started(body, runs)

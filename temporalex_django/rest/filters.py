@@ -168,6 +168,9 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
             "Whether it is blocked, fails again and again, has a failed message, or is due and taken by nobody."
         )
     )
+    cause = OwnFilter(
+        help_text=_("Why it failed or is blocked, or why an activity of it fails, as `doctor` groups it.")
+    )
     waits = KindFilter(choices=[(kind, kind) for kind in WAITS], help_text=_("What an open run waits for."))
     tag = OwnFilter(help_text=_("One that it has, from its class or its start."))
     attributes = AttributesFilter(

@@ -277,11 +277,13 @@ class JobOut(Base):
 class ItemOut(Base):
     """A run of a bulk job: ``outcome`` is open, done or failed; ``code`` and ``message`` say why it failed.
 
-    ``tries``: how often it was busy.
+    ``part`` is the number of the activity or timer of the run, where the action is about one. ``tries``: how often the
+    run was busy.
     """
 
     seq = serializers.IntegerField(source="pk")
     run_id = serializers.UUIDField()
+    part = serializers.IntegerField(allow_null=True)
     outcome = serializers.SerializerMethodField()
     code = serializers.CharField(allow_blank=True)
     message = serializers.CharField(allow_blank=True)

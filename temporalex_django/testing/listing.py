@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,12 @@ def _is_stuck(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, wanted
     return (run.blocked is not None or late or tried) == wanted
 
 
+def _caused(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, cause: str) -> bool:
+    tasks = storage.open_activities(chain.run_id, limit=sys.maxsize)
+    causes = [f"{task.activity}: {task.last_failure.cause}" for task in tasks if task.last_failure is not None]
+    return cause in (run.cause, *causes)
+
+
 def _waits(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, kind: str) -> bool:
     if run.status in CLOSED_STATUSES or (kind == "activity" and not storage.tasks_of(chain.run_id)):
         return False
@@ -46,6 +53,7 @@ TESTS: Mapping[str, Test] = {
     "blocked": lambda _storage, _chain, run, value: (run.blocked is not None) == value,
     "paused": lambda _storage, _chain, run, value: (run.paused is not None) == value,
     "stuck": _is_stuck,
+    "cause": _caused,
     "waits": _waits,
     "subject": _no_subject,
     "tag": lambda _storage, _chain, run, value: value in run.tags,

@@ -326,7 +326,7 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
     operator.page.get_by_label("Reason").fill("spring cleaning")
     operator.pictured("admin-bulk-confirm")
     operator.presses("button", "Terminate")
-    assert "0 of 4 runs are behind it" in operator.reads
+    assert "0 of 4 finished" in operator.reads
     operator.presses("button", "Stop")
     assert "The job is stopped" in operator.reads
     operator.presses("button", "Resume")
@@ -334,7 +334,7 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
         pass
     operator.presses("link", "Look again")
     operator.pictured("admin-bulk")
-    assert "4 of 4 runs are behind it" in operator.reads
+    assert "4 of 4 finished" in operator.reads
     assert "closed already" in operator.reads
 
 

@@ -89,7 +89,9 @@ def paused() -> None:
 def untaken() -> None:
     errand()
     worker(activity_names=[])
-    ActivityTask.objects.update(failed_at=None, failure=None, failing_since=None, due_at=timezone.now() - LATE)
+    ActivityTask.objects.update(
+        failed_at=None, failure=None, cause=None, failing_since=None, due_at=timezone.now() - LATE
+    )
 
 
 def failing() -> None:
@@ -185,7 +187,7 @@ BROKEN: dict[str, Broken] = {
     "a pause that was forgotten": Broken("1 run of test.Basket is paused.", paused, severity="warning"),
     "an activity without code": Broken("The activity matrix.refused is ready in 1 run since 14:02", untaken),
     "an activity that fails": Broken(
-        "The activity matrix.refused fails in 1 run since 14:02", failing, severity="warning"
+        "1 activity of test.MatrixErrand fails since 14:02, and is tried again: matrix.refused: ConnectionError at support/matrix.py:", failing, severity="warning"
     ),
     "a clock that is wrong": Broken(
         "The clock of web-3:7 is 3 s ahead of the database's", lambda: worker(clock_skew=40.0), severity="warning"

@@ -42,6 +42,7 @@ class MemoryRun:
     started_at: datetime | None = None
     closed_at: datetime | None = None
     closing: dict[str, Any] | None = None
+    cause: str | None = None
     events: list[HistoryEvent] = field(default_factory=list)
 
 

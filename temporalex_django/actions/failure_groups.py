@@ -1,0 +1,40 @@
+"""Failures by what caused them: five runs that failed at one line are one thing to repair."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Max, Min, QuerySet
+from django.db.models.functions import Coalesce
+
+from temporalex_django.models import ActivityTask, Instance, Status
+from temporalex_django.present.diagnosis import FailureGroup
+
+#: Groups of each kind at most, the largest first.
+_MOST = 20
+#: Failed runs that are grouped: those of this time, and so many of them at most, the newest first.
+_RECENT, _NEWEST = timedelta(days=1), 1000
+
+
+def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[FailureGroup]:
+    """Activities that fail and are tried again, then runs that failed within a day, by class and cause.
+
+    Of those of ``runs``; None: of all. Three reads, by indexes that hold nothing but failures. The filter ``cause`` of
+    runs takes the cause of a group.
+    """
+    tasks: Any = ActivityTask.objects.using(alias).filter(cause__isnull=False, chain__isnull=False)
+    if runs is not None:
+        tasks = tasks.filter(run__in=runs.order_by().values("pk"))
+    failing = tasks.order_by().values("workflow", "activity", "cause")
+    failing = failing.annotate(
+        count=Count("pk"), since=Min(Coalesce("failing_since", "failed_at")), example=Max("workflow_id")
+    )
+    there = Instance.objects.using(alias) if runs is None else runs
+    newest = there.filter(ended=Status.FAILED, cause__isnull=False).order_by("-id").values_list("pk", flat=True)
+    recent = Instance.objects.using(alias).filter(pk__in=[*newest[:_NEWEST]], closed_at__gte=now - _RECENT)
+    failed: Any = recent.order_by().values("workflow", "cause")
+    failed = failed.annotate(count=Count("pk"), since=Min("closed_at"), example=Max("workflow_id"))
+    order = ("-count", "workflow", "cause")
+    rows: list[Any] = [*failing.order_by(*order)[:_MOST], *failed.order_by(*order)[:_MOST]]
+    return [FailureGroup(**row) for row in rows]

@@ -16,8 +16,8 @@ from temporalex_django.actions.steering import Input
 from temporalex_django.actions.taking_up import TakingUp, code_here, details
 from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.authoring.people import Person
-from temporalex_django.authoring.workflow import start_options
-from temporalex_django.db.starts import NewStart, insert_start
+from temporalex_django.authoring.workflow import forked_options
+from temporalex_django.db.starts import NewStart, copy_subject, insert_start
 from temporalex_django.engine import anew
 from temporalex_django.engine.points import fork_id
 from temporalex_django.errors import AlreadyRunning
@@ -28,8 +28,8 @@ class Fork(TakingUp[RunTarget]):
     """A new chain, with the id that is given or one made of that of the run; its run has the history up to a point.
 
     The point is chosen, and what was open there is treated, as for a reset, see ``Reset``; without ``to`` it is behind
-    the last activation that the code goes through. Nobody waits for the new run. It has the subject of the other one,
-    the search attributes that it had there, and what its class says now. Gives its target.
+    the last activation that the code goes through. Nobody waits for the new run. It has the subject and the tags of the
+    other one, the search attributes that it had there, and what its class says now. Gives its target.
 
     In the caller's transaction, under the lock of the chain that it is made from: see ``Steering.held``. Raises
     ``ActionNotPossible``, ``InvalidId``, ``AlreadyRunning``, ``PayloadError``, ``UpdateTimeout``. Always audited.
@@ -74,7 +74,7 @@ class Fork(TakingUp[RunTarget]):
             facts = plan.facts
             named = fork_id(target.workflow_id, self.given.get("id"), code.unique, suffix=lambda: os.urandom(4).hex())
             seed = facts.seed if plan.prefix.activation else plan.seed
-            options = start_options(code)
+            options = forked_options(code, tags=self._tags(facts.run_id))
             new = NewStart(
                 workflow_id=named,
                 args=facts.args,
@@ -88,7 +88,7 @@ class Fork(TakingUp[RunTarget]):
             except AlreadyRunning:  # of whom is told to who sees that run
                 require_there(self.by, of=code, alias=storage.alias, workflow_id=named, closed_at=None)
                 raise
-            self._like(started.run_id, facts.run_id)
+            copy_subject(started.run_id, facts.run_id, alias=storage.alias)
             require_there(self.by, of=code, alias=storage.alias, pk=started.run_id)
             begun = storage.claim(limit=1, queues=(), chains=[started.chain_id])[0]
             writes = anew.fork(storage, begun, plan, of=target.chain_id, id=named)
@@ -98,8 +98,6 @@ class Fork(TakingUp[RunTarget]):
             inline.taken_up(writes, made, storage=storage)
         return made
 
-    def _like(self, new: UUID, of: UUID) -> None:
-        """It is about the same."""
+    def _tags(self, of: UUID) -> list[str]:
         runs = Instance.objects.using(self.storage.alias)
-        shared = ("subject_type_id", "subject_id")
-        runs.filter(pk=new).update(**dict(zip(shared, runs.values_list(*shared).get(pk=of), strict=True)))
+        return list(runs.values_list("tags", flat=True).get(pk=of) or ())

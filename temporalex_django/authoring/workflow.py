@@ -434,6 +434,11 @@ def versions_here() -> dict[str, list[int]]:
     return found | {old: found[new] for old, new in renamed.WORKFLOWS.items() if new in found}
 
 
+def forked_options(cls: type[Workflow], *, tags: Sequence[str]) -> dict[str, Any]:
+    """The start options of a fork of a run that has these tags: it keeps them, beside those that its class has now."""
+    return start_options(cls) | {"tags": [*dict.fromkeys([*cls.tags, *tags])] or None}
+
+
 def start_options(
     cls: type[Workflow], *, search_attributes: Mapping[str, Any] | None = None, tags: Sequence[str] | None = None
 ) -> dict[str, Any]:

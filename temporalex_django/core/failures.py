@@ -196,7 +196,7 @@ def cause_of(kind: str, traceback: str | None = None) -> str:
 
 
 def _place(traceback: str) -> str:
-    """The last frame that is neither ours nor of a library nor of Python, as ``directory/file:line``; empty without one."""
+    """The last frame of the project's code, as ``directory/file:line``; empty without one."""
     for path, line in reversed(_FRAME.findall(traceback)):
         parts = path.replace("\\", "/").split("/")
         if not (_LIBRARIES.intersection(parts) or path.startswith(("<", _OURS)) or _PYTHON.search(path)):

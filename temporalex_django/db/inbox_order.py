@@ -54,11 +54,11 @@ class InboxOrder(ABC):
             row.pk, row.chain_id, row.queue = None, to, queue
         Message.objects.using(self.alias).bulk_create(rows, batch_size=500)
 
-    def keep_accepted(self, chain: UUID, updates: Sequence[tuple[Behind, Outcome]]) -> None:
+    def keep_taken(self, chain: UUID, messages: Sequence[tuple[Behind, Outcome]]) -> None:
         queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
         rows = []
-        for update, outcome in updates:
-            row = self._row(chain, queue, update)
+        for message, outcome in messages:
+            row = self._row(chain, queue, message)
             row.fresh, row.settled, row.outcome_status = False, True, outcome.status
             row.outcome = codec().encode(outcome.value)
             rows.append(row)

@@ -31,6 +31,7 @@ from temporalex_django.engine.resent import Sent
 from temporalex_django.engine.starts import RunStart
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
+from temporalex_django.models import Instance
 
 CHANNEL = "temporalex"
 #: A notification, for a transaction of its own: its commit waits for no disk, since nothing depends on a hint.
@@ -75,6 +76,12 @@ class Inserted(NamedTuple):
     new: bool
     at: datetime | None = None
     replaced: str | None = None
+
+
+def copy_subject(run_id: UUID, of: UUID, *, alias: str) -> None:
+    """Give a run the subject of another one. The object may be gone: its key stays."""
+    runs, shared = Instance.objects.using(alias), ("subject_type_id", "subject_id")
+    runs.filter(pk=run_id).update(**dict(zip(shared, runs.values_list(*shared).get(pk=of), strict=True)))
 
 
 def insert_start(start: NewStart, *, storage: DjangoStorage) -> Started:

@@ -74,7 +74,7 @@ def fork(storage: RunStorage, run: RunState, plan: Plan, *, of: UUID, id: str) -
     elif plan.facts.carried_messages is not None:
         carried = {message["id"] for message in plan.facts.carried_messages.get("failed", ())}
     storage.copy_failed(of, run.chain_id, carried)
-    storage.keep_accepted(run.chain_id, _accepted(plan.prefix))
+    storage.keep_taken(run.chain_id, _taken(plan.prefix))
     storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
     return written
 
@@ -94,8 +94,11 @@ def _still_failed(storage: RunStorage, chain: UUID, plan: Plan, *, gone: Sequenc
     return [failed for message, failed in point.failed.items() if statuses.get(message) not in gone]
 
 
-def _accepted(point: Prefix) -> list[tuple[Behind, Outcome]]:
-    """The updates in the history up to the point, with what became of them: another chain has no rows of them."""
+def _taken(point: Prefix) -> list[tuple[Behind, Outcome]]:
+    """The updates and the signals with ids in the history up to the point, with their outcomes.
+
+    The chain of a fork has no rows of them. Failed messages are not among them.
+    """
     outcomes: dict[str, Outcome] = {}
     for event in point.events:
         match event.kind:
@@ -103,7 +106,8 @@ def _accepted(point: Prefix) -> list[tuple[Behind, Outcome]]:
                 outcomes[event.attributes["id"]] = Outcome(status="completed", value=event.attributes["result"])
             case "UpdateFailed":
                 outcomes[event.attributes["id"]] = update_failed(event.attributes)
-    return [(update, outcomes.get(known, Outcome(status="accepted"))) for known, update in point.updates.items()]
+    updates = [(update, outcomes.get(known, Outcome(status="accepted"))) for known, update in point.updates.items()]
+    return updates + [(signal, Outcome(status="completed")) for signal in point.signals.values()]
 
 
 _RESULTS = ("activity", "timer", "child", "external")

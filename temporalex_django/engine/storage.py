@@ -429,10 +429,10 @@ class RunStorage(Protocol):
     def copy_failed(self, of: UUID, to: UUID, ids: Collection[str]) -> None:
         """Give a locked chain that never had them those of these messages that are failed messages of another one."""
 
-    def keep_accepted(self, chain: UUID, updates: Sequence[tuple[Behind, Outcome]]) -> None:
-        """Put updates that the history of the run has into a locked chain that never had them, each with its outcome.
+    def keep_taken(self, chain: UUID, messages: Sequence[tuple[Behind, Outcome]]) -> None:
+        """Put messages that the history of the run has into a locked chain that never had them, with their outcomes.
 
-        Sent again, they are found; no turn reads them.
+        When one is sent again, it is not taken twice; no turn reads these.
         """
 
     def on_commit(self, callback: Callable[[], None]) -> None:

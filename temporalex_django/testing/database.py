@@ -37,7 +37,15 @@ from temporalex_django.db import lone_tasks
 from temporalex_django.db.atomic_activities import announce as attempt_announced
 from temporalex_django.db.notify import announce
 from temporalex_django.db.permissions import DatabaseJudge
-from temporalex_django.db.starts import NewStart, insert_message, insert_start, message_outcome, reopen, update_outcome
+from temporalex_django.db.starts import (
+    NewStart,
+    copy_subject,
+    insert_message,
+    insert_start,
+    message_outcome,
+    reopen,
+    update_outcome,
+)
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import endings
 from temporalex_django.engine.report import TurnReport
@@ -210,6 +218,9 @@ class DjangoEnvironment(Environment):
 
     def _subject(self, workflow: type[Startable], subject: Any) -> Any:
         return saved_subject(subject, of=workflow.name)
+
+    def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
+        copy_subject(self.run_ids(chain_id)[0], run_id, alias=self.storage.alias)
 
     def _judges(self) -> Judge:
         """Whoever is no stored user is asked himself."""

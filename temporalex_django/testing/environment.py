@@ -14,7 +14,7 @@ from temporalex_django.authoring.messages import tell_of_change
 from temporalex_django.authoring.people import Person, person, sender
 from temporalex_django.authoring.typed import R, Runs
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, defined_so_far, require_signal, start_options
+from temporalex_django.authoring.workflow import Workflow, defined_so_far, forked_options, require_signal, start_options
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.handing_over import warn_of_change
@@ -241,7 +241,10 @@ class Environment(EnvironmentActivities):
             _, plan, code = self._plan(handle, in_trouble=True, **point)
             named = fork_id(handle.id, id, code.unique, suffix=self._suffix)
             seed = plan.facts.seed if plan.prefix.activation else plan.seed
-            chain_id = self._insert(code, named, plan.facts.args, seed, search_attributes=plan.search_attributes)
+            labels = forked_options(code, tags=self.row(plan.facts.run_id).tags)
+            labels["search_attributes"] = plan.search_attributes
+            chain_id = self._insert(code, named, plan.facts.args, seed, **labels)
+            self._copy_subject(chain_id, plan.facts.run_id)
             run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=named)
         self._classes[chain_id] = code, defined_so_far()

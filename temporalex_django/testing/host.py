@@ -207,6 +207,10 @@ class EnvironmentHost(ABC):
         """The object that a run is about. Raises ``PayloadError``, ``NotConfigured``."""
 
     @abstractmethod
+    def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
+        """Give the run of a chain the subject of another run."""
+
+    @abstractmethod
     def keep_claims(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
         """Raises ``HumanTaskClaimed`` where an event is the decision of what somebody else has claimed."""
 

@@ -124,6 +124,9 @@ class WorkflowEnvironment(Environment):
             f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
         )
 
+    def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
+        """Runs in memory have none."""
+
     def _insert(
         self,
         cls: type[Workflow],

@@ -72,9 +72,9 @@ class Prefix:
 
     ``children``: ids of those that are waited for. ``sent``: messages to other runs that are not confirmed.
     ``answers``: what is known behind the point of those and of the children, as kind and attributes. ``received``
-    counts the signals, ``updates`` are those accepted, by id. ``failed`` holds the signals that are failed messages at
-    the point, by id, ``carried`` the ids of those that the run has from the one before. ``behind``: messages that came
-    later, in order.
+    counts the signals, ``updates`` are those accepted, by id, ``signals`` those that have an id and that the run has
+    taken. ``failed`` holds the signals that are failed messages at the point, by id, ``carried`` the ids of those that
+    the run has from the one before. ``behind``: messages that came later, in order.
     """
 
     activation: int
@@ -85,6 +85,7 @@ class Prefix:
     answers: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     received: int = 0
     updates: dict[str, Behind] = field(default_factory=dict)
+    signals: dict[str, Behind] = field(default_factory=dict)
     failed: dict[str, FailedSignal] = field(default_factory=dict)
     carried: set[str] = field(default_factory=set)
     behind: list[Behind] = field(default_factory=list)
@@ -151,9 +152,9 @@ def _read(found: Prefix) -> None:
             case "SignalReceived":
                 found.received += 1
                 signals[found.received] = attributes
-                found.failed.pop(attributes.get("id", ""), None)
-                found.carried.discard(attributes.get("id", ""))
+                _take(found, attributes)
             case kind if kind == SIGNAL_FAILED:
+                found.signals.pop(attributes["id"], None)
                 found.failed[attributes["id"]] = _failed(attributes, signals[attributes["number"]])
             case "UpdateAccepted":
                 found.updates[attributes["id"]] = _update(attributes)
@@ -169,6 +170,17 @@ def _read(found: Prefix) -> None:
                 found.activities.pop(number, None)
                 found.children.pop(number, None)
                 found.sent.discard(number)
+
+
+def _take(found: Prefix, signal: Mapping[str, Any]) -> None:
+    """A signal with an id: it counts once, and is no failed message any more."""
+    known = signal.get("id")
+    if known is None:
+        return
+    found.failed.pop(known, None)
+    found.carried.discard(known)
+    if signal["name"] != RECORDED_AS:
+        found.signals[known] = _signal(signal, None)
 
 
 def _edit(found: Prefix, edited: Mapping[str, Mapping[str, Any]], origin: str) -> None:

@@ -143,22 +143,21 @@ class MemoryStarts(MemoryTables):
             self.messages[number] = replace(one, message=message, chain_id=to)
             self._kept[to][str(message.request_id)] = number
 
-    def keep_accepted(self, chain: UUID, updates: Sequence[tuple[Behind, Outcome]]) -> None:
+    def keep_taken(self, chain: UUID, messages: Sequence[tuple[Behind, Outcome]]) -> None:
         """See ``RunStorage``."""
-        for update, outcome in updates:
+        for message, outcome in messages:
             number = next(self._ids)
-            message = InboxMessage(
+            kept = InboxMessage(
                 id=number,
-                kind=update.kind,
-                name=update.name,
-                body=copied(update.body),
-                request_id=update.id,
-                sender=update.sender,
+                kind=message.kind,
+                name=message.name,
+                body=copied(message.body),
+                request_id=message.id,
+                sender=message.sender,
             )
-            kept = MemoryMessage(message=message, chain_id=chain, fresh=False, outcome=copied(outcome))
-            self.messages[number] = kept
-            if update.id is not None:
-                self._kept[chain][update.id] = number
+            self.messages[number] = MemoryMessage(message=kept, chain_id=chain, fresh=False, outcome=copied(outcome))
+            if message.id is not None:
+                self._kept[chain][message.id] = number
 
     def _forget(self, chain: UUID, number: int, request_id: str | None) -> None:
         self._inboxes[chain].discard(number)

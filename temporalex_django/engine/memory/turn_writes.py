@@ -74,8 +74,8 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         if message.child is not None:
             run_id, seq = message.child
             return self._if_open(self._children[run_id].get(seq))
-        if message.chain_id is not None or message.workflow_id is None:
-            return Reached(message.chain_id)
+        if message.chain_id is not None or message.workflow_id is None:  # somebody may have deleted the parent
+            return Reached(message.chain_id if message.chain_id in self.chains else None)
         if (chain_id := self._by_run_id(message.workflow_id)) is not None:
             return self._if_open(chain_id)
         found = self._found(message.workflow_id)
@@ -86,7 +86,8 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         return self._if_open(one.chain_id) if one is not None else Reached(None, known=bool(found))
 
     def _if_open(self, chain_id: UUID | None) -> Reached:
-        if chain_id is None or self.chains[chain_id].closed:
+        """The chain, unless it is closed or deleted."""
+        if chain_id is None or chain_id not in self.chains or self.chains[chain_id].closed:
             return Reached(None)
         facts = self.current(chain_id).facts
         return Reached(chain_id, workflow=facts.workflow, version=facts.version)

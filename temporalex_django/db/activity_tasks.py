@@ -98,6 +98,7 @@ class TaskStatements(ABC):
     worker: bool
     backlogs: defaultdict[str, BothEnds]  # by queue
     absent: set[str]  # names of activities that were found and that this process lacks
+    switched_off: Collection[str]  # names of activities to leave alone, in an environment; workers have gates
     prioritised: Collection[str]  # queues in which lone ones may have a priority
 
     @abstractmethod
@@ -187,11 +188,11 @@ class TaskStatements(ABC):
         return self.clock is None and self.backlogs[queue].newest_first()
 
     def here(self) -> tuple[str, list[Any]]:
-        """A condition that leaves out what this process lacks, and its parameters.
+        """A condition that leaves out what this process lacks and what is switched off, and its parameters.
 
-        Nothing as long as none of it was seen.
+        Nothing as long as there is no such activity.
         """
-        absent = [name for name in self.absent if name not in activity.registry]
+        absent = [name for name in self.absent if name not in activity.registry] + sorted(self.switched_off)
         if not absent:
             return "", []
         test, parameter = self.sql.among(absent, "text")

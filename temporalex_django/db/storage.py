@@ -85,6 +85,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
         self._looks: dict[str, _Look] = {}
         self._deferred: dict[UUID, float] = {}
         self.absent: set[str] = set()
+        self.switched_off: Collection[str] = ()
         self.prioritised: Collection[str] = ()
         # until when it is believed, and what live workers have
         self._living: tuple[float, set[tuple[str, int]]] = (0.0, set())

@@ -60,6 +60,11 @@ def installed(env: DjangoEnvironment) -> Iterator[None]:
         _under.remove(env)
 
 
+def is_entered(env: DjangoEnvironment) -> bool:
+    """Whether the application runs on this environment now."""
+    return env in _under
+
+
 def _stand_ins(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
     return [
         *_of_the_storage(env),

@@ -33,7 +33,7 @@ from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Judge, Sender
-from temporalex_django.db import lone_tasks
+from temporalex_django.db import chores, lone_tasks
 from temporalex_django.db.atomic_activities import announce as attempt_announced
 from temporalex_django.db.notify import announce
 from temporalex_django.db.permissions import DatabaseJudge
@@ -47,14 +47,16 @@ from temporalex_django.db.starts import (
     update_outcome,
 )
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.switches import Switches, read_switches
 from temporalex_django.engine import endings
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.starts import RunStart
 from temporalex_django.engine.storage import Outcome, RunFacts, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
-from temporalex_django.errors import WorkflowNotFound
+from temporalex_django.errors import WorkflowNotFound, WorkflowSwitchedOff
+from temporalex_django.liveness.leases import wake_switched_on
 from temporalex_django.models import ActivityTask, Chain, Instance
-from temporalex_django.testing.application import installed
+from temporalex_django.testing.application import installed, is_entered
 from temporalex_django.testing.at_work import at_work, in_a_thread
 from temporalex_django.testing.commits import commit_point, outside, under_way
 from temporalex_django.testing.environment import Environment
@@ -139,6 +141,7 @@ class DjangoEnvironment(Environment):
         super().__init__()
         self._installed = ExitStack()
         self._has_worker = False
+        self._switches = Switches()
         self.clock = EPOCH if clock is None else clock
         self.storage = DjangoStorage(clock=lambda: self.clock)
         self.storage.inbox_page = 1_000_000  # an activation takes everything that is there
@@ -218,6 +221,21 @@ class DjangoEnvironment(Environment):
 
     def _subject(self, workflow: type[Startable], subject: Any) -> Any:
         return saved_subject(subject, of=workflow.name)
+
+    def _read_switches(self) -> None:
+        before, self._switches = self._switches, read_switches(self.storage.sql)
+        if self._switches != before:
+            self.storage.switched_off = self._switches.activities
+            wake_switched_on(self.storage, self._switches.workflows)
+
+    def _work_on_jobs(self) -> bool:
+        """Only where it is entered: the jobs are of the application."""
+        return is_entered(self) and chores.waiting(self.storage.alias) and chores.done(self.storage.alias)
+
+    def class_of(self, chain_id: UUID, name: str, version: int) -> type[Workflow]:
+        if name in self._switches.workflows:
+            raise WorkflowSwitchedOff(f"{name} is switched off")
+        return super().class_of(chain_id, name, version)
 
     def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
         copy_subject(self.run_ids(chain_id)[0], run_id, alias=self.storage.alias)
@@ -358,8 +376,11 @@ class DjangoEnvironment(Environment):
 
     def _next_due(self) -> datetime | None:
         alias = self.storage.alias
-        chains = Chain.objects.using(alias).filter(due_at__isnull=False).aggregate(at=Min("due_at"))["at"]
+        off = self._switches
+        there = Chain.objects.using(alias).exclude(queue__in=off.queues)
+        chains = there.filter(due_at__isnull=False).aggregate(at=Min("due_at"))["at"]
         tasks = ActivityTask.objects.using(alias).exclude(pk__in=[task.id for task in self._held])
+        tasks = tasks.exclude(queue__in=off.queues).exclude(activity__in=off.activities)
         queued = tasks.filter(owner__isnull=True).aggregate(at=Min("due_at"))["at"]
         expiring = tasks.filter(expires_at__isnull=False).aggregate(at=Min("expires_at"))["at"]
         return min((at for at in (chains, queued, expiring) if at is not None), default=None)
@@ -371,7 +392,7 @@ class DjangoEnvironment(Environment):
         named = {cls.task_queue for cls in workflow.concrete()}
         named |= {found.options_set.queue for found in activity.registry.values() if found.options_set.queue}
         stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()
-        found = sorted(named | set(stored))
+        found = sorted((named | set(stored)) - self._switches.queues)
         self.storage.prioritised = lone_tasks.prioritised(found)
         return found
 

@@ -374,6 +374,7 @@ class Environment(EnvironmentActivities):
             self._drive_all()
 
     def _drive_all(self) -> None:
+        self._read_switches()
         unexpected: list[Exception] = []
         for _ in range(_MOST_TURNS):
             report = self._turn()
@@ -385,7 +386,7 @@ class Environment(EnvironmentActivities):
             if report.runs:
                 self._crashes("after_turn")
                 continue
-            if not self._one_activity():
+            if not self._one_activity() and not self._work_on_jobs():
                 if unexpected:
                     raise unexpected[0]
                 return

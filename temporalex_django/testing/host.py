@@ -206,6 +206,14 @@ class EnvironmentHost(ABC):
     def _subject(self, workflow: type[Startable], subject: Any) -> Any:
         """The object that a run is about. Raises ``PayloadError``, ``NotConfigured``."""
 
+    def _read_switches(self) -> None:
+        """Take note of what is switched off; nothing in memory is."""
+        return
+
+    def _work_on_jobs(self) -> bool:
+        """Go on with bulk jobs for a moment. Whether there was any; there are none in memory."""
+        return False
+
     @abstractmethod
     def _copy_subject(self, chain_id: UUID, run_id: UUID) -> None:
         """Give the run of a chain the subject of another run."""

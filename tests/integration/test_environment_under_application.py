@@ -33,6 +33,9 @@ from temporalex_django import signals as told
 from temporalex_django.access import AccessPolicy
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.claim import Claim
+from temporalex_django.actions.start_bulk import StartBulk
+from temporalex_django.actions.switch_off import SwitchOff
+from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.testing import (
@@ -306,3 +309,48 @@ def test_the_fixtures(django_environment: Any, workflow_environment: Any) -> Non
             django_environment.advance(**wrong)
     with pytest.raises(TypeError, match="say for what"):
         assert_waiting_for(django_environment.start(Asked))
+
+
+class Courier(Workflow):
+    """Posts one parcel."""
+
+    name = "test.EnvironmentCourier"
+    task_queue = "courier"
+
+    async def run(self, name: str) -> Ok[Any]:
+        return Ok(await post_parcel(name))
+
+
+@pytest.mark.parametrize(("kind", "named"), [("queue", "courier"), ("workflow", Courier.name), ("activity", None)])
+def test_it_honours_switches(kind: str, named: str | None) -> None:
+    """Nothing goes on that is off, and all of it goes on once it is on again."""
+    name = named or post_parcel.name
+    with DjangoEnvironment() as env:
+        env.mock(post_parcel, lambda parcel: parcel.upper())
+        SwitchOff(kind, name, reason="the road is closed").execute()
+        run = Courier.start("vase", id="courier")
+        env.advance(hours=1)
+        assert run.describe().status != "completed"
+        SwitchOn(kind, name).execute()
+        env.advance(hours=1)
+        assert run.result() == "VASE"
+
+
+def test_it_works_through_bulk_jobs() -> None:
+    with DjangoEnvironment() as env:
+        env.hold(post_parcel)
+        runs = [Courier.start("vase", id=f"courier-{n}").run_id for n in range(3)]
+        env.work()
+        job = StartBulk("terminate", runs=runs, reason="the road is closed").execute()
+        env.work()
+        job.refresh_from_db()
+        assert (job.state, job.done, job.failed) == ("done", 3, 0)
+        assert {run.status for run in Instance.objects.all()} == {"terminated"}
+
+
+def test_a_fork_is_about_the_object_of_its_origin() -> None:
+    vase = Group.objects.create(name="vases")
+    env = DjangoEnvironment()
+    env.hold(post_parcel)
+    fork = env.start(Courier, "vase", id="courier", subject=vase).fork(1)
+    assert {run.workflow_id for run in Instance.objects.for_subject(vase)} == {"courier", fork.id}

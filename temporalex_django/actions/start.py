@@ -15,7 +15,7 @@ from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring import people
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, start_options
+from temporalex_django.authoring.workflow import Workflow, start_options, with_default
 from temporalex_django.core import payloads
 from temporalex_django.core.handing_over import warn_of_change
 from temporalex_django.db.starts import NewStart, insert_start
@@ -98,7 +98,7 @@ class Start(Action[RunTarget]):
         cls = self.workflow
         workflow_id = self._id()
         what = f"the input of {cls.name}"
-        args = plain(self.args, what=what)
+        args = plain(with_default(cls, self.args), what=what)
         # here it is the caller's error, later it would be the run's
         payloads.fit(args, cls.definition.args_type, what=what)
         warn_of_change(self.args, args, lambda: cls.definition.args_type, reader=f"run of {cls.name}")

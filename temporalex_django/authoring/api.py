@@ -19,7 +19,7 @@ from temporalex_django.authoring.django_tasks import activity_of
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, fitted_result, read_input, start_options
+from temporalex_django.authoring.workflow import Workflow, fitted_result, read_input, start_options, with_default
 from temporalex_django.core import current, names, other_runs, payloads, primitives
 from temporalex_django.core.approvals import Decision
 from temporalex_django.core.branches import Parallel, Race
@@ -293,7 +293,7 @@ def child(
         )
     current.unit_for("child")
     what = f"the input of {concrete.name}"
-    plain = port.standing.plain(args, what)
+    plain = port.standing.plain(with_default(concrete, args), what)
     payloads.fit(plain, concrete.definition.args_type, what=what)
     if not port.standing.replaying:
         warn_of_change(args, plain, lambda: concrete.definition.args_type, reader=f"run of {concrete.name}")

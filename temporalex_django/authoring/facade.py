@@ -49,7 +49,8 @@ def _absent(owner: type[Startable], name: str) -> str:
     if owner.dispatched_by is not None:
         return f"{owner.__name__} is a version of {owner.dispatched_by.__name__}: use {owner.dispatched_by.__name__}.{name}"
     if owner.unique is None:
-        return f"{owner.__name__} has no `unique`, so it has no {name!r}"
+        hint = f": use {owner.__name__}.handle(id)" if name in ("get", "aget") else ""
+        return f"{owner.__name__} has no `unique`, so it has no {name!r}{hint}"
     return f"{owner.__name__} has scope 'none': several runs share a value, so it has no {name!r}"
 
 

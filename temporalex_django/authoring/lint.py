@@ -12,6 +12,8 @@ when it is called.
 from __future__ import annotations
 
 import ast
+import importlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -48,8 +50,10 @@ def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:
 
     ``workflows`` names classes of it that are workflows though their bases do not show it. Raises ``SyntaxError``.
     """
-    module = _Module(ast.parse(source), frozenset(workflows))
-    return sorted({finding for body, where in module.workflow_code() for finding in module.findings(body, where)})
+    tree = ast.parse(source)
+    module = _Module(tree, frozenset(workflows))
+    found = {finding for body, where in module.workflow_code() for finding in module.findings(body, where)}
+    return sorted(found | ({*_hidden(tree.body)} if module.has_workflows else set()))
 
 
 class _Module:
@@ -70,6 +74,10 @@ class _Module:
                     self._values.update((target.id, value) for target in targets if isinstance(target, ast.Name))
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     self._values[name] = value
+
+    @property
+    def has_workflows(self) -> bool:
+        return next(self.workflow_code(), None) is not None
 
     def workflow_code(self) -> Iterator[tuple[ast.AST, str]]:
         """Functions, and values such as lambdas in a table of handlers, each once, with their names."""
@@ -239,7 +247,35 @@ def _imported(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
                     yield (alias.asname, alias.name) if alias.asname else (alias.name.split(".")[0],) * 2
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 for alias in names:
-                    yield alias.asname or alias.name, f"{module}.{alias.name}"
+                    if alias.name != "*":
+                        yield alias.asname or alias.name, f"{module}.{alias.name}"
+                    else:
+                        yield from ((name, f"{module}.{name}") for name in _public_names(module))
+
+
+def _public_names(module: str) -> Iterable[str]:
+    """The names that a star import brings from this package or Python's own library; of others they are unknown."""
+    if not _is_readable(module):
+        return ()
+    found = importlib.import_module(module)
+    return getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
+
+
+def _is_readable(module: str) -> bool:
+    """Whether importing a module only to read its names runs no code of others."""
+    return module.partition(".")[0] in (_PACKAGE, *sys.stdlib_module_names) and module not in ("this", "antigravity")
+
+
+def _hidden(body: Iterable[ast.stmt]) -> Iterator[Finding]:
+    """Star imports that hide from this check what workflow code calls."""
+    for node in _statements(body):
+        match node:
+            case ast.ImportFrom(module=module, names=[ast.alias(name="*")], level=level):
+                if level or not _is_readable(str(module)):
+                    source = "." * level + (module or "")
+                    call = f"from {source} import *"
+                    problem = "nothing that it brings can be checked"
+                    yield Finding(node.lineno, call, "<module>", "import the names one by one", problem)
 
 
 def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:

@@ -149,6 +149,7 @@ class Workflow(Startable):
             version=cls.version,
             entry=_entry(cls),
             args_type=_args_type(cls),
+            args_default=_args_default(cls),
             result_type=_result_type(cls),
             unexpected_error=cls.unexpected_error,
             signals=None if cls.signals is None else frozenset(cls.signals),
@@ -469,6 +470,11 @@ def fitted_result(cls: type[Workflow], result: Any) -> Any:
     return payloads.fit(result, cls.definition.result_type, what=f"the result of {cls.name}")
 
 
+def with_default(cls: type[Workflow], args: Any) -> Any:
+    """The input of a start; without one the default of ``run``, where it has one."""
+    return copied(cls.definition.args_default) if args is None else args
+
+
 def read_input(cls: type[Workflow], attributes: Mapping[str, Any]) -> InputReading:
     """The input of a child (plain data) as ``run`` of the class reads it. Raises ``PayloadError``."""
     what, kind = f"the input of {cls.name}", cls.definition.args_type
@@ -514,6 +520,12 @@ def _entry(cls: type[Workflow]) -> Callable[[Any], Any]:
 def _args_type(cls: type[Workflow]) -> Any:
     parameters = [name for name in inspect.signature(cls.run).parameters if name != "self"]
     return payloads.hints(cls.run).get(parameters[0], Any) if parameters else Any
+
+
+def _args_default(cls: type[Workflow]) -> Any:
+    parameters = [one for one in inspect.signature(cls.run).parameters.values() if one.name != "self"]
+    default = parameters[0].default if parameters else None
+    return None if default is inspect.Parameter.empty else default
 
 
 def _result_type(cls: type[Workflow]) -> Any:

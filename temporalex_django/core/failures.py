@@ -300,5 +300,5 @@ def error_data(exc: TemporalexError) -> dict[str, Any]:
     """``{"code", "type", "message"}`` of one of our own errors, and what a refusal says beside."""
     data = {"code": exc.code, **describe(exc)}
     if isinstance(exc, UpdateRejected):
-        data |= {name: said for name in ("reason", "accepts") if (said := getattr(exc, name)) is not None}
+        data |= {name: said for name in ("reason", "accepts", "path") if (said := getattr(exc, name)) is not None}
     return data

@@ -71,7 +71,7 @@ class Handling:
             self._journal.reject(update.id, exc)
             return False
         except PayloadError as exc:
-            self._journal.reject(update.id, UpdateRejected(exc.message, reason=exc.message))
+            self._journal.reject(update.id, UpdateRejected(exc.message, reason=exc.message, path=exc.path))
             return False
         except _ValidatorFault as fault:
             self._journal.completion.faults.append(Fault(update_id=update.id, name=update.name, error=fault.error))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -155,6 +156,10 @@ def _deep(value: Any) -> bool:
     return True
 
 
+#: Where msgspec says that something does not fit.
+_PATH = re.compile(r" - at `([^`]*)`$")
+
+
 def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
     """Decode plain data to ``annotation``; raises ``PayloadError`` with the path of the field that does not fit."""
     if (
@@ -167,7 +172,9 @@ def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
     try:
         return msgspec.convert(value, annotation, str_keys=True, dec_hook=foreign.read)
     except msgspec.ValidationError as exc:
-        raise PayloadError(f"{what} does not fit {_name(annotation)}: {exc}") from exc
+        place = _PATH.search(str(exc))
+        path = "$" if place is None else place[1]
+        raise PayloadError(f"{what} does not fit {_name(annotation)}: {exc}", path=path) from exc
     except (TypeError, NameError, RecursionError) as exc:  # NameError: of what an annotation inside names
         raise PayloadError(f"{what} cannot be decoded to {_name(annotation)}: {exc}") from exc
 

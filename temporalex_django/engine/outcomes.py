@@ -94,7 +94,7 @@ def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
         return copied(outcome.value)
     facts = outcome.value or {}
     message, code = facts.get("message") or "", facts.get("code")
-    told = {"reason": facts.get("reason"), "accepts": facts.get("accepts")}
+    told = {"reason": facts.get("reason"), "accepts": facts.get("accepts"), "path": facts.get("path")}
     if outcome.status == FAULT:
         raise errors.UpdateFailed(message, type=facts.get("type"), accepted=False, reference=facts.get("reference"))
     for refusal in _REFUSALS:

@@ -13,13 +13,20 @@ class WorkflowDefinitionError(TemporalexError):
 
 
 class PayloadError(TemporalexError):
-    """A value cannot be encoded as a payload, or does not fit the annotation that it is decoded to."""
+    """A value cannot be encoded as a payload, or does not fit the annotation that it is decoded to.
+
+    ``path`` names the field that does not fit, such as ``$.quantity``; None where the reason is another one.
+    """
 
     code = "payload"
     next_step = (
         "Send what the message asks for, at the path that it names, if it names one. Payloads are JSON-able data, "
         "dataclasses, msgspec structs, dates, decimals and UUIDs; store what is large elsewhere."
     )
+
+    def __init__(self, message: str | None = None, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class PayloadWarning(RuntimeWarning):

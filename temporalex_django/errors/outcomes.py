@@ -11,15 +11,18 @@ class UpdateRejected(TemporalexError):
     """The run refused this update: its validator did, or one of the more precise errors says why.
 
     ``reason`` is what the validator gave ``Err``, or the text of what it raised. ``accepts`` is None, or names the
-    signals and updates that the run takes now (see ``NotAccepting``).
+    signals and updates that the run takes now (see ``NotAccepting``). ``path`` names the field of the arguments that
+    does not have the type which the handler asks for, such as ``$.quantity``; None where no type is the reason.
     """
 
     code = "update_rejected"
     next_step = "Look at `reason`, which its validator gave. Nothing was changed, the update id is free."
 
-    def __init__(self, message: str | None = None, *, reason: Any = None, accepts: Any = None) -> None:
+    def __init__(
+        self, message: str | None = None, *, reason: Any = None, accepts: Any = None, path: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.reason, self.accepts = reason, accepts
+        self.reason, self.accepts, self.path = reason, accepts, path
 
 
 class NotAccepting(UpdateRejected):

@@ -63,9 +63,9 @@ _LONGEST = 2000
 
 def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
     """None for what is no expected error: Django makes a 500 of it."""
-    path = context["request"].get_full_path()
+    address = context["request"].get_full_path()
     if isinstance(exc, errors.TemporalexError):
-        return _ours(exc, path)
+        return _ours(exc, address)
     answer = exception_handler(exc, context)  # DRF's own function, not the host's setting: headers of 401, 405 and 429
     if answer is None:
         return None
@@ -78,16 +78,18 @@ def problem_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
     else:
         assert isinstance(exc, exceptions.APIException)
         code, detail = _CODES.get(status) or str(exc.default_code), str(exc.detail)
-    answer.data = _body(status, code=code, title=status.phrase, detail=detail, path=path, **more)
+    answer.data = _body(status, code=code, title=status.phrase, detail=detail, address=address, **more)
     answer.content_type = MEDIA_TYPE
     return answer
 
 
-def _ours(exc: errors.TemporalexError, path: str) -> Response:
+def _ours(exc: errors.TemporalexError, address: str) -> Response:
     status = next((found for cls, found in STATUS if isinstance(exc, cls)), HTTPStatus.INTERNAL_SERVER_ERROR)
     if isinstance(exc, errors.UpdateFailed) and not exc.accepted:  # its validator failed: the sender is not to blame
         status = HTTPStatus.INTERNAL_SERVER_ERROR
-    title = type(exc)().message  # the first sentence of its class
+    if isinstance(exc, errors.UpdateRejected) and exc.path is not None:
+        status = HTTPStatus.BAD_REQUEST
+    title = type(exc)().message.replace("`", "")  # the first sentence of its class
     more: dict[str, Any] = {}
     if isinstance(exc, errors.UpdateTimeout) and exc.update_id:
         more["update_id"] = exc.update_id
@@ -99,9 +101,11 @@ def _ours(exc: errors.TemporalexError, path: str) -> Response:
         more["known"] = exc.known
     elif isinstance(exc, errors.UpdateFailed) and exc.reference:
         more["reference"] = exc.reference
+    elif isinstance(exc, errors.PayloadError) and exc.path is not None:
+        more["path"] = exc.path
     elif isinstance(exc, errors.UpdateRejected):
-        more = {name: said for name in ("reason", "accepts") if (said := getattr(exc, name)) is not None}
-    body = _body(status, code=exc.code, title=title, detail=str(exc), path=path, **more)
+        more = {name: said for name in ("reason", "accepts", "path") if (said := getattr(exc, name)) is not None}
+    body = _body(status, code=exc.code, title=title, detail=str(exc), address=address, **more)
     headers = {"Retry-After": RETRY_AFTER} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
     return Response(body, status=status, headers=headers, content_type=MEDIA_TYPE)
 
@@ -115,14 +119,14 @@ def _writable(value: Any) -> Any:
     return str(value)[:_LONGEST].encode("utf-8", "backslashreplace").decode()
 
 
-def _body(status: HTTPStatus, *, code: str, title: str, detail: str, path: str, **more: Any) -> dict[str, Any]:
+def _body(status: HTTPStatus, *, code: str, title: str, detail: str, address: str, **more: Any) -> dict[str, Any]:
     detail = detail if len(detail) <= _LONGEST else f"{detail[:_LONGEST]}…"
     return {
         "type": f"urn:temporalex:{code}",
         "title": title,
         "status": int(status),
         "detail": detail.encode("utf-8", "backslashreplace").decode(),  # it may quote what no encoding can write
-        "instance": path,
+        "instance": address,
         "code": code,
         **more,
     }

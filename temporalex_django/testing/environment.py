@@ -14,7 +14,14 @@ from temporalex_django.authoring.messages import tell_of_change
 from temporalex_django.authoring.people import Person, person, sender
 from temporalex_django.authoring.typed import R, Runs
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, defined_so_far, forked_options, require_signal, start_options
+from temporalex_django.authoring.workflow import (
+    Workflow,
+    defined_so_far,
+    forked_options,
+    require_signal,
+    start_options,
+    with_default,
+)
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.handing_over import warn_of_change
@@ -107,7 +114,7 @@ class Environment(EnvironmentActivities):
         elif value is None and workflow.unique is not None:
             workflow.unique.check(id)
         workflow_id = check_id(id)
-        plain = payloads.plain(args, what=f"the input of {workflow.name}")
+        plain = payloads.plain(with_default(workflow, args), what=f"the input of {workflow.name}")
         warn_of_change(
             args, plain, lambda: workflow.definition.args_type, reader=f"run of {workflow.name}", aloud=False
         )

@@ -25,6 +25,7 @@ class Definition:
     version: int
     entry: Callable[[Any], Awaitable[Any]]
     args_type: Any = Any
+    args_default: Any = None  # the input of a run that is started without one
     result_type: Any = Any  # what a result is decoded to where code reads it
     unexpected_error: Literal["fail", "block"] | None = None  # None: as the host says
     signals: frozenset[str] | None = None  # those that the class declares; None: it declares none, and takes any

@@ -310,3 +310,36 @@ def test_what_differs_by_process_is_found(statement: str, what: str, seeded: boo
 )
 def test_order_that_is_the_same_everywhere_is_no_finding(statement: str) -> None:
     assert lint(HEAD + FORGOTTEN.replace("{statement}", statement)) == []
+
+
+STAR = """
+{star}
+from temporalex_django import Ok, Workflow
+
+
+class Order(Workflow):
+    async def run(self, args):
+        return Ok({call})
+"""
+
+
+@pytest.mark.parametrize(
+    ("star", "call", "named"),
+    [
+        ("from random import *", "random()", "random.random"),
+        ("from datetime import *", "datetime.now()", "datetime.datetime.now"),
+        ("from shop.helpers import *", "price()", "from shop.helpers import *"),
+        ("from .helpers import *", "price()", "from .helpers import *"),
+    ],
+)
+def test_star_imports_hide_nothing(star, call, named):
+    assert [finding.call for finding in lint(STAR.format(star=star, call=call))] == [named]
+
+
+def test_a_star_import_of_this_package_shows_its_workflows():
+    source = "import random\nfrom temporalex_django import *\nclass A(Workflow):\n    async def run(self, args):\n"
+    assert [one.call for one in lint(source + "        return Ok(random.random())\n")] == ["random.random"]
+
+
+def test_a_module_without_workflows_may_import_stars():
+    assert lint("from shop.helpers import *\n") == []

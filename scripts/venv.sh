@@ -3,8 +3,9 @@
 #
 #   scripts/venv.sh DIRECTORY PYTHON_VERSION...
 #
-# Takes the first of the versions that works here, installs the exact versions of that interpreter's constraints file and
-# the project itself in editable form. A stamp holds a digest of everything that went in: nothing is done twice.
+# Takes the first of the versions that works here, installs the exact versions of that interpreter's constraints file (each
+# only with a hash that stands there) and the project itself in editable form. A stamp holds a digest of everything that
+# went in: nothing is done twice.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -42,8 +43,10 @@ if [ "$("$target/bin/python" -c 'import sys; print(sys._base_executable)' 2>/dev
 fi
 rm -f "$target/.stamp"
 pip() { "$target/bin/python" -m pip --disable-pip-version-check "$@"; }
-# Dependency groups (PEP 735) need pip 25.1.
-pip install -qq --upgrade --constraint "$constraints" pip
-pip install -qq --constraint "$constraints" --group dev --editable '.[postgres]'
+# Every file is known by its hash; the project itself is built here.
+sed -n '/^pip==/,/[^\\]$/p' "$constraints" >"$target/.pip"
+pip install -qq --upgrade --require-hashes --no-deps --requirement "$target/.pip"
+pip install -qq --require-hashes --no-deps --requirement "$constraints"
+pip install -qq --no-deps --editable .
 pip check >/dev/null || pip check
 echo "$digest" >"$target/.stamp"

@@ -95,12 +95,16 @@ def handle(
         )
 
 
+#: Whoever may write to the folder must not choose, by a link, which file is overwritten.
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+
+
 def _written(row: Instance, folder: Path, view: View, storage: DjangoStorage) -> HistoryWritten:
     path = folder / f"{_safe(row.workflow)}-{row.pk}.json"
     events = [view.event(event) for event in storage.histories({row.pk: 0})[row.pk]]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        with os.fdopen(os.open(path, _NEW_FILE, 0o600), "w") as file:
             file.write(json_file.dump(events))
     except OSError as exc:
         raise exits.misused(

@@ -19,6 +19,7 @@ from temporalex_django.rest.base import APP_NAME, ContractViewSet
 from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.cluster import QueueViewSet, TypeViewSet, WorkerViewSet
 from temporalex_django.rest.human_tasks import HumanTaskViewSet
+from temporalex_django.rest.root import IS_DESCRIBED, RootViewSet
 from temporalex_django.rest.switches import SwitchViewSet
 from temporalex_django.rest.views import InstanceViewSet
 
@@ -57,6 +58,8 @@ _TASKS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (f"{_TASK}decide/", "decide", {"post": "decide"}),
 )
 _OTHERS: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...] = (
+    ("", "root", RootViewSet, {"get": "list"}),
+    *((("openapi/", "openapi", RootViewSet, {"get": "openapi"}),) if IS_DESCRIBED else ()),
     ("workers/", "workers", WorkerViewSet, {"get": "list"}),
     ("workers/<str:worker>/drain/", "drain_worker", WorkerViewSet, {"post": "drain"}),
     ("workers/<str:worker>/undrain/", "undrain_worker", WorkerViewSet, {"post": "undrain"}),

@@ -346,6 +346,8 @@ REST = {
     "POST undrain_worker": Row(
         ("drain_worker",), lambda send: send({}, at={"worker": worker(drained=True).pk}), of_run=False, of_all=True
     ),
+    "GET root": Row((), lambda send: send(), of_run=False),
+    "GET openapi": Row((), lambda send: send(), of_run=False),
     "GET workers": Row(("view_worker",), lambda send: send(), of_run=False),
     "GET queues": Row(("view_worker",), lambda send: send(), of_run=False),
     "GET switches": Row(("view_switchedoff",), lambda send: send(), of_run=False),

@@ -142,6 +142,16 @@ def test_files_that_cannot_be_used_are_findings(runs: list[Any], tmp_path: Path)
         call_command("temporalex", "replay", file=[str(tmp_path / "nothing.json")])
 
 
+def test_an_export_follows_no_link_that_lies_in_its_place(runs: list[Any], tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / f"Shipment-{runs[0].run_id}.json").symlink_to(precious)
+    with pytest.raises(CommandError, match="cannot be written"):
+        call_command("temporalex", "export", runs[0].run_id, output=str(tmp_path / "out"), stdout=StringIO())
+    assert precious.read_text() == "keep me"
+
+
 def test_an_export_of_nothing_is_refused(runs: list[Any]) -> None:
     with pytest.raises(CommandError, match="not said which runs"):
         call_command("temporalex", "export")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -63,3 +64,33 @@ def test_the_wheel_holds_everything_the_package_needs(tmp_path: Path) -> None:
     assert needed - contained == set()
     top_level = {entry.split("/")[0] for entry in contained}
     assert {entry for entry in top_level if not entry.endswith(".dist-info")} == {"temporalex_django"}
+
+
+def _pins(file: str) -> dict[str, tuple[str, str]]:
+    """Of each package its version, and the lines with its hashes."""
+    text = (ROOT / "constraints" / file).read_text()
+    entries = re.split(r"\n(?=\S)", "\n".join(line for line in text.splitlines() if not line.startswith("#")))
+    found = {}
+    for entry in entries:
+        pin, _, hashes = entry.partition(" ")
+        package, _, version = pin.partition("==")
+        found[package.lower()] = (version, hashes)
+    return found
+
+
+@pytest.mark.parametrize("file", ["py311-django52.txt", "py313-django61.txt"])
+def test_each_file_that_is_installed_is_known_by_a_hash(file: str) -> None:
+    pins = _pins(file)
+    assert len(pins) > 100
+    for package, (version, hashes) in pins.items():
+        assert version, package
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", hashes), package
+
+
+def test_the_lower_bounds_that_are_promised_are_the_versions_that_are_run() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = _pins("py311-django52.txt")
+    for requirement in [*project["dependencies"], *project["optional-dependencies"]["postgres"]]:
+        package, _, lowest = requirement.partition(">=")
+        version = pins[package.partition("[")[0]][0]
+        assert re.fullmatch(rf"{re.escape(lowest)}(\.0)*", version), requirement

@@ -1,0 +1,75 @@
+"""The root of the API: which resources there are, and the description of all addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from django.http import HttpResponse
+from django.template.response import SimpleTemplateResponse
+from rest_framework import serializers as fields
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from temporalex_django.rest.base import ContractViewSet
+from temporalex_django.rest.contract import Contract, says
+
+#: Names of the addresses that list something.
+RESOURCES = ("instances", "human-tasks", "bulk", "types", "workers", "queues", "switches")
+#: Whether the package that describes the addresses is installed.
+IS_DESCRIBED = find_spec("drf_spectacular") is not None
+_VERBS = ("get", "post", "put", "patch", "delete")
+
+
+class RootOut(fields.Serializer[Any]):
+    """The addresses of the resources, by name; ``openapi`` is there where drf-spectacular is installed."""
+
+    instances = fields.URLField()
+    human_tasks = fields.URLField()
+    bulk = fields.URLField()
+    types = fields.URLField()
+    workers = fields.URLField()
+    queues = fields.URLField()
+    switches = fields.URLField()
+    openapi = fields.URLField(required=False)
+
+
+def _open(summary: str, answer: Any) -> Contract:
+    """The contract of an address that everybody may read who is signed in."""
+    return Contract(operation="view", permission="", summary=summary, answers={200: answer})
+
+
+class RootViewSet(ContractViewSet):
+    """Takes no permission: it names addresses, and each of them asks for its own."""
+
+    @says(_open("The resources", RootOut))
+    def list(self, request: Request) -> Response:
+        """No read."""
+        names = (*RESOURCES, "openapi") if IS_DESCRIBED else RESOURCES
+        return Response({name.replace("-", "_"): self._address(name) for name in names})
+
+    @says(_open("This description", None))
+    def openapi(self, request: Request) -> HttpResponse:
+        """The description as OpenAPI 3.1, or as a page where a browser asks for one."""
+        if "text/html" in request.headers.get("Accept", ""):
+            context = {"operations": [*_operations(_document())], "address": self._address("openapi")}
+            return SimpleTemplateResponse("temporalex_django/rest/openapi.html", context)
+        return Response(_document())
+
+
+@cache
+def _document() -> dict[str, Any]:
+    from temporalex_django.rest import urls  # noqa: PLC0415 - it routes this module
+    from temporalex_django.rest.openapi import document  # noqa: PLC0415 - it needs drf-spectacular
+
+    return document(urls.urlpatterns)
+
+
+def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for path, methods in document["paths"].items():
+        for verb in _VERBS:
+            if (operation := methods.get(verb)) is not None:
+                query = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+                yield {"verb": verb.upper(), "path": path, "summary": operation.get("summary", ""), "query": query}

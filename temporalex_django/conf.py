@@ -99,6 +99,9 @@ class Settings:
         2.0, "Seconds that an update in a request waits for the lock of its run before it is left to a worker."
     )
     BULK_LIMIT: int = _setting(1000, "Runs of one bulk job at most.")
+    BULK_JOBS: int = _setting(
+        20, "Bulk jobs of one person that may run at a time. One more is refused: `ActionNotPossible`."
+    )
     CLAIM_SECONDS: float = _setting(
         900.0, "Seconds after which the claim of a human task ends by itself; who claims it again has so many more."
     )
@@ -184,6 +187,11 @@ class Settings:
         "What an exception does that escapes `run` and that nobody raised on purpose, a `KeyError` for example: it fails the run, or "
         "it blocks the run until the code is put right. A class has its own answer in `unexpected_error`.",
     )
+    UPDATES_IN: Literal["request", "workers"] = _setting(
+        "request",
+        "Where updates are judged and their handlers run: in the process that sends them, or in workers alone. Code that keeps the "
+        "interpreter to itself stops all threads of a web process, and nothing there ends it. A class has its own answer in `updates_in`.",
+    )
     HARD_DEADLOCK_TIMEOUT: float | None = _setting(
         10.0,
         "Seconds after which the parent of a worker ends it when nothing inside can interrupt what it runs: a loop that catches every "
@@ -208,7 +216,7 @@ class Settings:
     WAITING_REQUESTS: int = _setting(
         16,
         "Requests to REST that may wait at a time, in one process, for a result or the outcome of an update (`?wait=`). Others are "
-        "answered at once: 202, with `Retry-After`. Less than the server has threads.",
+        "answered at once: 202, with `Retry-After`. Less than the server has threads. One user may have half of them.",
     )
     TRUSTED_PROXIES: tuple[str, ...] = _setting(
         (),

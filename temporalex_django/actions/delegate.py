@@ -16,8 +16,11 @@ from temporalex_django.authoring import people
 from temporalex_django.authoring.people import Person
 from temporalex_django.core.names import shown
 from temporalex_django.core.senders import Sender
-from temporalex_django.errors import ActionNotPermitted, FourEyes
+from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, FourEyes
 from temporalex_django.models import Candidate, HumanTask
+
+#: How often a task is handed on at most: each time is kept in its row.
+_MOST = 20
 
 
 class Delegate(ActionOnTask[None]):
@@ -42,6 +45,10 @@ class Delegate(ActionOnTask[None]):
             task = self.held()
             self.require_candidate(task)
             self.require_unclaimed(task)
+            if len(task.delegated) >= _MOST:
+                raise ActionNotPossible(
+                    f"{what(task)} was handed on {_MOST} times, and no more: decide it, or cancel it"
+                )
             who = self._permitted(task)
             entry: dict[str, Any] = {
                 "to": who.name,

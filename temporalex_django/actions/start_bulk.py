@@ -107,6 +107,7 @@ class StartBulk(Action[BulkJob]):
             )
             if token is not None and (before := self._before(job, token)) is not None:
                 return before
+            self._require_room()
             parts = self._parts(self._found())
             job.total = len(parts)
             job.save(using=alias)
@@ -121,6 +122,18 @@ class StartBulk(Action[BulkJob]):
                 **({} if self._action_of == "run" else {"parts": job.total, **self.selection}),
             )
         return job
+
+    def _require_room(self) -> None:
+        """Raises ``ActionNotPossible`` where jobs of this person run in such number that others would wait long."""
+        key, most = getattr(self.by.user, "pk", None), get_settings().BULK_JOBS
+        if key is None:
+            return
+        running = BulkJob.objects.using(self.storage.alias).filter(actor_id=key, state=BulkJob.State.RUNNING)
+        if running.exclude(total=0).count() >= most:
+            raise ActionNotPossible(
+                f"{most} bulk jobs of {self.by.user} are running, and no more may at a time (BULK_JOBS): wait until one "
+                "has ended, or stop one"
+            )
 
     @property
     def _key(self) -> str | None:

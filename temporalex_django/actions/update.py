@@ -62,6 +62,12 @@ class UpdateStatus:
         return self.outcome is not None and self.outcome.status != "accepted"
 
 
+def _in_workers(target: RunTarget) -> bool:
+    """Whether the class, or else the setting, leaves updates to workers."""
+    where = None if target.code is None else target.code.updates_in
+    return (where or get_settings().UPDATES_IN) == "workers"
+
+
 class JudgedMessage(ActionOnRun[Any]):
     """A message that is judged and answered: an update, or the resume of a graph.
 
@@ -102,7 +108,8 @@ class JudgedMessage(ActionOnRun[Any]):
         self.body = plain(body, what=f"the body of {self.kind} {message!r}")
         self.id = str(uuid4()) if id is None else check_message_id(id, what="update")
         self.deadline = Deadline(wait)
-        self._turns_here = mode == "auto" and target.code is not None
+        self._left_to_workers = mode == "worker" or _in_workers(target)
+        self._turns_here = not self._left_to_workers and target.code is not None
         self._message: int | None = None
         self._new = False  # it was not sent before
 
@@ -187,7 +194,9 @@ class JudgedMessage(ActionOnRun[Any]):
         if self.target.paused or self.target.off:
             return self._of_paused()
         if not self._turns_here:
-            why = "mode is 'worker'" if self.target.code is not None else f"this process has no {self.target.workflow}"
+            why = f"this process has no {self.target.workflow}"
+            if self._left_to_workers:
+                why = "workers alone judge it (`mode` or `updates_in` says so)"
             raise self._busy(f"{why}, and a worker cannot see it before the transaction commits")
         with self.storage.savepoint():
             found = self._turn(wait=min(get_settings().UPDATE_LOCK_WAIT, self.deadline.left), gives_way=True)

@@ -106,6 +106,8 @@ def _durations(cls: type[Workflow]) -> Iterator[str]:
 
 def _exposure(cls: type[Workflow]) -> Iterator[str]:
     """Who may start it, and what nobody is shown."""
+    if cls.updates_in not in (None, "request", "workers"):
+        yield f'updates_in must be "request" or "workers", not {cls.updates_in!r}'
     if cls.unexpected_error not in (None, "fail", "block"):
         yield f'unexpected_error must be "fail" or "block", not {cls.unexpected_error!r}'
     if not isinstance(cls.internal, bool):

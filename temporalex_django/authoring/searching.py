@@ -25,6 +25,8 @@ OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "lte": le,
     "prefix": lambda text, beginning: text.startswith(beginning),
 }
+#: Conditions that one search may have: each of them is a join.
+MOST_CONDITIONS: Final = 10
 _RANGES = ("", "gt", "gte", "lt", "lte")
 
 
@@ -68,6 +70,8 @@ def conditions(cls: type[Startable], given: Any, *, texts: bool = False) -> list
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"is a mapping of attributes to values, not {shown(given)}")  # noqa: TRY004 - see ``listing``
+    if len(given) > MOST_CONDITIONS:
+        raise ValueError(f"has {MOST_CONDITIONS} conditions at most, and these are {len(given)}")
     return [_condition(cls, asked, value, texts=texts) for asked, value in given.items()]
 
 

@@ -100,7 +100,9 @@ class Workflow(Startable):
 
     ``unexpected_error`` says what an exception does that escapes ``run`` and that nobody raised on purpose: "fail"
     fails the run, "block" blocks it until the code is put right. Raised on purpose are failures of activities and
-    children, and ``errors.ApplicationError``. None: the setting ``UNEXPECTED_ERROR`` says it.
+    children, and ``errors.ApplicationError``. None: the setting ``UNEXPECTED_ERROR`` says it. ``updates_in`` says where
+    updates and decisions are judged: "request", in the process that sends them, or "workers". None: the setting
+    ``UPDATES_IN`` says it.
 
     ``title`` is what people call it, and ``summary`` names the fields of its result that they are told when it is done.
     """
@@ -121,6 +123,7 @@ class Workflow(Startable):
     signals: ClassVar[Sequence[str] | None] = None
     aliases: ClassVar[Sequence[str]] = ()
     unexpected_error: ClassVar[Literal["fail", "block"] | None] = None
+    updates_in: ClassVar[Literal["request", "workers"] | None] = None
     title: ClassVar[str | None] = None
     summary: ClassVar[Sequence[str]] = ()
 

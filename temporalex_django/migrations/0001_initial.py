@@ -449,7 +449,10 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "human tasks",
                 "db_table": "temporalex_human_task",
                 "ordering": ["opened_at", "id"],
-                "permissions": [("delegate_humantask", "Can hand human tasks on to others")],
+                "permissions": [
+                    ("delegate_humantask", "Can hand human tasks on to others"),
+                    ("release_humantask", "Can release human tasks that others have claimed"),
+                ],
                 "default_permissions": ("view",),
             },
         ),

@@ -87,7 +87,10 @@ class HumanTask(models.Model):
         verbose_name_plural = _("human tasks")
         ordering = ["opened_at", "id"]
         default_permissions = ("view",)
-        permissions = [("delegate_humantask", _("Can hand human tasks on to others"))]
+        permissions = [
+            ("delegate_humantask", _("Can hand human tasks on to others")),
+            ("release_humantask", _("Can release human tasks that others have claimed")),
+        ]
         indexes = [
             models.Index(
                 fields=["due_at", "opened_at", "id"],

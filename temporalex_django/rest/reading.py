@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from django.db.models import F, QuerySet
@@ -21,6 +22,7 @@ from temporalex_django.actions.describe import Result, describe
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
+from temporalex_django.authoring.people import key_of
 from temporalex_django.models import HistoryEvent
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import says
@@ -133,7 +135,13 @@ class ReadingViewSet(RunViewSet):
         """
         target = self._target(id)
         view = self._view(target.row)
-        result = Result(target, timeout=self._wait(default=0.0), storage=storage(), seat=seat, view=view)
+        result = Result(
+            target,
+            timeout=self._wait(default=0.0),
+            storage=storage(),
+            seat=partial(seat, key_of(self._user)),
+            view=view,
+        )
         try:
             return Response({"status": "completed", "result": result.get()})
         except errors.ResultTimeout as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -21,6 +22,7 @@ from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.actions.unchanged import while_unchanged
 from temporalex_django.actions.update import SendUpdate, outcome_of
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.people import key_of
 from temporalex_django.core.attributes import said
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import KEY, Contract, says
@@ -109,7 +111,7 @@ class InstanceViewSet(ReadingViewSet):
             timeout=wait,
             by=self._actor(),
             exact=True,
-            seat=seat,
+            seat=partial(seat, key_of(self._user)),
         )
         try:
             with key_is_id(request):

@@ -139,8 +139,8 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
     for one in {people.key_of(user): user, people.key_of(found[1]): found[1]}.values():
         if key_barred(one, task):
             raise FourEyes(
-                f"{user} may not decide {what(task)}: it takes another pair of eyes than those of {one}, who started "
-                "the run or gave an approval in it"
+                f"{user} may not decide {what(task)}: it takes another pair of eyes than those of {one}, who started or "
+                "forked it, or decided an earlier approval"
             )
     return found
 

@@ -49,7 +49,7 @@ class InboxChangeList(ChangeList):
         if not rows and first:  # what stood there is decided
             self.page_num = 1
             rows, first = self._rows()
-        self.result_list = rows[: self.list_per_page]
+        self.result_list = deciding.with_nobody_left(*rows[: self.list_per_page])
         self.result_count, self.full_result_count = first + len(rows), None
         self.paginator = Paginator(range(self.result_count), self.list_per_page)  # as far as somebody has read
         self.show_full_result_count, self.show_admin_actions = False, False
@@ -104,8 +104,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self.has_module_permission(request)
 
     @admin.display(description=gettext_lazy("what is asked"))
-    def asked_for(self, task: HumanTask) -> str:
-        return shortened(task.title)
+    def asked_for(self, task: HumanTask) -> SafeString | str:
+        title = shortened(task.title)
+        return format_html("{} {}", title, badge("blocked", _("Nobody is left"))) if task.nobody_left else title
 
     @admin.display(description=gettext_lazy("about"))
     def about(self, task: HumanTask) -> SafeString:
@@ -231,6 +232,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def page(self, request: HttpRequest, task: HumanTask, *, status: int = 200, **more: Any) -> HttpResponse:
         """The page of a task, with the form in which it is decided where he may."""
         user, site = user_of(request), self.admin_site
+        deciding.with_nobody_left(task)
         why_not, about = deciding.why_not(task, user), deciding.about(task.run)
         own = deciding.is_claimed(task) and task.claimed_by_key == people.key_of(user)
         may_pass_on = why_not is None and policy().may_delegate(user, task, user)

@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
+from temporalex_django.actions.deciding import with_nobody_left
 from temporalex_django.actions.inbox import open_in
 from temporalex_django.actions.live_workers import able
 from temporalex_django.actions.summary import Known, summary_of, tasks_of
@@ -92,7 +93,7 @@ def page_of(
         "graph": None if graph is None else graph_picture(graph, history.whole),
         "timers": [{"row": row, "tools": tools("timer", row.seq or 0)} for row in history.timers[:MOST]],
         "more_timers": len(history.timers) > MOST,
-        "human_tasks": open_in(run, most=MOST),
+        "human_tasks": with_nobody_left(*open_in(run, most=MOST)),
         "activities": shown,
         "failing": [row for row in shown if row["failure"] is not None],
         "failed": _failed(run, view),

@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalex_django.core import payloads
 from temporalex_django.core.copying import copied
-from temporalex_django.core.human_tasks import OVERDUE, Asking, HumanTasks, Permits, approver_of, due_at
+from temporalex_django.core.human_tasks import OVERDUE, Asking, HumanTasks, Permits, due_at
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.port import Port
 from temporalex_django.core.senders import Sender
@@ -50,7 +50,7 @@ class Approvals:
         ivar.about = _about(key, asking, now, moment)
         started = port.standing.snapshot or {}
         requested = Sender(started["started_by"], started.get("started_as", "")) if "started_by" in started else None
-        tasks.add(key, asking, due_at=moment, barred=self._barred(asking, requested), requested_by=requested)
+        tasks.add(key, asking, due_at=moment, requested_by=requested)
         if due is not None:
             self._due[key] = port.calls.start_timer(due, lambda: self._overdue(key), task=key, then=OVERDUE)
         try:
@@ -58,12 +58,6 @@ class Approvals:
             return decision
         finally:
             self._close(key, "cancelled")
-
-    def _barred(self, asking: Asking, starter: Sender | None) -> dict[str, str]:
-        if not asking.four_eyes:
-            return {}
-        found = dict(filter(None, map(approver_of, self._tasks.ended.values())))
-        return found if starter is None else {**found, starter.key: "he started the run"}
 
     def _overdue(self, key: str) -> None:
         self._due.pop(key)

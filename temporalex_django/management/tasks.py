@@ -58,6 +58,8 @@ class TaskPrinted:
     outcome: str
     decided_by: str
     comment: str
+    four_eyes: str
+    nobody_left: bool
 
 
 output = TaskPrinted
@@ -103,7 +105,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     elif what == "decide":
         data = json_of(options["data"], option="--data")
         Decide(task, outcome=options["outcome"], data=data, comment=options["comment"], by=by).execute()
-    now = _printed(task if what == "show" else find_task(task.pk, by.user))
+    (now,) = map(_printed, deciding.with_nobody_left(task if what == "show" else find_task(task.pk, by.user)))
     if json:
         printing.document(command, now)
     else:
@@ -120,7 +122,7 @@ def _list(
         tasks = tasks.filter(workflow=workflow)
     most = None if json and limit is None else limit or _SHOWN
     rows = tasks if most is None else tasks[: most + 1]
-    shown = [*map(_printed, islice(rows, most))]
+    shown = [*map(_printed, deciding.with_nobody_left(*islice(rows, most)))]
     if json:
         for one in shown:
             printing.record(command, one)
@@ -130,6 +132,8 @@ def _list(
         return
     cells = [(one.task, one.id, one.title, printing.moment(one.due_at) or "-", one.claimed_by or "-") for one in shown]
     printing.table(command, ("TASK", "ID", "WHAT IS ASKED", "DUE", "CLAIMED BY"), cells)
+    if lonely := [one.task for one in shown if one.nobody_left]:
+        printing.write(command, f"nobody is left to decide (four eyes shut out all who are asked): {', '.join(lonely)}")
     if len(rows) > len(shown):
         printing.write(command, f"there are more than {len(shown):,}: --limit N, or --workflow")
 
@@ -161,4 +165,6 @@ def _printed(task: HumanTask) -> TaskPrinted:
         outcome=task.outcome,
         decided_by=task.decided_by_name,
         comment=task.comment,
+        four_eyes=task.four_eyes,
+        nobody_left=task.nobody_left,
     )

@@ -383,7 +383,16 @@ class Migration(migrations.Migration):
                 ),
                 ("declared", models.JSONField(help_text="Whom the code asks, before any escalation.")),
                 ("form", models.JSONField(help_text="What its data are to be: kind, name, schema, digest.", null=True)),
-                ("four_eyes", models.BooleanField(default=False)),
+                (
+                    "four_eyes",
+                    models.CharField(
+                        blank=True,
+                        choices=[("chain", "The chain"), ("run", "The run")],
+                        default="",
+                        help_text="Among whom somebody else has to decide: in the whole chain, or in this run.",
+                        max_length=10,
+                    ),
+                ),
                 (
                     "requested_by_key",
                     models.CharField(blank=True, default="", help_text="Who started the run.", max_length=200),

@@ -21,6 +21,13 @@ class Ending(models.TextChoices):
     RUN_CLOSED = "run_closed", _("The run ended")
 
 
+class FourEyesScope(models.TextChoices):
+    """How far four eyes look: at the chain and the runs that it comes from, or at one run."""
+
+    CHAIN = "chain", _("The chain")
+    RUN = "run", _("The run")
+
+
 class HumanTaskQuerySet(models.QuerySet["HumanTask"]):
     """Human tasks."""
 
@@ -55,7 +62,13 @@ class HumanTask(models.Model):
     )
     declared = models.JSONField(help_text=_("Whom the code asks, before any escalation."))
     form = models.JSONField(null=True, help_text=_("What its data are to be: kind, name, schema, digest."))
-    four_eyes = models.BooleanField(default=False)
+    four_eyes = models.CharField(
+        max_length=10,
+        choices=FourEyesScope.choices,
+        blank=True,
+        default="",
+        help_text=_("Among whom somebody else has to decide: in the whole chain, or in this run."),
+    )
     requested_by_key = models.CharField(max_length=200, blank=True, default="", help_text=_("Who started the run."))
     requested_by_name = models.CharField(max_length=200, blank=True, default="")
     opened_at = models.DateTimeField()
@@ -78,6 +91,9 @@ class HumanTask(models.Model):
         max_length=200, blank=True, default="", help_text=_("The name of the one for whom he stood in.")
     )
     comment = models.TextField(blank=True, default="")
+
+    #: Whether four eyes shut out everybody whom it asks; no column: ``actions.deciding.with_nobody_left`` looks.
+    nobody_left = False
 
     objects = HumanTaskQuerySet.as_manager()
 

@@ -107,6 +107,7 @@ def _shown(
     request: HttpRequest, task: HumanTask, by: Actor, *, form: DecisionForm | None, said: str, status: int, onwards: str
 ) -> HttpResponse:
     assert by.user is not None
+    deciding.with_nobody_left(task)
     why_not = deciding.why_not(task, by.user)
     if why_not is None and form is None:
         try:

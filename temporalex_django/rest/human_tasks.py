@@ -93,10 +93,9 @@ class HumanTaskViewSet(Repeatable):
         page = FirstDue(request.query_params.get("cursor"), limit=limit or NewestFirst.page_size)
         found, cursor = page.page(with_subjects(self._narrowed(request)))
         given = {name: value for name, value in request.query_params.items() if name != "cursor"}
+        shown = [*map(self._shown, deciding.with_nobody_left(*found))]
         following = None if cursor is None else self._following("human-tasks", {**given, "cursor": cursor})
-        return Response(
-            {"next": following, "results": serializers.HumanTaskOut([*map(self._shown, found)], many=True).data}
-        )
+        return Response({"next": following, "results": serializers.HumanTaskOut(shown, many=True).data})
 
     def _narrowed(self, request: Request) -> QuerySet[HumanTask]:
         tasks: QuerySet[HumanTask] = inbox(self._user)
@@ -184,6 +183,7 @@ class HumanTaskViewSet(Repeatable):
         return self.run_views(request=self.request, headers={}, action="retrieve", kwargs={}).get_queryset()
 
     def _one(self, task: HumanTask) -> Response:
+        deciding.with_nobody_left(task)
         shown = {**self._shown(task), "form": _form(task), "why_not": deciding.why_not(task, self._user)}
         return Response(serializers.HumanTaskDetail(shown).data)
 

@@ -17,6 +17,7 @@ from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, defined_so_far, require_signal, start_options
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.four_eyes import for_fork
 from temporalex_django.core.handing_over import warn_of_change
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
@@ -232,7 +233,9 @@ class Environment(EnvironmentActivities):
         self._left(before)
         return new
 
-    def fork(self, handle: EnvironmentHandle, id: str | None, **point: Any) -> EnvironmentHandle:
+    def fork(
+        self, handle: EnvironmentHandle, id: str | None, *, by: Person | None = None, **point: Any
+    ) -> EnvironmentHandle:
         """A new chain whose run takes up that of the handle, which stays as it is.
 
         Raises ``ActionNotPossible``, ``PayloadError``, ``InvalidId``, ``AlreadyRunning``.
@@ -241,9 +244,12 @@ class Environment(EnvironmentActivities):
             _, plan, code = self._plan(handle, in_trouble=True, **point)
             named = fork_id(handle.id, id, code.unique, suffix=self._suffix)
             seed = plan.facts.seed if plan.prefix.activation else plan.seed
-            chain_id = self._insert(code, named, plan.facts.args, seed, search_attributes=plan.search_attributes)
+            snapshot = for_fork(plan.facts.snapshot, self._sender(by))
+            chain_id = self._insert(
+                code, named, plan.facts.args, seed, snapshot=snapshot, search_attributes=plan.search_attributes
+            )
             run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=named)
+            anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=named, snapshot=snapshot)
         self._classes[chain_id] = code, defined_so_far()
         self._drive()
         return EnvironmentHandle(self, named, chain_id)

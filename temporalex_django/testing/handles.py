@@ -294,7 +294,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         """A run of a new chain takes this one up behind the activation ``to``, or behind the last good one."""
         self._admit(by, "fork")
         text(reason, what="the reason")
-        return self.env.fork(self, id, to=to, messages=messages, edited=edited)
+        return self.env.fork(self, id, by=by, to=to, messages=messages, edited=edited)
 
     # -- steering ------------------------------------------------------------------------------------------------------
 

@@ -133,11 +133,9 @@ class WorkflowEnvironment(Environment):
         snapshot: dict[str, Any] | None = None,
         **labels: Any,
     ) -> UUID:
-        start = RunStart(workflow_id=workflow_id, args=args, seed=seed, **{**start_options(cls), **labels})
-        chain_id = self.storage.start(start)
-        run = self.row(self.run_ids(chain_id)[0])
-        run.facts = replace(run.facts, snapshot=snapshot)
-        return chain_id
+        options = {**start_options(cls), **labels}
+        start = RunStart(workflow_id=workflow_id, args=args, seed=seed, snapshot=snapshot, **options)
+        return self.storage.start(start)
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         return self.storage.chain_of(ref, workflow=workflow)

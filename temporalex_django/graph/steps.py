@@ -42,6 +42,7 @@ class Step:
     ``key`` names its entry in the context (default: the class name in snake case). ``retry``, ``timeout`` (one
     attempt), ``heartbeat`` (timedeltas or seconds) and ``queue`` are those of the activity that runs it; ``atomic``
     runs it in the transaction of the turn: its ORM writes, its result and what the graph does next commit together.
+    With ``by_hand = False`` nobody completes or fails it by hand.
     """
 
     events: ClassVar[Sequence[str]] = ()
@@ -51,6 +52,7 @@ class Step:
     heartbeat: ClassVar[timedelta | float | None] = None
     queue: ClassVar[str | None] = None
     atomic: ClassVar[bool] = False
+    by_hand: ClassVar[bool] = True
     #: What people call it.
     label: ClassVar[str | None] = None
 

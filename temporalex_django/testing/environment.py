@@ -215,13 +215,13 @@ class Environment(EnvironmentActivities):
         self._close(chain_id, status, reason)
         self._drive()
 
-    def reset(self, handle: EnvironmentHandle, **point: Any) -> UUID:
+    def reset(self, handle: EnvironmentHandle, *, by: Person | None = None, **point: Any) -> UUID:
         """Let the chain of a run go on with a new one, which takes it up; the id of that one. ``point``: see ``_plan``.
 
         Raises ``ActionNotPossible``, ``PayloadError``.
         """
         with self.engine.storage.transaction():
-            run, plan, code = self._plan(handle, in_trouble=False, **point)
+            run, plan, code = self._plan(handle, by, in_trouble=False, **point)
             if plan.facts.expires_at is not None and plan.facts.expires_at <= self.clock:
                 raise ActionNotPossible("the time of all its runs together (execution_timeout) is over: fork it")
             if run.closed and not self._reopen(
@@ -241,7 +241,7 @@ class Environment(EnvironmentActivities):
         Raises ``ActionNotPossible``, ``PayloadError``, ``InvalidId``, ``AlreadyRunning``.
         """
         with self.engine.storage.transaction():
-            _, plan, code = self._plan(handle, in_trouble=True, **point)
+            _, plan, code = self._plan(handle, by, in_trouble=True, **point)
             named = fork_id(handle.id, id, code.unique, suffix=self._suffix)
             seed = plan.facts.seed if plan.prefix.activation else plan.seed
             snapshot = for_fork(plan.facts.snapshot, self._sender(by))
@@ -255,7 +255,14 @@ class Environment(EnvironmentActivities):
         return EnvironmentHandle(self, named, chain_id)
 
     def _plan(
-        self, handle: EnvironmentHandle, *, to: int | None, messages: str, edited: Any, in_trouble: bool
+        self,
+        handle: EnvironmentHandle,
+        by: Person | None,
+        *,
+        to: int | None,
+        messages: str,
+        edited: Any,
+        in_trouble: bool,
     ) -> tuple[RunState, Plan, type[Workflow]]:
         """The locked chain of a run, where it is taken up, and the class that it goes on with."""
         storage = self.engine.storage
@@ -280,6 +287,9 @@ class Environment(EnvironmentActivities):
             limit=None,
             atomic=False,
         )
+        if (user := person(by)) is not None:
+            for name in plan.edited_activities:
+                self.admit(user, "edit_activity_input", what="edit the input of", run_id=facts.run_id, activity=name)
         return run, plan, code
 
     def _left(self, run_id: UUID) -> None:

@@ -11,7 +11,17 @@ from uuid import UUID
 from temporalex_django.authoring.binding import FailedMessage
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.people import APP, Person, answers_to, judged, key_of, permits, require, require_start
+from temporalex_django.authoring.people import (
+    APP,
+    Person,
+    answers_to,
+    judged,
+    key_of,
+    permits,
+    require,
+    require_permission,
+    require_start,
+)
 from temporalex_django.authoring.viewing import VIEW_PAYLOAD, View
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
@@ -30,7 +40,7 @@ from temporalex_django.testing.listing import listed
 from temporalex_django.testing.operator import OperatorInMemory
 
 #: Permissions that are not called as what is done with them.
-_PERMISSIONS = {"fork": "reset"}
+_PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
 VIEW = f"{APP}.view_instance"
 
 
@@ -81,10 +91,11 @@ class WorkflowEnvironment(Environment):
         what: str,
         run_id: UUID | None = None,
         message: str | None = None,
+        activity: str | None = None,
     ) -> None:
-        del run_id, message  # there is no access policy without Django
+        del run_id, message, activity  # there is no access policy without Django
         if operation not in JUDGED:
-            require(by, _PERMISSIONS.get(operation, operation), what=what)
+            require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), what=f"{what} runs")
 
     def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
         require_start(by, workflow)

@@ -18,6 +18,7 @@ other tenant a run is not found (404, not 403).
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -78,6 +79,8 @@ pytestmark = [
 ]
 
 LOOK, SEE = ("view_instance",), ("view_instance", "view_payload")
+#: Another input for an activity takes these besides; a row with it has a name of its own, which ends with "edited".
+EDIT = ("edit_activity_input", "view_payload")
 
 
 @pytest.fixture
@@ -109,8 +112,15 @@ CODE = {
     "unpause": Row(("pause_instance",), lambda call, by: call("why", by=by), "paused"),
     "try_again": Row(("pause_instance",), lambda call, by: call("why", by=by), "blocked"),
     "retry_activity": Row(("retry_activity",), lambda call, by: call(1, by=by), "errand"),
-    "complete_activity": Row(("retry_activity",), lambda call, by: call(1, 5, by=by), "errand"),
-    "fail_activity": Row(("retry_activity",), lambda call, by: call(1, "no", by=by), "errand"),
+    "retry_activity edited": Row(("retry_activity", *EDIT), lambda call, by: call(1, input=[7], by=by), "errand"),
+    "reset edited": Row(("reset_instance", *EDIT), lambda call, by: call(1, edited={1: [7]}, by=by), "errand"),
+    "fork edited": Row(
+        ("reset_instance", "start_instance", *EDIT),
+        lambda call, by: call(1, id="rederrand::2", edited={1: [7]}, by=by),
+        "errand",
+    ),
+    "complete_activity": Row(("complete_activity", "view_payload"), lambda call, by: call(1, 5, by=by), "errand"),
+    "fail_activity": Row(("fail_activity", "view_payload"), lambda call, by: call(1, "no", by=by), "errand"),
     "skip_timer": Row(("retry_activity",), lambda call, by: call(2, by=by), "errand"),
     "redeliver": Row(("redeliver_message",), lambda call, by: call("lost-1", by=by), "failed"),
     "discard": Row(("redeliver_message",), lambda call, by: call("lost-1", by=by), "failed"),
@@ -139,8 +149,13 @@ def rows_of_methods() -> set[str]:
     return {name for name in methods() if not (name.startswith("a") and name[1:] in methods())}
 
 
+def plainly(name: str) -> str:
+    """The name of an entry without what its row adds."""
+    return name.replace(" edited", "").removesuffix(" post")
+
+
 def test_each_method_with_by_has_a_row() -> None:
-    assert_rows("CODE", CODE, rows_of_methods())
+    assert_rows("CODE", {plainly(name): row for name, row in CODE.items()}, rows_of_methods())
 
 
 def test_each_method_of_a_handle_takes_by() -> None:
@@ -150,9 +165,10 @@ def test_each_method_of_a_handle_takes_by() -> None:
 
 
 @pytest.mark.parametrize("asking", ASKING)
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", [*methods(), *(name for name in CODE if name != plainly(name))])
 def test_code(name: str, asking: str) -> None:
     row = CODE.get(name) or CODE[name[1:]]
+    name = plainly(name)
     handle, user = row.ready(), row.user(asking)
     method = getattr(handle if methods()[name] is WorkflowHandle else DatabaseBackend(), name)
     call = async_to_sync(method) if inspect.iscoroutinefunction(method) else method
@@ -277,8 +293,8 @@ STEERED = {
     "unpause": Row(("pause_instance",), dict, "paused"),
     "try_again": Row(("pause_instance",), dict, "blocked"),
     "retry_activity": Row(("retry_activity",), lambda: {"seq": 1}, "errand"),
-    "complete_activity": Row(("retry_activity",), lambda: {"seq": 1, "result": 5}, "errand"),
-    "fail_activity": Row(("retry_activity",), lambda: {"seq": 1, "message": "no"}, "errand"),
+    "complete_activity": Row(("complete_activity", "view_payload"), lambda: {"seq": 1, "result": 5}, "errand"),
+    "fail_activity": Row(("fail_activity", "view_payload"), lambda: {"seq": 1, "message": "no"}, "errand"),
     "skip_timer": Row(("retry_activity",), lambda: {"seq": 2}, "errand"),
     "redeliver": Row(("redeliver_message",), dict, "failed"),
     "discard": Row(("redeliver_message",), lambda: {"message": "lost-1"}, "failed"),
@@ -286,16 +302,27 @@ STEERED = {
 }
 
 
+STEERED |= {
+    "retry_activity edited": Row(("retry_activity", *EDIT), lambda: {"seq": 1, "input": [7]}, "errand"),
+    "reset edited": Row(("reset_instance", *EDIT), lambda: {"to": 1, "edited": {"1": [7]}}, "errand"),
+    "fork edited": Row(
+        ("reset_instance", "start_instance", *EDIT),
+        lambda: {"to": 1, "id": "rederrand::2", "edited": {"1": [7]}},
+        "errand",
+    ),
+}
+
+
 def steering(name: str) -> Any:
-    return lambda by: STEERING[name](red(), reason="why", by=by, **STEERED[name].do())
+    return lambda by: STEERING[plainly(name)](red(), reason="why", by=by, **STEERED[name].do())
 
 
 OPERATIONS |= {name: replace(row, do=steering(name)) for name, row in STEERED.items()}
 
 
 def test_each_operation_has_a_row() -> None:
-    assert_rows("STEERED", STEERED, set(STEERING))
-    assert_rows("OPERATIONS", OPERATIONS, set(ACTIONS))
+    assert_rows("STEERED", {plainly(name): row for name, row in STEERED.items()}, set(STEERING))
+    assert_rows("OPERATIONS", {plainly(name): row for name, row in OPERATIONS.items()}, set(ACTIONS))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -425,7 +452,7 @@ REST |= {f"POST {name}": replace(row, do=steered_in_rest(name)) for name, row in
 
 
 def test_each_route_of_rest_has_a_row() -> None:
-    assert_rows("REST", REST, set(routes()))
+    assert_rows("REST", {plainly(name): row for name, row in REST.items()}, set(routes()))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -436,7 +463,7 @@ def test_rest(name: str, asking: str) -> None:
     client, before = api(row.user(asking)), standing()
 
     def send(body: Any = None, *, at: Any = (), query: str = "") -> Any:
-        address = filled(routes()[name], {"id": run.id, **dict(at)}) + query
+        address = filled(routes()[plainly(name)], {"id": run.id, **dict(at)}) + query
         return getattr(client, name.partition(" ")[0].lower())(address, body, format="json")
 
     answer = row.do(send)
@@ -538,10 +565,15 @@ def steered_in_the_admin(name: str, *, posted: bool) -> Any:
     def do(page: Any) -> Any:
         given = STEERED[name].do()
         query = f"?seq={given.pop('seq')}" if "seq" in given else ""
-        data = {"token": token(), "reason": "why", **{f"input_{key}": value for key, value in given.items()}}
+        data = {"token": token(), "reason": "why", **{f"input_{key}": written(value) for key, value in given.items()}}
         return page("run", data if posted else None, query=query)
 
     return do
+
+
+def written(value: Any) -> str:
+    """What somebody types for it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def looked_at(run: Any) -> dict[str, str]:
@@ -557,10 +589,11 @@ def for_many(page: Any) -> Any:
 def steered_pages() -> dict[str, Row]:
     found = {}
     for name, row in STEERED.items():
-        found[f"instance do {name}"] = replace(row, takes=LOOK, do=steered_in_the_admin(name, posted=False))
+        if name == plainly(name):
+            found[f"instance do {name}"] = replace(row, takes=LOOK, do=steered_in_the_admin(name, posted=False))
         takes = (*LOOK, *(row.takes or ()))
         found[f"instance do {name} post"] = replace(row, takes=takes, do=steered_in_the_admin(name, posted=True))
-        if STEERING[name].of == "run":
+        if name == plainly(name) and STEERING[name].of == "run":
             many = (*takes, "bulk_actions")
             found[f"instance bulk {name} post"] = replace(row, takes=many, do=for_many)
     return found
@@ -596,7 +629,7 @@ def under_debug(page: Any) -> Any:
 
 
 def test_each_page_of_the_admin_has_a_row() -> None:
-    assert_rows("ADMIN", {name.removesuffix(" post"): row for name, row in ADMIN.items()}, set(pages()))
+    assert_rows("ADMIN", {plainly(name): row for name, row in ADMIN.items()}, set(pages()))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -617,7 +650,7 @@ def test_admin(name: str, asking: str) -> None:
         key = None if what is None else keys[what]
         named = {} if what is None else dict.fromkeys(("object_id", "run_id"), key)
         query, data = (one(key) if callable(one) else one for one in (query, data))
-        address = filled(pages()[name.removesuffix(" post")], named) + query
+        address = filled(pages()[plainly(name)], named) + query
         return client.get(address) if data is None else client.post(address, data)
 
     answer = row.do(page)
@@ -685,15 +718,16 @@ def steered_in_a_shell(name: str) -> Any:
     def do(run: Any, ref: str) -> Any:
         given = STEERED[name].do()
         seq = [str(given.pop("seq"))] if "seq" in given else []
-        options = [part for key, value in given.items() for part in (f"--{key}", str(value))]
+        options = [part for key, value in given.items() for part in (f"--{key}", written(value))]
         return run(ref, *seq, *options, "--reason", "why")
 
     return do
 
 
+SHELL_NAMES = {one.action.name: name for name, one in SHELL_STEERING.items()}
 COMMANDS |= {
-    name: replace(STEERED[one.action.name], do=steered_in_a_shell(one.action.name))
-    for name, one in SHELL_STEERING.items()
+    name.replace(plainly(name), SHELL_NAMES[plainly(name)]): replace(row, do=steered_in_a_shell(name))
+    for name, row in STEERED.items()
 }
 #: What nobody does in somebody's name: they show or change no run, or are a worker.
 FOR_OPERATORS = {"health", "replay", "worker"}
@@ -714,7 +748,7 @@ def commands() -> set[str]:
 
 
 def test_each_subcommand_has_a_row() -> None:
-    assert_rows("COMMANDS", COMMANDS, commands())
+    assert_rows("COMMANDS", {plainly(name): row for name, row in COMMANDS.items()}, commands())
     others = set(Command.subcommands) - commands()
     assert others == FOR_OPERATORS, "a subcommand that shows or changes runs takes --as-user (management.as_user)"
 
@@ -727,7 +761,7 @@ def test_commands(name: str, asking: str) -> None:
     user, before = row.user(asking), standing()
 
     def run(*arguments: str) -> str:
-        return command(name, *arguments, "--as-user", user.get_username() or "nobody-there")
+        return command(plainly(name), *arguments, "--as-user", user.get_username() or "nobody-there")
 
     if row.may(asking):
         row.do(run, ref)
@@ -787,6 +821,6 @@ def assert_rows(table: str, rows: dict[str, Row], there: set[str]) -> None:
     [(CODE, rows_of_methods), (OPERATIONS, lambda: ACTIONS), (REST, routes), (ADMIN, pages), (COMMANDS, commands)],
 )
 def test_an_entry_without_a_row_fails_with_what_to_add(table: dict[str, Row], there: Any) -> None:
-    rows = {name.removesuffix(" post"): table[name] for name in list(table)[1:]}
+    rows = {plainly(name): table[name] for name in list(table)[1:]}
     with pytest.raises(AssertionError, match=f'add a row to TABLE .*"{next(iter(table))}": Row'):
         assert_rows("TABLE", rows, set(there()))

@@ -77,6 +77,7 @@ def shown_to_code(task: HumanTask) -> OpenHumanTask:
         escalated_at=task.escalated_at,
         four_eyes=task.four_eyes,
         form=task.form,
+        shows=task.shown_value,
         claimed_by=task.claimed_by_name,
         claimed_until=task.claimed_until,
         happened="" if task.is_open else happened(task),

@@ -39,6 +39,7 @@ def asking(
     remind: timedelta | float | None,
     escalate: Escalation | None,
     due: bool,
+    shows: Any = None,
 ) -> Asking:
     """What code says, checked. Raises ``WorkflowDefinitionError``."""
     scope = scope_of(four_eyes)
@@ -63,6 +64,7 @@ def asking(
         remind=None if remind is None else positive(remind, what=f"{what}: remind"),
         after=after,
         others=others,
+        shows=shows,
     )
 
 

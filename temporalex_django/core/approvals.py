@@ -21,7 +21,8 @@ class Decision:
     """What became of an approval.
 
     ``outcome`` is one of its outcomes, or ``overdue`` when nobody had decided in time: ``by`` is None then. ``data``
-    is what the form says, ``stood_in_for`` the name of the one in whose place it was decided.
+    is what the form says, ``stood_in_for`` the name of the one in whose place it was decided. ``shown`` is the digest
+    of what people were shown (``api.approval``, ``shows``), empty where that was nothing but the title.
     """
 
     outcome: str
@@ -30,6 +31,14 @@ class Decision:
     at: datetime
     comment: str = ""
     stood_in_for: str = ""
+    shown: str = ""
+
+    def covers(self, value: Any) -> bool:
+        """Whether somebody has decided about this value: what they were shown is the same as plain data.
+
+        False where nobody decided in time, and where nothing was shown. Raises ``PayloadError``.
+        """
+        return bool(self.shown) and self.shown == payloads.digest(payloads.plain(value, what="the value of covers()"))
 
 
 class Approvals:
@@ -126,6 +135,7 @@ class Approvals:
                 at=self._port.standing.now,
                 comment=noted["comment"],
                 stood_in_for=noted["decided_for"],
+                shown=payload.get("question", {}).get("shows", ""),
             )
         )
 

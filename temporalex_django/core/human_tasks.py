@@ -87,7 +87,8 @@ class Asking:
     ``asked``: words for who may decide, ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``; nobody in
     particular where there are none. ``remind`` and ``after`` are seconds: between two reminders (``MOST_REMINDERS`` at
     most), and until ``others``
-    may decide, too. ``four_eyes`` is a scope of ``core.four_eyes``. ``called`` is how errors call it.
+    may decide, too. ``four_eyes`` is a scope of ``core.four_eyes``. ``shows`` are plain data that people decide about
+    (None: nothing but the title). ``called`` is how errors call it.
     """
 
     title: str
@@ -96,6 +97,7 @@ class Asking:
     outcomes: tuple[str, ...] = ("approved", "rejected")
     four_eyes: str = ""
     form: Form | None = None
+    shows: Any = None
     remind: float | None = None
     after: float | None = None
     others: tuple[str, ...] = ()
@@ -107,7 +109,15 @@ class Asking:
         Recorded with the decision and compared on replay: whoever decided did not decide anything else.
         """
         form = None if self.form is None else {"name": self.form.name, "digest": self.form.digest}
-        return {"title": self.title, "asked": [*self.asked], "outcomes": [*self.outcomes], "form": form}
+        return question(self.title, asked=self.asked, outcomes=self.outcomes, form=form, shows=self.shows)
+
+
+def question(
+    title: str, *, asked: Iterable[str], outcomes: Iterable[str], form: Mapping[str, str] | None, shows: Any
+) -> dict[str, Any]:
+    """A question as plain data, with the digest of what people are shown; ``form`` by its name and digest."""
+    found = {"title": title, "asked": [*asked], "outcomes": [*outcomes], "form": form}
+    return found if shows is None else {**found, "shows": payloads.digest(shows)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +297,7 @@ class HumanTasks:
         elif form is not None:
             payloads.fit(copied(request.get("data")), form.type, what=f"the data for {task.asking.called}")
         question = task.asking.question
-        if any(question[name] != value for name, value in request.get("question", {}).items()):
+        if any(question.get(name) != value for name, value in request.get("question", {}).items()):
             raise HumanTaskClosed(
                 f"{self._standing.run}: {task.asking.called} asks another question than the one that was decided"
             )

@@ -383,6 +383,7 @@ class Migration(migrations.Migration):
                 ),
                 ("declared", models.JSONField(help_text="Whom the code asks, before any escalation.")),
                 ("form", models.JSONField(help_text="What its data are to be: kind, name, schema, digest.", null=True)),
+                ("shows", models.BinaryField(help_text="What people decide about, as the codec stores it.", null=True)),
                 (
                     "four_eyes",
                     models.CharField(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import hot_key
+from temporalex_django.models.fields import decoded, hot_key
 
 
 class Ending(models.TextChoices):
@@ -62,6 +62,7 @@ class HumanTask(models.Model):
     )
     declared = models.JSONField(help_text=_("Whom the code asks, before any escalation."))
     form = models.JSONField(null=True, help_text=_("What its data are to be: kind, name, schema, digest."))
+    shows = models.BinaryField(null=True, help_text=_("What people decide about, as the codec stores it."))
     four_eyes = models.CharField(
         max_length=10,
         choices=FourEyesScope.choices,
@@ -120,6 +121,11 @@ class HumanTask(models.Model):
     def is_open(self) -> bool:
         """Whether it is still to be decided."""
         return self.closed_at is None
+
+    @property
+    def shown_value(self) -> Any:
+        """What people decide about, beside the title."""
+        return decoded(self.shows)
 
 
 class Candidate(models.Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -78,6 +79,12 @@ def sentence(task: HumanTask, *, subject: str = "") -> str:
         nobody_left=task.nobody_left,
     )
     return asked(now, now=timezone.now())
+
+
+def written(task: HumanTask) -> str:
+    """What people decide about, as JSON for a page; "" for nothing."""
+    value = task.shown_value
+    return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=repr)
 
 
 def how_many(user: Person, *, most: int) -> int:

@@ -152,5 +152,5 @@ def require_open(task: HumanTask) -> None:
 
 
 def what(task: HumanTask) -> str:
-    """How errors call one."""
-    return f"the human task {task.title!r} of {task.workflow} {task.workflow_id}"
+    """The name of a task in errors, which people read who may not see its title."""
+    return f"the human task {task.key!r} of {task.workflow} {task.workflow_id}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from temporalex_django.core import payloads
 from temporalex_django.core.copying import copied
@@ -14,6 +14,9 @@ from temporalex_django.core.port import Port
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.shapes import Waits
 from temporalex_django.errors import PayloadError
+
+#: What a run says that it waits for begins with it, before the title.
+DECISION: Final = "decision "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +57,9 @@ class Approvals:
         """Open a human task and wait for what becomes of it."""
         port, tasks = self._port, self._tasks
         key, now = tasks.next_key(), port.standing.now
+        asking = replace(asking, called=f"the human task {key!r}")  # people read it who may not see the title
         moment = due_at(now, due)
-        ivar = self._waiting[key] = IVar(f"decision {asking.title}")
+        ivar = self._waiting[key] = IVar(f"{DECISION}{asking.title}")
         ivar.about = _about(key, asking, now, moment)
         started = port.standing.snapshot or {}
         requested = Sender(started["started_by"], started.get("started_as", "")) if "started_by" in started else None

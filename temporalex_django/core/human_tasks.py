@@ -369,9 +369,7 @@ class HumanTasks:
         task = self.ended.get(key)
         if task is None:
             return HumanTaskClosed(f"{self._standing.run} asks nobody for the human task {key!r} at this time")
-        return HumanTaskClosed(
-            f"{self._standing.run}: the human task {task.asking.title!r} is not open any more: {task.happened}"
-        )
+        return HumanTaskClosed(f"{self._standing.run}: the human task {key!r} is not open any more: {task.happened}")
 
     # -- called by the executor, and by hosts -------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -21,6 +21,7 @@ from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.delegate import Delegate
 from temporalex_django.actions.inbox import find_task, inbox
 from temporalex_django.actions.release import Release
+from temporalex_django.actions.seeing import seen
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
 from temporalex_django.management.exits import misused
@@ -105,7 +106,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     elif what == "decide":
         data = json_of(options["data"], option="--data")
         Decide(task, outcome=options["outcome"], data=data, comment=options["comment"], by=by).execute()
-    (now,) = map(_printed, deciding.with_nobody_left(task if what == "show" else find_task(task.pk, by.user)))
+    (now,) = _seen([task if what == "show" else find_task(task.pk, by.user)], by)
     if json:
         printing.document(command, now)
     else:
@@ -122,7 +123,7 @@ def _list(
         tasks = tasks.filter(workflow=workflow)
     most = None if json and limit is None else limit or _SHOWN
     rows = tasks if most is None else tasks[: most + 1]
-    shown = [*map(_printed, deciding.with_nobody_left(*islice(rows, most)))]
+    shown = _seen(islice(rows, most), by)
     if json:
         for one in shown:
             printing.record(command, one)
@@ -144,6 +145,11 @@ def _open(by: Actor, *, every: bool) -> HumanTaskQuerySet:
         return inbox(by.user)
     tasks = HumanTask.objects.using(storage().alias) if by.user is None else deciding.of_runs(by.user)
     return tasks.open().order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
+
+
+def _seen(tasks: Iterable[HumanTask], by: Actor) -> list[TaskPrinted]:
+    """The tasks as this person sees them."""
+    return [*map(_printed, deciding.with_nobody_left(*seen(tasks, by.user)))]
 
 
 def _printed(task: HumanTask) -> TaskPrinted:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from django.db import models
 from django.db.models import Q
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.models.fields import decoded, hot_key
@@ -122,7 +123,7 @@ class HumanTask(models.Model):
         """Whether it is still to be decided."""
         return self.closed_at is None
 
-    @property
+    @cached_property
     def shown_value(self) -> Any:
         """What people decide about, beside the title."""
         return decoded(self.shows)

@@ -339,8 +339,12 @@ class FormOut(Base):
 
 
 class HumanTaskDetail(HumanTaskOut):
-    """One alone. ``form`` null: its code is not in this process. ``why_not``: why you may not decide it now."""
+    """One alone. ``shows``: what people decide about, beside the title. ``form`` null: its code is not in this process.
 
+    ``why_not``: why you may not decide it now.
+    """
+
+    shows = serializers.JSONField(allow_null=True)
     form = FormOut(allow_null=True)
     why_not = serializers.CharField(allow_null=True)
 

@@ -351,7 +351,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             status=row.status,
             blocked=view.blocked(row.blocked),
             paused=row.paused,
-            waiting_for=row.waiting_for,
+            waiting_for=view.waiting(row.waiting_for, row.waits),
             accepts=row.accepts,
             started_at=row.started_at,
             closed_at=row.closed_at,

@@ -31,7 +31,7 @@ from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome, TaskResult, TaskState
+from temporalex_django.engine.storage import HumanTaskWrite, Outcome, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import NotConfigured
 from temporalex_django.testing.environment import Environment
@@ -181,8 +181,16 @@ class WorkflowEnvironment(Environment):
             for one in self.storage.human_tasks.values()
             if one.run_id == run_id and (sees or any(answers_to(by, word) for word in one.task.asked))
         )
-        found = [OpenHumanTask.of(one.task, str(one.id)) for one in rows]
+        found = [self._as_seen(one, by) for one in rows]
         return sorted(found, key=lambda task: (task.opened_at, task.key))
+
+    def _as_seen(self, one: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
+        """The title and what it shows are for the people whom it asks, and for those who may see payloads."""
+        task = OpenHumanTask.of(one.task, str(one.id))
+        if by is None or any(answers_to(by, word) for word in one.task.asked):
+            return task
+        view = self.view(by, one.chain_id, one.run_id)
+        return replace(task, title=view.text(task.title), shows=None if task.shows is None else view.value(task.shows))
 
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
         any(answers_to(user, word) for word in task.asked)  # raises where that cannot be known

@@ -13,6 +13,7 @@ from temporalex_django.access import AccessPolicy, Operation
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.core.payloads import digest
 from temporalex_django.models import Instance, OperatorAction
+from temporalex_django.testing import DjangoEnvironment
 from tests.integration.test_inbox_pages import browser, staff
 from tests.integration.test_inbox_rest import client
 from tests.support.client_flows import drain
@@ -116,6 +117,18 @@ def test_the_policy_is_told_which_activity_and_that_it_edits() -> None:
     handle.retry_activity(2, input=["not paid"], by=mia)
     drain()
     assert PAID == [[7, 100], [7, 100]]
+
+
+@override_settings(TEMPORALEX={"ACCESS_POLICY": f"{__name__}.Kept"})
+def test_an_environment_asks_the_policy_too() -> None:
+    mia = stored("mia", *SEES_AND_EDITS, *able("reset_instance", "start_instance"))
+    env = DjangoEnvironment()
+    run = env.start(Payment, {"account": 7, "amount": 100}, id="in-env")
+    run.decide("approved", by=stored("bob", MAY))
+    for call in (run.reset, run.fork):
+        with pytest.raises(errors.ActionNotPermitted):
+            call(2, edited={1: [7, 999_999]}, by=mia)
+    run.reset(2, edited={2: ["not paid"]}, by=mia)
 
 
 def test_the_audit_has_digests_of_the_old_and_the_new() -> None:

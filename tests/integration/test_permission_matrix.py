@@ -18,8 +18,6 @@ other tenant a run is not found (404, not 403).
 from __future__ import annotations
 
 import inspect
-import json
-import re
 import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -36,7 +34,6 @@ from django.contrib.auth import get_user_model
 from django.core.management import CommandError
 from django.core.management.base import CommandParser
 from django.test import RequestFactory, override_settings
-from django.urls import URLPattern, URLResolver
 from django.utils import timezone
 
 from temporalex_django import WorkflowHandle, errors
@@ -70,7 +67,23 @@ from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
 from temporalex_django.rest import urls
 from tests.settings import FOLDER
 from tests.support.client_flows import Basket
-from tests.support.matrix import ASKING, POLICY, Row, api, browser, command, django_tasks, objects, standing, worker
+from tests.support.matrix import (
+    ASKING,
+    NOWHERE,
+    POLICY,
+    Row,
+    api,
+    browser,
+    command,
+    django_tasks,
+    filled,
+    objects,
+    patterns,
+    standing,
+    token,
+    worker,
+    written,
+)
 
 pytestmark = [
     pytest.mark.django_db,
@@ -79,8 +92,8 @@ pytestmark = [
 ]
 
 LOOK, SEE = ("view_instance",), ("view_instance", "view_payload")
-#: Another input for an activity takes these besides; a row with it has a name of its own, which ends with "edited".
-EDIT = ("edit_activity_input", "view_payload")
+#: What another input takes besides; a row with it has a name of its own, which ends with "edited".
+EDIT, FORK = ("edit_activity_input", "view_payload"), ("reset_instance", "start_instance")
 
 
 @pytest.fixture
@@ -114,11 +127,7 @@ CODE = {
     "retry_activity": Row(("retry_activity",), lambda call, by: call(1, by=by), "errand"),
     "retry_activity edited": Row(("retry_activity", *EDIT), lambda call, by: call(1, input=[7], by=by), "errand"),
     "reset edited": Row(("reset_instance", *EDIT), lambda call, by: call(1, edited={1: [7]}, by=by), "errand"),
-    "fork edited": Row(
-        ("reset_instance", "start_instance", *EDIT),
-        lambda call, by: call(1, id="rederrand::2", edited={1: [7]}, by=by),
-        "errand",
-    ),
+    "fork edited": Row((*FORK, *EDIT), lambda call, by: call(1, id="rederrand::2", edited={1: [7]}, by=by), "errand"),
     "complete_activity": Row(("complete_activity", "view_payload"), lambda call, by: call(1, 5, by=by), "errand"),
     "fail_activity": Row(("fail_activity", "view_payload"), lambda call, by: call(1, "no", by=by), "errand"),
     "skip_timer": Row(("retry_activity",), lambda call, by: call(2, by=by), "errand"),
@@ -429,14 +438,6 @@ def steered_in_rest(name: str) -> Any:
     return do
 
 
-def patterns(found: list[Any]) -> Iterator[URLPattern]:
-    for one in found:
-        if isinstance(one, URLResolver):
-            yield from patterns(one.url_patterns)
-        else:
-            yield one
-
-
 def routes() -> dict[str, str]:
     """Addresses of REST by method and name."""
     found = {}
@@ -569,11 +570,6 @@ def steered_in_the_admin(name: str, *, posted: bool) -> Any:
         return page("run", data if posted else None, query=query)
 
     return do
-
-
-def written(value: Any) -> str:
-    """What somebody types for it."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def looked_at(run: Any) -> dict[str, str]:
@@ -780,31 +776,7 @@ def test_commands(name: str, asking: str) -> None:
     assert standing() == before
 
 
-def token() -> str:
-    """Goes with a form of the admin, which acts once."""
-    return str(uuid.uuid4())
-
-
 # -- what they share -------------------------------------------------------------------------------------------------
-
-NOWHERE = {
-    "run": uuid.uuid4(),
-    "task": uuid.uuid4(),
-    "action": 0,
-    "worker": uuid.uuid4(),
-    "drained worker": uuid.uuid4(),
-    "switch": 0,
-    "job": uuid.uuid4(),
-    "stopped job": uuid.uuid4(),
-}
-
-
-def filled(address: str, names: dict[str, Any]) -> str:
-    """An address with what its route names."""
-    for name, value in names.items():
-        address = re.sub(rf"<(\w+:)?{name}>", str(value), address)
-    assert "<" not in address, f"{address}: the row says nothing for what is left in it"
-    return address
 
 
 def assert_rows(table: str, rows: dict[str, Row], there: set[str]) -> None:

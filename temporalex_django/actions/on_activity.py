@@ -69,7 +69,7 @@ class OnActivity(Steering[None]):
             raise
 
     def finish(self, result: TaskResult, run: RunState, **digests: Any) -> None:
-        """Store what becomes of it, unless its worker was quicker, and tell, with digests of what somebody gave."""
+        """Store the end of an activity, unless its worker was quicker, and tell, with ``digests`` for the audit."""
         if not self.storage.finish_tasks([result]):
             self.refuse(_("its worker was quicker: it has ended meanwhile, or is being tried"), closed=False)
         about = {"seq": self.seq, "activity": result.task.activity, **digests}

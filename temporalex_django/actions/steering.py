@@ -157,7 +157,7 @@ class Steering(ActionOnRun[T]):
 
     @property
     def all_asked(self) -> Sequence[Operation]:
-        """With what another input takes, and seeing payloads."""
+        """The operation itself, and the ones that another input and an answer for an activity take besides."""
         more = [EDIT] if self.edits else []
         more += [VIEW_PAYLOAD] if self.edits or self.sees_payloads else []
         return [replace(self.asked, edits=self.edits), *(replace(one, workflow=self.of_workflow) for one in more)]

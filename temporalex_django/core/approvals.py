@@ -15,7 +15,7 @@ from temporalex_django.core.senders import Sender
 from temporalex_django.core.shapes import Waits
 from temporalex_django.errors import PayloadError
 
-#: What a run says that it waits for begins with it, before the title.
+#: Begins the label of a wait for a decision, before the title.
 DECISION: Final = "decision "
 
 

@@ -233,7 +233,7 @@ class Executor:
         self.standing.info = replace(info, **named)
 
     def _take_up(self, mark: Mapping[str, Any]) -> None:
-        """The run has taken up another one here: what it is called, and whom its four eyes shut out besides."""
+        """Take the name of the run from its mark behind the run that it takes up, and the people who are shut out."""
         self._known_as(mark)
         self.standing.snapshot = four_eyes.behind_mark(self.standing.snapshot, mark)
         if self.asked_people is not None:

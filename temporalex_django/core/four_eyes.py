@@ -32,7 +32,7 @@ Snapshot = Mapping[str, Any] | None
 
 
 def scope_of(wanted: object) -> str | None:
-    """The scope that code asks for with ``four_eyes=``; None for what asks for none that there is."""
+    """The scope that code asks for with ``four_eyes=``; None for a value that names none."""
     if isinstance(wanted, bool):
         return CHAIN if wanted else ""
     return wanted if isinstance(wanted, str) and wanted in (CHAIN, RUN) else None
@@ -52,11 +52,6 @@ def barred(scope: str, snapshot: Snapshot, decided: Iterable[str]) -> dict[str, 
     if starter := (snapshot or {}).get("started_by"):
         found[starter] = STARTED
     return {key: _WHY[why] for key, why in found.items()}
-
-
-def why_decided() -> str:
-    """The reason why somebody who has just decided may not decide what is open beside it."""
-    return _WHY[DECIDED]
 
 
 def for_next_run(snapshot: Snapshot, decided: Iterable[str]) -> dict[str, Any] | None:

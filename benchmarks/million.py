@@ -115,7 +115,7 @@ def build(runs: int, *, events: int = 6, recorded: float = 0.1) -> dict[str, Any
                   requested_by_key, requested_by_name, opened_at, due_at, reminders, claimed_by_key, claimed_by_name, claimed_until,
                   delegated, closed_at, ending, outcome, decided_by_key, decided_by_name, decided_for, comment)
                 select {_ID.format(offset=2)}, {run}, {chain}, {workflow}, {name}, '1', 'Approve order ' || n || ' over 120.00',
-                  '["approved", "rejected"]'::jsonb, jsonb_build_array('group:g' || n % {GROUPS}), true, '1000', 'customer-1000', at,
+                  '["approved", "rejected"]'::jsonb, jsonb_build_array('group:g' || n % {GROUPS}), 'chain', '1000', 'customer-1000', at,
                   case when n % 3 > 0 then at + interval '400 days' end, 0, case when {_TAKEN} then '1001' else '' end,
                   case when {_TAKEN} then 'customer-1001' else '' end, case when {_TAKEN} then now() + interval '1 hour' end, '[]'::jsonb,
                   case when {_CLOSED} then at end, case when {_CLOSED} then 'decided' else '' end,

@@ -33,7 +33,8 @@ class Operation:
     ``cancel`` …), ``permission`` the Django permission that it takes (None for a message that code sends in his name:
     its handler says who may send it). ``run`` is the run that it is about, None while that is not known: may he do it
     to any? ``workflow`` is the name of its class, and ``message`` that of the signal, update, query or event, as far as
-    they are known.
+    they are known. ``activity`` is the name of the activity that it is about, None before it is looked up; ``edits``:
+    somebody gives the activity another input.
     """
 
     action: str
@@ -41,6 +42,8 @@ class Operation:
     workflow: str | None = None
     message: str | None = None
     run: Instance | None = None
+    activity: str | None = None
+    edits: bool = False
 
     def of(self, run: Instance) -> Operation:
         """The same about one run."""
@@ -49,6 +52,7 @@ class Operation:
 
 VIEW = Operation(action="view", permission=f"{APP}.view_instance")
 VIEW_PAYLOAD = Operation(action="view_payload", permission=f"{APP}.view_payload")
+EDIT = Operation(action="edit_activity_input", permission=f"{APP}.edit_activity_input", edits=True)
 
 
 class AccessPolicy:

@@ -261,7 +261,9 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
     found: list[CheckMessage] = [
         Warning(
             f"{cls.name} stores {', '.join(sorted(cls.stored))} of its published state as plain text, beside the codec {path}.",
-            hint="If the codec encrypts, take out of `stored` what nobody may read in the database; else silence this check.",
+            hint="If the codec encrypts, take out of `stored` what nobody may read in the database; else silence this check. "
+            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, and Django's LogEntry "
+            "are plain text, too.",
             id="temporalex_django.W008",
         )
         for cls in workflow.concrete()
@@ -270,7 +272,9 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
     found += [
         Warning(
             f"{cls.name} keeps its search attributes {', '.join(sorted(cls.search_attributes))} as plain text, beside the codec {path}.",
-            hint="If the codec encrypts, declare none that nobody may read in the database; else silence this check.",
+            hint="If the codec encrypts, declare none that nobody may read in the database; else silence this check. "
+            "Titles and comments of human tasks, waiting_for, reasons of pauses, of the audit and of bulk jobs, and Django's LogEntry "
+            "are plain text, too.",
             id="temporalex_django.W009",
         )
         for cls in workflow.concrete()

@@ -22,6 +22,7 @@ from temporalex_django.actions.query import Query
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.reset import Reset
 from temporalex_django.actions.resume import Resume
+from temporalex_django.actions.seeing import seen
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.signal_with_start import SignalWithStart
 from temporalex_django.actions.start import Start
@@ -112,7 +113,8 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
 
     def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
         who = person(by)
-        return [inbox.shown_to_code(task) for task in inbox.tasks_of(self._found(who).shown, user=who)]
+        tasks = inbox.tasks_of(self._found(who).shown, user=who)
+        return [inbox.shown_to_code(task) for task in seen(tasks, who)]
 
     def decide(
         self,

@@ -49,6 +49,8 @@ human_task_opened = Signal()
 human_task_reminded = Signal()
 #: Nobody has decided yet, and others may now as well. ``asked``: all who may.
 human_task_escalated = Signal()
+#: It is under four eyes, and everybody whom it asks is shut out: nobody may decide it. ``asked``: all whom it asks.
+human_task_nobody_left = Signal()
 #: A person claimed it. ``actor``, ``until``.
 human_task_claimed = Signal()
 #: A person decided. ``outcome``, ``decided_by`` (username).

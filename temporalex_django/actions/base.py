@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
@@ -140,8 +140,13 @@ class Action(ABC, Generic[T]):
         And ``NestingError`` inside workflow code.
         """
         refuse_inside_workflow(self.name)
-        if self.by.user is not None:
-            access.admit(self.by.user, self.asked, alias=self.storage.alias, run=self.row)
+        for asked in self.all_asked if self.by.user is not None else ():
+            access.admit(self.by.user, asked, alias=self.storage.alias, run=self.row)
+
+    @property
+    def all_asked(self) -> Sequence[access.Operation]:
+        """Everything that the access policy is asked about; it has to allow each."""
+        return (self.asked,)
 
     @property
     def asked(self) -> access.Operation:

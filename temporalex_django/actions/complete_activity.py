@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.actions.on_activity import OnActivity
 from temporalex_django.actions.steering import Input
 from temporalex_django.conf import get_settings
+from temporalex_django.core import payloads
 from temporalex_django.db.graph_instances import TaskSource
 from temporalex_django.engine.by_hand import completed
 
@@ -23,6 +24,8 @@ class CompleteActivity(OnActivity):
     """
 
     name: ClassVar[str] = "complete_activity"
+    permission: ClassVar[str] = "complete_activity"
+    sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Complete by hand")
     effect: ClassVar[Promise] = _(
         "The run goes on as if the activity had given this result. An attempt that is under way comes too late."
@@ -40,4 +43,4 @@ class CompleteActivity(OnActivity):
             task = self.of_run(run)
             result = self.code(task).by_hand(self.given.get("result"), task.args, TaskSource(task))
             limit = get_settings().MAX_PAYLOAD_BYTES
-            self.finish(completed(task, result, by=self.by.sender, limit=limit), run)
+            self.finish(completed(task, result, by=self.by.sender, limit=limit), run, digest=payloads.digest(result))

@@ -131,9 +131,9 @@ class Decide(JudgedMessage):
             raise HumanTaskClosed(f"{what(self.task)} is not open any more: the run ended") from exc
 
     def tell(self, subject: Subject, *, reason: str = "", **details: Any) -> None:
-        """With the task, and for whom he stood in."""
+        """With the task, and the person in whose place it was decided. The comment is a payload: the history has it."""
         stood_in = {"for": self.body["for"]["name"]} if "for" in self.body else {}
-        super().tell(subject, reason=reason or self.comment, task=str(self.task.pk), **stood_in, **details)
+        super().tell(subject, reason=reason, task=str(self.task.pk), **stood_in, **details)
 
     @property
     def _what(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 from django.contrib.auth import get_user_model
@@ -12,6 +14,7 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.human_task import admitted
 from temporalex_django.actions.inbox import inbox
 from temporalex_django.authoring.people import Person
+from temporalex_django.db.deciders import without_deciders
 from temporalex_django.errors import TemporalexError
 from temporalex_django.models import HumanTask, HumanTaskQuerySet, Instance
 from temporalex_django.present.human_tasks import TaskNow, asked
@@ -50,6 +53,14 @@ def about(run: Instance) -> str:
     return str(run.subject or f"{run.subject_type.name} {run.subject_id}")
 
 
+def with_nobody_left(*tasks: HumanTask) -> Sequence[HumanTask]:
+    """The tasks, each with whether nobody is left who may decide it; see ``db.deciders`` for what that reads."""
+    found = without_deciders(tasks, alias=storage().alias)
+    for task in tasks:
+        task.nobody_left = task.pk in found
+    return tasks
+
+
 def sentence(task: HumanTask, *, subject: str = "") -> str:
     """What is asked, in a sentence or two; ``subject`` as ``about`` gives it. No query."""
     now = TaskNow(
@@ -65,8 +76,15 @@ def sentence(task: HumanTask, *, subject: str = "") -> str:
         ending=task.ending,
         outcome=task.outcome,
         decided_by=task.decided_by_name,
+        nobody_left=task.nobody_left,
     )
     return asked(now, now=timezone.now())
+
+
+def written(task: HumanTask) -> str:
+    """What people decide about, as JSON for a page; "" for nothing."""
+    value = task.shown_value
+    return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=repr)
 
 
 def how_many(user: Person, *, most: int) -> int:

@@ -76,7 +76,9 @@ class Delegate(ActionOnTask[None]):
                 "whom the access policy lets you hand it on and for whom there is that run"
             )
         if key_barred(to, task):
-            raise FourEyes(f"{to} may not decide {what(task)}: he started the run, or gave an approval in it")
+            raise FourEyes(
+                f"{to} may not decide {what(task)}: they started or forked it, or decided an earlier approval"
+            )
         return who
 
     def _may_have(self, task: HumanTask, to: Person) -> bool:

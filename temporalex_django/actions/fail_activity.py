@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.on_activity import OnActivity
 from temporalex_django.actions.steering import Input
+from temporalex_django.core import payloads
 from temporalex_django.engine.by_hand import failed
 
 
@@ -20,6 +21,8 @@ class FailActivity(OnActivity):
     """
 
     name: ClassVar[str] = "fail_activity"
+    permission: ClassVar[str] = "fail_activity"
+    sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Fail by hand")
     effect: ClassVar[Promise] = _(
         "The activity fails for good, and the run sees this error. An attempt that is under way comes too late."
@@ -38,4 +41,5 @@ class FailActivity(OnActivity):
         with self.storage.transaction():
             run = self.held()
             kind, message = self.given.get("type") or "FailedByHand", self.given["message"]
-            self.finish(failed(self.of_run(run), type=kind, message=message, by=self.by.sender), run)
+            result = failed(self.of_run(run), type=kind, message=message, by=self.by.sender)
+            self.finish(result, run, digest=payloads.digest(message))

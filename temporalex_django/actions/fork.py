@@ -17,6 +17,7 @@ from temporalex_django.actions.taking_up import TakingUp, code_here, details
 from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import forked_options
+from temporalex_django.core.four_eyes import for_fork
 from temporalex_django.db.starts import NewStart, copy_subject, insert_start
 from temporalex_django.engine import anew
 from temporalex_django.engine.points import fork_id
@@ -29,7 +30,8 @@ class Fork(TakingUp[RunTarget]):
 
     The point is chosen, and what was open there is treated, as for a reset, see ``Reset``; without ``to`` it is behind
     the last activation that the code goes through. Nobody waits for the new run. It has the subject and the tags of the
-    other one, the search attributes that it had there, and what its class says now. Gives its target.
+    other one, the search attributes that it had there, and what its class says now. A person who forks it is shut out
+    of its decisions under four eyes. Gives its target.
 
     In the caller's transaction, under the lock of the chain that it is made from: see ``Steering.held``. Raises
     ``ActionNotPossible``, ``InvalidId``, ``AlreadyRunning``, ``PayloadError``, ``UpdateTimeout``. Always audited.
@@ -75,11 +77,12 @@ class Fork(TakingUp[RunTarget]):
             named = fork_id(target.workflow_id, self.given.get("id"), code.unique, suffix=lambda: os.urandom(4).hex())
             seed = facts.seed if plan.prefix.activation else plan.seed
             options = forked_options(code, tags=self._tags(facts.run_id))
+            snapshot = for_fork(facts.snapshot, self.by.sender)
             new = NewStart(
                 workflow_id=named,
                 args=facts.args,
                 seed=seed,
-                snapshot=facts.snapshot,
+                snapshot=snapshot,
                 search_attributes=plan.search_attributes,
                 **options,
             )
@@ -91,7 +94,7 @@ class Fork(TakingUp[RunTarget]):
             copy_subject(started.run_id, facts.run_id, alias=storage.alias)
             require_there(self.by, of=code, alias=storage.alias, pk=started.run_id)
             begun = storage.claim(limit=1, queues=(), chains=[started.chain_id])[0]
-            writes = anew.fork(storage, begun, plan, of=target.chain_id, id=named)
+            writes = anew.fork(storage, begun, plan, of=target.chain_id, id=named, snapshot=snapshot)
             made = find_chain(started.chain_id, storage=storage)
             kept = details(plan, run=str(facts.run_id), new_run=str(started.run_id), new_id=named)
             self.tell(target.subject, reason=self.reason, **kept)

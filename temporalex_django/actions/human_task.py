@@ -139,8 +139,8 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
     for one in {people.key_of(user): user, people.key_of(found[1]): found[1]}.values():
         if key_barred(one, task):
             raise FourEyes(
-                f"{user} may not decide {what(task)}: it takes another pair of eyes than those of {one}, who started "
-                "the run or gave an approval in it"
+                f"{user} may not decide {what(task)}: it takes another pair of eyes than those of {one}, who started or "
+                "forked it, or decided an earlier approval"
             )
     return found
 
@@ -152,5 +152,5 @@ def require_open(task: HumanTask) -> None:
 
 
 def what(task: HumanTask) -> str:
-    """How errors call one."""
-    return f"the human task {task.title!r} of {task.workflow} {task.workflow_id}"
+    """The name of a task in errors, which people read who may not see its title."""
+    return f"the human task {task.key!r} of {task.workflow} {task.workflow_id}"

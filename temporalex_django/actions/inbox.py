@@ -77,6 +77,7 @@ def shown_to_code(task: HumanTask) -> OpenHumanTask:
         escalated_at=task.escalated_at,
         four_eyes=task.four_eyes,
         form=task.form,
+        shows=task.shown_value,
         claimed_by=task.claimed_by_name,
         claimed_until=task.claimed_until,
         happened="" if task.is_open else happened(task),
@@ -134,7 +135,7 @@ def stands(user: Person, task: HumanTask) -> tuple[str, Person] | None:
     """
     words = [*task.asked, *(f"user:{one['to']}" for one in task.delegated)]
     barred = None
-    for person in (user, *_principals(user)):
+    for person in (user, *principals(user)):
         for word in words:
             if people.answers_to(person, word, permits=access.policy().permits):
                 if not task.four_eyes or not key_barred(person, task):
@@ -152,12 +153,13 @@ def key_barred(user: Person, task: HumanTask) -> bool:
 def _may(user: Person) -> Q:
     barred = Q(pk__in=_barred(people.key_of(user)))
     may = Q(pk__in=_asked_of(user))
-    for person in _principals(user):
+    for person in principals(user):
         may |= Q(pk__in=_asked_of(person)) & ~Q(pk__in=_barred(people.key_of(person)))
     return may & ~barred
 
 
-def _principals(user: Person) -> Collection[Person]:
+def principals(user: Person) -> Collection[Person]:
+    """The people in whose place this one may decide as well."""
     if not getattr(user, "is_active", True):
         return ()
     return [one for one in access.policy().stands_in_for(user) if getattr(one, "pk", None) != getattr(user, "pk", 0)]

@@ -15,6 +15,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import start_options
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.people import for_next_run
 from temporalex_django.core.history.replay import replay
 from temporalex_django.db.starts import ring_on_commit
 from temporalex_django.engine.endings import handed_on
@@ -118,13 +119,14 @@ class Move(ActionOnRun[MoveOutcome]):
 
     def _move_graph(self, run: RunState, events: list[HistoryEvent]) -> None:
         target = self.target
-        snapshot: dict[str, Any] | None = None
+        facts = self.storage.facts([run.run_id])[run.run_id]
+        snapshot = facts.snapshot
         if events:
             code: Any = workflows.code_of(target.workflow, target.version)
             projection = Projection(code)
             projection.feed(events)
-            snapshot = {**moved(projection.instance, self.to, self.names), "due": projection.due(self.names)}
-        facts = self.storage.facts([run.run_id])[run.run_id]
+            instance = moved(projection.instance, self.to, self.names)
+            snapshot = {**instance, "due": projection.due(self.names), **for_next_run(events)}
         write = handed_on(run, run_id=uuid7(), seed=token() >> 2, now=self.storage.now(), facts=facts)
         self.storage.write([write])
         assert write.next_run is not None

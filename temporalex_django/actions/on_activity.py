@@ -14,6 +14,7 @@ from temporalex_django.actions.steering import Input, Steering
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.db.starts import ring_on_commit
+from temporalex_django.engine import by_hand
 from temporalex_django.engine.storage import RunState, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound
 from temporalex_django.models import ActivityTask, Instance
@@ -92,6 +93,9 @@ class OnActivity(Steering[None]):
         if task is None:
             self.refuse(_("it has ended meanwhile"), closed=False)
             raise AssertionError("unreachable")
+        self.admit_activities([task.activity])
+        if not by_hand.takes_hands(task.options) and (self.edits or self.sees_payloads):
+            self.refuse(_("its code lets nobody do that by hand (by_hand=False)"), closed=False)
         return task
 
     def code(self, task: TaskState) -> Activity[Any, Any]:
@@ -102,9 +106,10 @@ class OnActivity(Steering[None]):
             self.refuse(_("this process lacks the code of it, and cannot check what is given"), closed=False)
             raise
 
-    def finish(self, result: TaskResult, run: RunState) -> None:
-        """Store what becomes of it, unless its worker was quicker, and tell."""
+    def finish(self, result: TaskResult, run: RunState, **digests: Any) -> None:
+        """Store the end of an activity, unless its worker was quicker, and tell, with ``digests`` for the audit."""
         if not self.storage.finish_tasks([result]):
             self.refuse(_("its worker was quicker: it has ended meanwhile, or is being tried"), closed=False)
-        self.tell(self.target.subject, reason=self.reason, seq=self.seq, activity=result.task.activity)
+        about = {"seq": self.seq, "activity": result.task.activity, **digests}
+        self.tell(self.target.subject, reason=self.reason, **about)
         ring_on_commit(alias=self.storage.alias, queues=sorted({run.queue, result.task.queue}))

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions.on_activity import OnActivity
 from temporalex_django.actions.steering import Input
-from temporalex_django.engine.by_hand import edited, retried, tried_again
+from temporalex_django.engine.by_hand import edited, input_digests, retried, tried_again
 from temporalex_django.models import ActivityTask
 
 
@@ -30,6 +30,7 @@ class RetryActivity(OnActivity):
             kind=object,
             label=_("Another input"),
             help=_("A list of arguments, or an object of them by name. Left out, it is tried with what it has."),
+            edits=True,
         ),
     )
 
@@ -46,11 +47,13 @@ class RetryActivity(OnActivity):
     def perform(self) -> None:
         with self.storage.transaction():
             run = self.held()
-            task = self.of_run(run)
+            task, digests = self.of_run(run), {}
             if "input" in self.given:
-                task = edited(task, *self.code(task).edited(self.given["input"], task.args), by=self.by.sender)
+                args, kwargs = self.code(task).edited(self.given["input"], task.args)
+                digests["input"] = input_digests(task.args, task.kwargs, {"args": args, "kwargs": kwargs})
+                task = edited(task, args, kwargs, by=self.by.sender)
                 self.storage.edit_task(task)
             now = self.storage.now()
-            self.finish(retried(task, now=now), run)
+            self.finish(retried(task, now=now), run, **digests)
             if task.atomic:
                 self.storage.write([tried_again(run, now=now)])

@@ -83,7 +83,12 @@ class StartBulk(Action[BulkJob]):
         if isinstance(self.runs, QuerySet):
             access.admit(self.by.user, access.VIEW, alias=self.storage.alias)
         wanted = access.Operation(action=self.action, permission=f"{APP}.{self.needs}")
-        access.admit(self.by.user, wanted, alias=self.storage.alias)
+        action = steering(self.action)
+        edits = action is not None and any(one.edits and one.name in self.given for one in action.inputs)
+        more = [access.EDIT] if edits else []
+        more += [access.VIEW_PAYLOAD] if edits or (action is not None and action.sees_payloads) else []
+        for asked in (wanted, *more):
+            access.admit(self.by.user, asked, alias=self.storage.alias)
 
     def perform(self) -> BulkJob:
         alias, user, token = self.storage.alias, self.by.user, self._key

@@ -7,7 +7,8 @@ whether it can be done now, and executes it. ``registry.STEERING`` has all of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, ClassVar, Literal, TypeVar
 from uuid import UUID
 
@@ -16,7 +17,8 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from temporalex_django.access import Operation, policy
+from temporalex_django import access
+from temporalex_django.access import EDIT, VIEW_PAYLOAD, Operation, policy
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor, plain
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
@@ -36,7 +38,8 @@ class Input:
     """One more thing that an operator says.
 
     ``kind`` is str, int, bool, float, or object for any JSON. One that is not ``required`` may be left out; ``choices``
-    are all that a str may be. ``single``: no two runs can have the same.
+    are all that a str may be. ``single``: no two runs can have the same. ``edits``: it gives activities another input,
+    which takes permissions of its own (``Steering.all_asked``).
     """
 
     name: str
@@ -46,6 +49,7 @@ class Input:
     required: bool = False
     choices: tuple[str, ...] = ()
     single: bool = False
+    edits: bool = False
 
     def checked(self, value: Any) -> Any:
         """``value`` if it is of the kind, as it will be stored. Raises ``PayloadError``."""
@@ -70,7 +74,8 @@ class Steering(ActionOnRun[T]):
     ``label`` is on the button, ``effect`` says in a sentence what will happen, ``done`` what has happened.
     ``destructive``: it cannot be undone. ``of`` "activity" or "timer": ``seq``, the number of the command that made it,
     is an argument too. ``inputs`` are asked for beside the ``reason``. ``selectors`` are asked for by a bulk job: they
-    choose among the activities or timers of its runs.
+    choose among the activities or timers of its runs. ``sees_payloads``: it takes ``view_payload`` besides, since
+    nobody is to answer for an activity without having seen its input.
 
     Each raises ``ActionNotPossible`` with the sentence of ``why_not`` (``WorkflowClosed`` where that is that the run is
     closed), also when it became so after it was asked for; nothing is done then.
@@ -83,6 +88,7 @@ class Steering(ActionOnRun[T]):
     of: ClassVar[Literal["run", "activity", "timer"]] = "run"
     inputs: ClassVar[tuple[Input, ...]] = ()
     selectors: ClassVar[tuple[Input, ...]] = ()
+    sees_payloads: ClassVar[bool] = False
 
     def __init__(
         self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any
@@ -170,8 +176,34 @@ class Steering(ActionOnRun[T]):
         An operation without a permission is one that the policy refuses to everybody from faces.
         """
         wanted = Operation(action=cls.name, permission=f"{APP}.{cls.permission}")
-        asked = wanted if run is None else wanted.of(run)
-        return None if policy().allows(user, asked) else asked
+        return _refused(user, run, wanted, *([VIEW_PAYLOAD] if cls.sees_payloads else ()))
+
+    @classmethod
+    def inputs_for(cls, user: Person, run: Instance) -> list[Input]:
+        """The inputs that this person may give for that run."""
+        edits = not any(one.edits for one in cls.inputs) or _refused(user, run, EDIT, VIEW_PAYLOAD) is None
+        return [one for one in cls.inputs if edits or not one.edits]
+
+    @property
+    def edits(self) -> bool:
+        """Whether it gives activities another input."""
+        return any(one.edits and self.given.get(one.name) is not None for one in self.inputs)
+
+    @property
+    def all_asked(self) -> Sequence[Operation]:
+        """The operation itself, and the ones that another input and an answer for an activity take besides."""
+        more = [EDIT] if self.edits else []
+        more += [VIEW_PAYLOAD] if self.edits or self.sees_payloads else []
+        return [replace(self.asked, edits=self.edits), *(replace(one, workflow=self.of_workflow) for one in more)]
+
+    def admit_activities(self, activities: Iterable[str]) -> None:
+        """Ask the access policy about the activities that it is about, once they are known.
+
+        Raises ``ActionNotPermitted``.
+        """
+        asked = self.all_asked if self.by.user is not None else ()
+        for name, one in product(dict.fromkeys(activities), asked):
+            access.admit(self.by.user, replace(one, activity=name), alias=self.storage.alias, run=self.row)
 
     # -- what subclasses use -------------------------------------------------------------------------------------------
 
@@ -210,3 +242,9 @@ class Steering(ActionOnRun[T]):
     @property
     def of_target(self) -> str:
         return f"{self.target.workflow} {self.target.workflow_id}"
+
+
+def _refused(user: Person, run: Instance | None, *wanted: Operation) -> Operation | None:
+    """The first of these operations that this person may not do, to that run or to any."""
+    asked = wanted if run is None else [one.of(run) for one in wanted]
+    return next((one for one in asked if not policy().allows(user, one)), None)

@@ -29,6 +29,7 @@ from django.db.models import (
 )
 from django.db.models.functions import Coalesce, RowNumber
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from temporalex_django.actions import titles
 from temporalex_django.actions.live_workers import able
@@ -244,7 +245,7 @@ class Reading:
             started_at=run.started_at,
             closed_at=run.closed_at,
             taken_up=not pending,
-            waits=self._waits(run, code),
+            waits=self._waits(run, code, view),
             activities=[self._activity(task, view) for task in tasks],
             more_activities=max(0, tasks[0].count - len(tasks)) if tasks else 0,  # type: ignore[attr-defined] # annotated
             blocked=self._blocked(run, view),
@@ -286,9 +287,9 @@ class Reading:
             return None
         return self.live.missing(workflow=run.workflow, version=run.version, queue=run.queue)
 
-    def _waits(self, run: Instance, code: Any) -> list[WaitNow]:
+    def _waits(self, run: Instance, code: Any, view: View) -> list[WaitNow]:
         """With where children stand, one level deep."""
-        found = [_wait(about, run, code) for about in run.waits or ()]
+        found = [_wait(about, run, code, view) for about in run.waits or ()]
         if not self.whole or len(found) != 1 or found[0].kind != "child" or self.tasks.get(run.pk):
             return found
         child = self._child(run, (run.waits or [{}])[0].get("seq"))
@@ -433,7 +434,7 @@ def _moment(text: object) -> datetime | None:
         return None
 
 
-def _wait(about: Mapping[str, Any], run: Instance, code: Any) -> WaitNow:
+def _wait(about: Mapping[str, Any], run: Instance, code: Any, view: View) -> WaitNow:
     """One thing that a run waits for, as its row has it."""
     kind = about.get("kind", "other")
     labels = about.get("labels") or {}
@@ -448,6 +449,7 @@ def _wait(about: Mapping[str, Any], run: Instance, code: Any) -> WaitNow:
         title = titles.of_step(code, str(about.get("name")))
         messages = [spelt(str(event)) for event in about.get("events") or ()]
     elif kind == "human_task":
+        title = title if view.words else _("the human task %(key)s") % {"key": about.get("name")}
         messages = [spelt(str(event)) for event in about.get("events") or ()]
     elif kind == "child":
         title = titles.of_workflow(str(about.get("name")))

@@ -53,6 +53,7 @@ class TakingUp(Steering[T]):
             kind=object,
             label=_("Edited inputs"),
             help=_("Other arguments for activities that are open there, by number: {number: [argument, …]}."),
+            edits=True,
         ),
     )
 
@@ -117,6 +118,7 @@ class TakingUp(Steering[T]):
             rehearsal=self._rehearsal,
             most=get_settings().LEASE_SECONDS,
         )
+        self.admit_activities(plan.edited_activities)
         return plan, code
 
     def _later(self, of: UUID) -> Iterator[Sequence[HistoryEvent]]:
@@ -140,10 +142,10 @@ def code_here(workflow: str, version: int) -> type[Workflow] | None:
 
 
 def details(plan: Plan, **more: Any) -> dict[str, Any]:
-    """What the audit keeps: no payloads."""
+    """What the audit keeps: no payloads, and of edited inputs the digests of the old and the new one."""
     return {
         "activation": plan.prefix.activation,
         "messages": AGAIN if plan.again else DROP,
-        **({"edited": sorted(plan.edited)} if plan.edited else {}),
+        **({"edited": plan.edited_digests} if plan.edited else {}),
         **more,
     }

@@ -117,7 +117,8 @@ class ActionOnRun(Action[T]):
         target, alias = self.target, self.storage.alias
         if self.by.user is not None and target.shown != target.run_id:
             present = Instance.objects.using(alias).get(pk=target.run_id)
-            access.admit(self.by.user, self.asked, alias=alias, run=present)
+            for asked in self.all_asked:
+                access.admit(self.by.user, asked, alias=alias, run=present)
 
 
 def find(

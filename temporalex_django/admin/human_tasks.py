@@ -19,17 +19,18 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from temporalex_django.access import VIEW, policy
+from temporalex_django.access import VIEW, VIEW_PAYLOAD, policy
 from temporalex_django.actions import deciding
 from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.delegate import Delegate
 from temporalex_django.actions.human_task import ActionOnTask
 from temporalex_django.actions.inbox import find_task, inbox
 from temporalex_django.actions.release import Release
+from temporalex_django.actions.seeing import seen
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.filters import DueFilter, WhoseFilter, WorkflowFilter
 from temporalex_django.admin.requests import actor_of, refuse, user_of
-from temporalex_django.admin.shown import badge, moment, shortened
+from temporalex_django.admin.shown import badge, moment, shortened, value
 from temporalex_django.authoring import people
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.decisions import DecisionForm, DelegationForm, outcome_label
@@ -49,7 +50,8 @@ class InboxChangeList(ChangeList):
         if not rows and first:  # what stood there is decided
             self.page_num = 1
             rows, first = self._rows()
-        self.result_list = rows[: self.list_per_page]
+        shown = seen(rows[: self.list_per_page], user_of(request))
+        self.result_list = deciding.with_nobody_left(*shown)
         self.result_count, self.full_result_count = first + len(rows), None
         self.paginator = Paginator(range(self.result_count), self.list_per_page)  # as far as somebody has read
         self.show_full_result_count, self.show_admin_actions = False, False
@@ -91,6 +93,13 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
                 return inbox(user).filter(claimed_by_key=people.key_of(user))
         return inbox(user)
 
+    def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
+        """The title is searched in one's own inbox, and by those who may see payloads: others would guess it."""
+        others = request.GET.get(str(WhoseFilter.parameter_name)) in ("all", "closed")
+        if others and not policy().allows(user_of(request), VIEW_PAYLOAD):
+            return tuple(name for name in self.search_fields if not name.startswith("title"))
+        return self.search_fields
+
     def get_ordering(self, request: HttpRequest) -> tuple[Any, ...]:
         """What is due first, and at last what never is; of closed ones the newest first."""
         if request.GET.get(str(WhoseFilter.parameter_name)) == "closed":
@@ -104,8 +113,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self.has_module_permission(request)
 
     @admin.display(description=gettext_lazy("what is asked"))
-    def asked_for(self, task: HumanTask) -> str:
-        return shortened(task.title)
+    def asked_for(self, task: HumanTask) -> SafeString | str:
+        title = shortened(task.title)
+        return format_html("{} {}", title, badge("blocked", _("Nobody is left"))) if task.nobody_left else title
 
     @admin.display(description=gettext_lazy("about"))
     def about(self, task: HumanTask) -> SafeString:
@@ -231,6 +241,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def page(self, request: HttpRequest, task: HumanTask, *, status: int = 200, **more: Any) -> HttpResponse:
         """The page of a task, with the form in which it is decided where he may."""
         user, site = user_of(request), self.admin_site
+        (shown,) = seen(deciding.with_nobody_left(task), user)
         why_not, about = deciding.why_not(task, user), deciding.about(task.run)
         own = deciding.is_claimed(task) and task.claimed_by_key == people.key_of(user)
         may_pass_on = why_not is None and policy().may_delegate(user, task, user)
@@ -242,9 +253,10 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
                 broken = exc.message
         context = {
             **site.each_context(request),
-            "title": task.title,
+            "title": shown.title,
             "subtitle": None,
-            "original": task,
+            "original": shown,
+            "shows": None if shown.shown_value is None else value(shown.shown_value),
             "opts": self.opts,
             "media": self.media,
             "change": True,
@@ -252,7 +264,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             "is_popup": False,
             "has_view_permission": True,
             "badge": _standing(task),
-            "said": deciding.sentence(task, subject=about),
+            "said": deciding.sentence(shown, subject=about),
             "run_address": self._run_address(request, task),
             "subject": about,
             "subject_address": self._subject_address(request, task.run),

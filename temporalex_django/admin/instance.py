@@ -259,6 +259,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 run,
                 page=request.GET.get("p", ""),
                 alias=storage().alias,
+                user=user_of(request),
                 view=view,
                 there=self.get_queryset(request),
                 tools=partial(part_tools, run, user=user, address=doing),

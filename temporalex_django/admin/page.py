@@ -15,13 +15,16 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
+from temporalex_django.actions.deciding import with_nobody_left
 from temporalex_django.actions.inbox import open_in
 from temporalex_django.actions.live_workers import able
+from temporalex_django.actions.seeing import seen
 from temporalex_django.actions.summary import Known, summary_of, tasks_of
 from temporalex_django.admin import history as histories
 from temporalex_django.admin.graph_picture import graph_of, graph_picture
 from temporalex_django.admin.shown import Value, duration, status_badge, value
 from temporalex_django.admin.steering import Tool
+from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.viewing import View
 from temporalex_django.core.attributes import readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
@@ -38,6 +41,7 @@ def page_of(
     *,
     page: str,
     alias: str,
+    user: Person,
     view: View,
     there: QuerySet[Instance],
     tools: Callable[[Literal["activity", "timer"], int], list[Tool]],
@@ -82,7 +86,7 @@ def page_of(
         "chain": chain,
         "blocked": _blocked(view.blocked(run.blocked), due_at=chain.due_at if current else None),
         "missing": missing,
-        "waits": list(run.waiting_for or []),
+        "waits": view.waiting(run.waiting_for or [], run.waits),
         "accepts": run.accepts or {},
         "took": duration((run.closed_at or now) - run.created_at),
         "payloads": _payloads(run, view),
@@ -92,7 +96,7 @@ def page_of(
         "graph": None if graph is None else graph_picture(graph, history.whole),
         "timers": [{"row": row, "tools": tools("timer", row.seq or 0)} for row in history.timers[:MOST]],
         "more_timers": len(history.timers) > MOST,
-        "human_tasks": open_in(run, most=MOST),
+        "human_tasks": with_nobody_left(*seen(open_in(run, most=MOST), user)),
         "activities": shown,
         "failing": [row for row in shown if row["failure"] is not None],
         "failed": _failed(run, view),

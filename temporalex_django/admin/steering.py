@@ -5,7 +5,7 @@ All of it comes from ``actions.registry.STEERING``; a new action needs no code h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -50,11 +50,14 @@ class SteeringForm(TokenForm):
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
     )
 
-    def __init__(self, *args: Any, action: type[Steering[Any]], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, action: type[Steering[Any]], inputs: Sequence[Input] | None = None, **kwargs: Any
+    ) -> None:
+        """``inputs`` are those of the action that it asks for, where these are not all."""
         super().__init__(*args, **kwargs)
         self.fields["reason"].required = action.destructive
-        self.inputs = action.inputs
-        for one in action.inputs:
+        self.inputs = action.inputs if inputs is None else inputs
+        for one in self.inputs:
             self.fields[input_name(one)] = _field(one)
 
     @property
@@ -163,7 +166,9 @@ class SteeringPage(RunPage):
     def form(self, request: HttpRequest, run: Instance) -> SteeringForm:
         action = self._action(request)
         chosen = {input_name(one): request.GET[one.name] for one in action.inputs if one.name in request.GET}
-        return SteeringForm(request.POST if request.method == "POST" else None, action=action, initial=chosen)
+        posted = request.POST if request.method == "POST" else None
+        inputs = action.inputs if posted is not None else action.inputs_for(user_of(request), run)
+        return SteeringForm(posted, action=action, inputs=inputs, initial=chosen)
 
     def act(self, request: HttpRequest, run: Instance, form: SteeringForm) -> str:
         action, seq = self._action(request), self._seq(request)

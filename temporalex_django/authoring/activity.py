@@ -43,6 +43,8 @@ class Options:
 
     ``lane="process"`` runs it in a process of its own, for what computes for long: neither the turns of its worker nor
     other activities wait for it, and it can be ended.
+
+    ``by_hand=False``: nobody completes it, fails it or gives it another input by hand; it can be tried again.
     """
 
     retry: RetryPolicy | None = None
@@ -58,6 +60,7 @@ class Options:
     concurrency_per_key: int | None = None
     concurrency_key: str | None = None
     lane: Literal["process"] | None = None
+    by_hand: bool = True
 
     def __post_init__(self) -> None:
         wrong = self._wrong_limits()
@@ -72,8 +75,10 @@ class Options:
             wrong.append(f"retry must be a RetryPolicy, not {self.retry!r}")
         if self.queue is not None and not is_name(self.queue):
             wrong.append(f"queue must be a name of 1 to 200 printable characters, not {shown(self.queue)}")
-        if not isinstance(self.local, bool):
-            wrong.append(f"local must be True or False, not {self.local!r}")
+        switches = {"local": self.local, "by_hand": self.by_hand}
+        wrong += [
+            f"{name} must be True or False, not {on!r}" for name, on in switches.items() if not isinstance(on, bool)
+        ]
         if self.local and self.atomic:
             wrong.append("an atomic activity runs in the turn itself: it cannot be local too")
         if self.local and (self.queue is not None or self.schedule_to_start is not None):
@@ -120,7 +125,7 @@ class Options:
         for name in ("local", "atomic"):
             if getattr(self, name):
                 data[name] = True
-        return data
+        return data if self.by_hand else {**data, "by_hand": False}
 
 
 class Changes(TypedDict, total=False):
@@ -229,7 +234,7 @@ class Activity(Generic[P, R]):
             )
         if changes.get("atomic", self.options_set.atomic) != self.options_set.atomic:
             raise WorkflowDefinitionError(f"{self.name}: whether an activity is atomic is part of its definition")
-        if fixed := [name for name in (*_LIMITS, "lane") if name in changes]:
+        if fixed := [name for name in (*_LIMITS, "lane", "by_hand") if name in changes]:
             raise WorkflowDefinitionError(
                 f"{self.name}: {', '.join(fixed)} is part of its definition, since it holds for all calls"
             )
@@ -362,6 +367,7 @@ def activity(
     concurrency_per_key: int | None = None,
     concurrency_key: str | None = None,
     lane: Literal["process"] | None = None,
+    by_hand: bool = True,
 ) -> _Decorator: ...
 def activity(
     fn: Any = None,
@@ -383,6 +389,7 @@ def activity(
     concurrency_per_key: int | None = None,
     concurrency_key: str | None = None,
     lane: Literal["process"] | None = None,
+    by_hand: bool = True,
 ) -> Any:
     """Make a plain function an activity. ``label`` is what people call it, else its docstring or name says so.
 
@@ -409,6 +416,7 @@ def activity(
         concurrency_per_key=concurrency_per_key,
         concurrency_key=concurrency_key,
         lane=lane,
+        by_hand=by_hand,
     )
     if fn is not None and (options != Options() or aliases or name is not None or label is not None):
         raise WorkflowDefinitionError("activity: give options as @activity(...), without the function")

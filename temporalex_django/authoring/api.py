@@ -106,7 +106,8 @@ def approval(
     remind: timedelta | float | None = None,
     escalate: Escalation | None = None,
     form: Any = None,
-    four_eyes: bool = False,
+    four_eyes: bool | str = False,
+    shows: Any = None,
 ) -> Awaitable[Decision]:
     """Ask people to decide: opens a human task and waits for what they decide, see ``Decision``.
 
@@ -115,8 +116,11 @@ def approval(
     it takes one of these at least. ``due`` gives the outcome ``overdue`` when nobody has decided by then. Each
     ``remind`` a reminder is counted and told by a Django signal; ``escalate`` lets others decide as well. ``form`` is
     what the data of the decision are to be: a dataclass, TypedDict or msgspec type, or the dotted path of a Django
-    form. With ``four_eyes`` neither who started the run decides nor who gave an approval (the first of the outcomes) in
-    it. Raises ``WorkflowDefinitionError`` here.
+    form. With ``four_eyes`` somebody decides who has neither started the run nor decided an earlier approval of it:
+    ``True`` or ``"chain"`` counts all runs of the chain and the runs that it comes from (its parents, and the run that
+    it was forked from), and ``"run"`` counts this run alone. ``shows`` is what people decide about: they see it
+    beside the title, the decision is for that alone, and ``decision.covers(value)`` asks later whether it still holds.
+    Raises ``WorkflowDefinitionError`` and ``PayloadError`` here.
     """
     port = current.port_for("approval")
     current.unit_for("approval")
@@ -135,6 +139,7 @@ def approval(
         remind=remind,
         escalate=escalate,
         due=due is not None,
+        shows=port.standing.plain(shows, "what the approval shows"),
     )
     if not asked.asked:
         raise WorkflowDefinitionError(f"approval {title!r} asks nobody: give it a role, users or groups")

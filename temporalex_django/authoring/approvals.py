@@ -10,6 +10,7 @@ from typing import Any
 from temporalex_django.authoring.people import word_of
 from temporalex_django.core import names
 from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.four_eyes import scope_of
 from temporalex_django.core.human_tasks import OVERDUE, Asking, form_of
 from temporalex_django.errors import WorkflowDefinitionError
 
@@ -33,15 +34,17 @@ def asking(
     users: Sequence[str],
     groups: Sequence[str],
     outcomes: Sequence[str],
-    four_eyes: bool,
+    four_eyes: bool | str,
     form: Any,
     remind: timedelta | float | None,
     escalate: Escalation | None,
     due: bool,
+    shows: Any = None,
 ) -> Asking:
     """What code says, checked. Raises ``WorkflowDefinitionError``."""
-    if not isinstance(four_eyes, bool):
-        raise WorkflowDefinitionError(f"{what}: four_eyes must be True or False, not {four_eyes!r}")
+    scope = scope_of(four_eyes)
+    if scope is None:
+        raise WorkflowDefinitionError(f"{what}: four_eyes must be True or False, 'chain' or 'run', not {four_eyes!r}")
     if escalate is not None and not isinstance(escalate, Escalation):
         raise WorkflowDefinitionError(f"{what}: escalate must be an Escalation, not {escalate!r}")
     after: float | None = None
@@ -56,11 +59,12 @@ def asking(
         called=called,
         asked=words_for(what, role, users, groups),
         outcomes=_outcomes(what, outcomes, due=due),
-        four_eyes=four_eyes,
+        four_eyes=scope,
         form=None if form is None else _form(what, form),
         remind=None if remind is None else positive(remind, what=f"{what}: remind"),
         after=after,
         others=others,
+        shows=shows,
     )
 
 

@@ -16,7 +16,9 @@ from temporalex_django.errors import HumanTaskClosed, HumanTaskNotFound, Payload
 class OpenHumanTask:
     """What a run asks people. ``asked`` are words for who may decide: ``user:``, ``group:`` or ``perm:`` and a name.
 
-    ``form``: kind, name, schema and digest of what the data are to be. ``happened``: of one that is not open any more.
+    ``four_eyes``: the scope in which somebody else has to decide, chain or run; "" without four eyes. ``form``: kind,
+    name, schema and digest of what the data are to be. ``shows``: what people decide about, beside the title.
+    ``happened``: of one that is not open any more.
     """
 
     id: str
@@ -28,8 +30,9 @@ class OpenHumanTask:
     due_at: datetime | None = None
     reminders: int = 0
     escalated_at: datetime | None = None
-    four_eyes: bool = False
+    four_eyes: str = ""
     form: Mapping[str, Any] | None = None
+    shows: Any = None
     claimed_by: str = ""
     claimed_until: datetime | None = None
     happened: str = ""
@@ -49,6 +52,7 @@ class OpenHumanTask:
             escalated_at=task.escalated_at,
             four_eyes=asking.four_eyes,
             form=None if asking.form is None else asking.form.as_dict(),
+            shows=asking.shows,
             happened=task.happened if task.ending else "",
         )
 

@@ -8,12 +8,13 @@ redacts fields its words are not shown, only its type and the places that a trac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.binding import FailedMessage, OpenActivity
+from temporalex_django.core.approvals import DECISION
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.errors import ActionNotPermitted
 
@@ -81,6 +82,13 @@ class View:
         if not self.open:
             return f"hidden: that takes the permission {VIEW_PAYLOAD}"
         return text if self.words else REDACTED
+
+    def waiting(self, waiting_for: Iterable[str], waits: Iterable[Mapping[str, Any]] | None) -> list[str]:
+        """What a run waits for, in words; the titles of human tasks are payloads, and their keys stand for them."""
+        if self.words:
+            return [*waiting_for]
+        keys = {f"{DECISION}{one.get('label')}": f"{DECISION}{one['name']}" for one in waits or () if "name" in one}
+        return [keys.get(one, DECISION.strip()) if one.startswith(DECISION) else one for one in waiting_for]
 
     def own_failure(self, text: str) -> str:
         """The words of an exception for the sender of the message that caused it, who knows what they sent."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from temporalex_django.core import payloads
 from temporalex_django.core.copying import copied
-from temporalex_django.core.human_tasks import OVERDUE, Asking, HumanTasks, Permits, approver_of, due_at
+from temporalex_django.core.human_tasks import OVERDUE, Asking, HumanTasks, Permits, due_at
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.port import Port
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.shapes import Waits
 from temporalex_django.errors import PayloadError
+
+#: Begins the label of a wait for a decision, before the title.
+DECISION: Final = "decision "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,8 @@ class Decision:
     """What became of an approval.
 
     ``outcome`` is one of its outcomes, or ``overdue`` when nobody had decided in time: ``by`` is None then. ``data``
-    is what the form says, ``stood_in_for`` the name of the one in whose place it was decided.
+    is what the form says, ``stood_in_for`` the name of the one in whose place it was decided. ``shown`` is the digest
+    of what people were shown (``api.approval``, ``shows``), empty where that was nothing but the title.
     """
 
     outcome: str
@@ -30,6 +34,14 @@ class Decision:
     at: datetime
     comment: str = ""
     stood_in_for: str = ""
+    shown: str = ""
+
+    def covers(self, value: Any) -> bool:
+        """Whether somebody has decided about this value: what they were shown is the same as plain data.
+
+        False where nobody decided in time, and where nothing was shown. Raises ``PayloadError``.
+        """
+        return bool(self.shown) and self.shown == payloads.digest(payloads.plain(value, what="the value of covers()"))
 
 
 class Approvals:
@@ -45,12 +57,13 @@ class Approvals:
         """Open a human task and wait for what becomes of it."""
         port, tasks = self._port, self._tasks
         key, now = tasks.next_key(), port.standing.now
+        asking = replace(asking, called=f"the human task {key!r}")  # people read it who may not see the title
         moment = due_at(now, due)
-        ivar = self._waiting[key] = IVar(f"decision {asking.title}")
+        ivar = self._waiting[key] = IVar(f"{DECISION}{asking.title}")
         ivar.about = _about(key, asking, now, moment)
         started = port.standing.snapshot or {}
         requested = Sender(started["started_by"], started.get("started_as", "")) if "started_by" in started else None
-        tasks.add(key, asking, due_at=moment, barred=self._barred(asking, requested), requested_by=requested)
+        tasks.add(key, asking, due_at=moment, requested_by=requested)
         if due is not None:
             self._due[key] = port.calls.start_timer(due, lambda: self._overdue(key), task=key, then=OVERDUE)
         try:
@@ -58,12 +71,6 @@ class Approvals:
             return decision
         finally:
             self._close(key, "cancelled")
-
-    def _barred(self, asking: Asking, starter: Sender | None) -> dict[str, str]:
-        if not asking.four_eyes:
-            return {}
-        found = dict(filter(None, map(approver_of, self._tasks.ended.values())))
-        return found if starter is None else {**found, starter.key: "he started the run"}
 
     def _overdue(self, key: str) -> None:
         self._due.pop(key)
@@ -132,6 +139,7 @@ class Approvals:
                 at=self._port.standing.now,
                 comment=noted["comment"],
                 stood_in_for=noted["decided_for"],
+                shown=payload.get("question", {}).get("shows", ""),
             )
         )
 

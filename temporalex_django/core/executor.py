@@ -16,7 +16,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from temporalex_django.core import attributes, current, eviction, payloads, senders
+from temporalex_django.core import attributes, current, eviction, four_eyes, payloads, senders
 from temporalex_django.core.approvals import Approvals
 from temporalex_django.core.arrivals import arrivals
 from temporalex_django.core.calls import Calls
@@ -133,7 +133,7 @@ class Executor:
         for recorded in activations(events):
             if (copied := recorded.activation.copied) is not None:
                 self._seed, self._rng = recorded.activation.seed or 0, None
-                self._known_as(copied)
+                self._take_up(copied)
                 yield
                 continue
             standing.replaying = True
@@ -231,6 +231,13 @@ class Executor:
         info = self.standing.info
         named = {name: attributes[name] for name in ("id", "run_id", "parent")}
         self.standing.info = replace(info, **named)
+
+    def _take_up(self, mark: Mapping[str, Any]) -> None:
+        """Take the name of the run from its mark behind the run that it takes up, and the people who are shut out."""
+        self._known_as(mark)
+        self.standing.snapshot = four_eyes.behind_mark(self.standing.snapshot, mark)
+        if self.asked_people is not None:
+            self.asked_people.bar_again()
 
     def _start(self, start: dict[str, Any]) -> None:
         self._seed, self._rng = start["seed"], None
@@ -399,6 +406,12 @@ class Executor:
         units = islice(self.scheduler.units.values(), _UNITS_ASKED)
         found = (wait for unit in units if unit.waiting is not None for wait in unit.waiting.waits)
         return list(islice(found, _WAITS_SHOWN))
+
+    def people_for(self, *, child: bool) -> dict[str, Any] | None:
+        """The part of a snapshot that is about people: for a child that the run starts now, or for its next run."""
+        decided = () if self.asked_people is None else self.asked_people.decided
+        carried = four_eyes.for_child if child else four_eyes.for_next_run
+        return carried(self.standing.snapshot, decided)
 
     def evict(self) -> None:
         """Drop the run from memory without running any more of its code."""

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from temporalex_django.core import payloads
+from temporalex_django.core import four_eyes, payloads
 from temporalex_django.core.calls import Calls
 from temporalex_django.core.copying import copied
 from temporalex_django.core.failures import message_of
@@ -88,15 +87,17 @@ class Asking:
     ``asked``: words for who may decide, ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``; nobody in
     particular where there are none. ``remind`` and ``after`` are seconds: between two reminders (``MOST_REMINDERS`` at
     most), and until ``others``
-    may decide, too. ``called`` is how errors call it.
+    may decide, too. ``four_eyes`` is a scope of ``core.four_eyes``. ``shows`` are plain data that people decide about
+    (None: nothing but the title). ``called`` is how errors call it.
     """
 
     title: str
     called: str
     asked: tuple[str, ...] = ()
     outcomes: tuple[str, ...] = ("approved", "rejected")
-    four_eyes: bool = False
+    four_eyes: str = ""
     form: Form | None = None
+    shows: Any = None
     remind: float | None = None
     after: float | None = None
     others: tuple[str, ...] = ()
@@ -108,7 +109,15 @@ class Asking:
         Recorded with the decision and compared on replay: whoever decided did not decide anything else.
         """
         form = None if self.form is None else {"name": self.form.name, "digest": self.form.digest}
-        return {"title": self.title, "asked": [*self.asked], "outcomes": [*self.outcomes], "form": form}
+        return question(self.title, asked=self.asked, outcomes=self.outcomes, form=form, shows=self.shows)
+
+
+def question(
+    title: str, *, asked: Iterable[str], outcomes: Iterable[str], form: Mapping[str, str] | None, shows: Any
+) -> dict[str, Any]:
+    """A question as plain data, with the digest of what people are shown; ``form`` by its name and digest."""
+    found = {"title": title, "asked": [*asked], "outcomes": [*outcomes], "form": form}
+    return found if shows is None else {**found, "shows": payloads.digest(shows)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +171,12 @@ class HumanTaskChange:
 
 
 class HumanTasks:
-    """Those of one executor. ``changed``: what the present activation did, by key."""
+    """Those of one executor.
 
-    __slots__ = ("_calls", "_standing", "_timers", "_visits", "changed", "ended", "open")
+    ``changed``: what the present activation did, by key. ``decided``: keys of the people who have decided one.
+    """
+
+    __slots__ = ("_calls", "_standing", "_timers", "_visits", "changed", "decided", "ended", "open")
 
     def __init__(self, standing: Standing, calls: Calls) -> None:
         self._standing = standing
@@ -174,6 +186,7 @@ class HumanTasks:
         self.open: dict[str, HumanTaskState] = {}
         self.ended: dict[str, HumanTaskState] = {}
         self.changed: dict[str, HumanTaskChange] = {}
+        self.decided: dict[str, None] = {}
 
     # -- called by whoever asks ---------------------------------------------------------------------------------------
 
@@ -188,11 +201,14 @@ class HumanTasks:
         asking: Asking,
         *,
         due_at: datetime | None,
-        barred: Mapping[str, str] = MappingProxyType({}),
         requested_by: Sender | None = None,
+        decided: Iterable[str] = (),
     ) -> None:
-        """Ask it, from now on. Its reminders and escalation are timers; when it is due is the caller's business."""
-        now = self._standing.now
+        """Ask it, from now on. Its reminders and escalation are timers; when it is due is the caller's business.
+
+        ``decided``: keys of people whose decisions the caller alone knows.
+        """
+        now, standing = self._standing.now, self._standing
         self._note(
             "opened",
             HumanTaskState(
@@ -201,7 +217,7 @@ class HumanTasks:
                 asked=asking.asked or (ANYBODY,),
                 opened_at=now,
                 due_at=due_at,
-                barred=dict(barred),
+                barred=four_eyes.barred(asking.four_eyes, standing.snapshot, [*self.decided, *decided]),
                 requested_by=requested_by,
             ),
         )
@@ -220,14 +236,16 @@ class HumanTasks:
             self._calls.cancel_timer(number)
         task = self.ended[key] = task.closed(ending, self._standing.now, **decided)
         self.changed[key] = HumanTaskChange(changes=("closed",), task=task)
-        if (found := approver_of(task)) is not None:
-            self._bar(*found)
+        if task.decided_by is not None and task.decided_by.key:
+            self.decided[task.decided_by.key] = None
+            self.bar_again()
 
-    def _bar(self, key: str, why: str) -> None:
-        """Who gave an approval is not the other pair of eyes of those that are open beside it."""
+    def bar_again(self) -> None:
+        """Shut people out of open tasks who have been found since these were opened."""
         for task in [*self.open.values()]:
-            if task.asking.four_eyes and key not in task.barred:
-                self._note("barred", replace(task, barred={**task.barred, key: why}))
+            barred = four_eyes.barred(task.asking.four_eyes, self._standing.snapshot, self.decided)
+            if not barred.keys() <= task.barred.keys():
+                self._note("barred", replace(task, barred={**barred, **task.barred}))
 
     # -- timers -------------------------------------------------------------------------------------------------------
 
@@ -279,7 +297,7 @@ class HumanTasks:
         elif form is not None:
             payloads.fit(copied(request.get("data")), form.type, what=f"the data for {task.asking.called}")
         question = task.asking.question
-        if any(question[name] != value for name, value in request.get("question", {}).items()):
+        if any(question.get(name) != value for name, value in request.get("question", {}).items()):
             raise HumanTaskClosed(
                 f"{self._standing.run}: {task.asking.called} asks another question than the one that was decided"
             )
@@ -351,9 +369,7 @@ class HumanTasks:
         task = self.ended.get(key)
         if task is None:
             return HumanTaskClosed(f"{self._standing.run} asks nobody for the human task {key!r} at this time")
-        return HumanTaskClosed(
-            f"{self._standing.run}: the human task {task.asking.title!r} is not open any more: {task.happened}"
-        )
+        return HumanTaskClosed(f"{self._standing.run}: the human task {key!r} is not open any more: {task.happened}")
 
     # -- called by the executor, and by hosts -------------------------------------------------------------------------
 
@@ -378,19 +394,12 @@ def nobody_asked(run: str, key: str) -> NondeterminismError:
     )
 
 
-def approver_of(task: HumanTaskState) -> tuple[str, str] | None:
-    """Who gave an approval with it (the first of its outcomes), by key, and why he may give no other one."""
-    if task.decided_by is None or not task.decided_by.key or task.outcome != task.asking.outcomes[0]:
-        return None
-    return task.decided_by.key, f"he gave the approval {task.asking.title!r}"
-
-
 def require_other_eyes(what: str, barred: Mapping[str, str], *, key: str | None) -> None:
     """Raises ``FourEyes`` for who is barred, ``ActionNotPermitted`` for who has no key to be known by."""
     if not key:
         raise ActionNotPermitted(f"{what}: it takes a user (by=user), to see that another one has started it")
     if key in barred:
-        raise FourEyes(f"{what}: {barred[key]}, and it takes somebody else")
+        raise FourEyes(f"{what}: {barred[key]}, and somebody else has to decide")
 
 
 def roles(words: Iterable[str]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.human_tasks import Asking, Form, HumanTaskState
+from temporalex_django.conf import codec
+from temporalex_django.core.human_tasks import Asking, Form, HumanTaskState, question
 from temporalex_django.core.names import LONGEST
 from temporalex_django.engine.storage import HumanTaskWrite, RunWrite
 from temporalex_django.models import Candidate, Ending, HumanTask
@@ -19,6 +20,7 @@ _CHANGES = (
         "asked",
         "declared",
         "form",
+        "shows",
         "four_eyes",
         "due_at",
         "reminders",
@@ -66,7 +68,8 @@ def _let_claims_lapse(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
 def question_of(row: HumanTask) -> dict[str, Any]:
     """The question of a stored task, as ``Asking.question`` has it."""
     form = None if row.form is None else {"name": row.form["name"], "digest": row.form["digest"]}
-    return {"title": row.title, "asked": [*row.declared], "outcomes": [*row.outcomes], "form": form}
+    shows = None if row.shows is None else codec().decode(bytes(row.shows))
+    return question(row.title, asked=row.declared, outcomes=row.outcomes, form=form, shows=shows)
 
 
 def _forget_others(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
@@ -99,6 +102,7 @@ def _row(one: HumanTaskWrite) -> HumanTask:
         asked=[*task.asked],
         declared=[*asking.asked],
         form=None if asking.form is None else asking.form.as_dict(),
+        shows=None if asking.shows is None else codec().encode(asking.shows),
         four_eyes=asking.four_eyes,
         requested_by_key="" if task.requested_by is None else task.requested_by.key,
         requested_by_name="" if task.requested_by is None else task.requested_by.name,

@@ -16,16 +16,20 @@ from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.core.telling import told
+from temporalex_django.db.deciders import without_deciders
 from temporalex_django.db.dialects.base import dialect_for
 from temporalex_django.db.starts import CHANNEL, NOTIFY
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.storage import HumanTaskWrite, RunFacts, RunWrite
+from temporalex_django.models import HumanTask
 
 logger = logging.getLogger("temporalex_django.runtime")
 
 #: Whoever waits for a result or an outcome listens here; the payload names chains, by the hex of their ids.
 DONE_CHANNEL = "temporalex_done"
 _PAYLOAD_IDS = 200
+#: Changes of a human task after which other people may decide it than before.
+_NEW_PEOPLE = frozenset({"opened", "barred", "escalated"})
 
 _BY_KIND = {
     "SignalReceived": ("message_received", {"kind": "signal"}, ("name",)),
@@ -63,6 +67,8 @@ def _announce_run(write: RunWrite, facts: RunFacts) -> None:
     _announce_events(write, facts, sender, who)
     for one in write.human_tasks:
         _announce_task(one, sender, who)
+    if signals.human_task_nobody_left.receivers:
+        _announce_nobody_left(write.human_tasks, sender, who)
     if "published" in write.instance:
         signals.send("state_published", sender, **who, state=write.instance["published"])
     if blocked := write.instance.get("blocked"):
@@ -110,6 +116,20 @@ def _announce_task(one: HumanTaskWrite, sender: Any, who: dict[str, str]) -> Non
                     by = task.decided_by.name if task.decided_by is not None else ""
                     signals.send("human_task_decided", sender, **about, outcome=task.outcome, decided_by=by)
                 signals.send("human_task_closed", sender, **about, ending=task.ending)
+
+
+def _announce_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, who: dict[str, str]) -> None:
+    """The tasks under four eyes that nobody may decide any more since this turn."""
+    changed = {
+        one.id: one.task for one in tasks if one.task.asking.four_eyes and not _NEW_PEOPLE.isdisjoint(one.changes)
+    }
+    if not changed:
+        return
+    alias = get_settings().DATABASE
+    for pk in without_deciders(HumanTask.objects.using(alias).filter(pk__in=changed), alias=alias):
+        task = changed[pk]
+        about = {**who, "task": str(pk), "title": task.asking.title, "key": task.key}
+        signals.send("human_task_nobody_left", sender, **about, asked=task.asked)
 
 
 def notices(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:

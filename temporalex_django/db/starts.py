@@ -6,7 +6,7 @@ runs cannot deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,7 +55,6 @@ class NewStart(RunStart):
 
     generated: bool = False
     subject: models.Model | None = None
-    snapshot: Mapping[str, Any] | None = None
 
 
 class Started(NamedTuple):
@@ -171,7 +170,7 @@ def _run_row(start: NewStart, started: Started, alias: str, **when: datetime | N
         kind = ContentType.objects.db_manager(alias).get_for_model(start.subject)
         subject = {"subject_type_id": kind.pk, "subject_id": str(start.subject.pk)}
     seed = start.seed if start.seed is not None else token()
-    more = {"seed": seed, "snapshot": start.snapshot, **subject, **when}
+    more = {"seed": seed, **subject, **when}
     row = zip(NEW_RUN.picked, new_run(start, *started, more), strict=True)
     return {name: value for name, value in row if value is not None}
 

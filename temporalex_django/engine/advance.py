@@ -402,7 +402,7 @@ class Advance:
                 if atomic and self._inline_atomic:  # else whoever claims tasks runs it
                     run.atomic_due = self.now
             elif command.kind == "StartChild":
-                write.children.append(self._child(command, facts))
+                write.children.append(self._child(command, entry))
             elif command.kind in ("SignalExternal", "CancelExternal"):
                 write.messages.append(self._message(command, facts))
         write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
@@ -428,8 +428,8 @@ class Advance:
             for changed, task in changes.values()
         ]
 
-    def _child(self, command: Command, facts: RunFacts) -> NewChild:
-        attributes = command.attributes
+    def _child(self, command: Command, entry: Cached) -> NewChild:
+        attributes, facts = command.attributes, entry.facts
         assert command.seq is not None
         options = {name: value for name, value in attributes.items() if name != "id"}
         return NewChild(
@@ -440,6 +440,7 @@ class Advance:
             parent_chain=self.run.chain_id,
             parent_run=self.run.run_id,
             parent_seq=command.seq,
+            snapshot=entry.executor.people_for(child=True),
             **options,
         )
 
@@ -492,7 +493,7 @@ class Advance:
                 args=event.attributes["args"],
                 seed=entry.executor.rng.getrandbits(62),
                 carried_messages=completion.carried,
-                snapshot=_who_started(entry.facts.snapshot),
+                snapshot=entry.executor.people_for(child=False),
                 search_attributes=entry.executor.search_attributes or None,
             )
             facts = entry.facts
@@ -557,12 +558,6 @@ def _marks(message: InboxMessage) -> dict[str, Any]:
 
 def _says(value: Sequence[Any] | Accepts) -> bool:
     return any(value.values()) if isinstance(value, dict) else bool(value)
-
-
-def _who_started(snapshot: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Of what a run began with, what goes along to the next one of its chain."""
-    found = {name: value for name, value in (snapshot or {}).items() if name in ("started_by", "started_as")}
-    return found or None
 
 
 def _beginning(facts: RunFacts) -> dict[str, Any]:

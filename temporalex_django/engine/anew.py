@@ -55,22 +55,24 @@ def reset(storage: RunStorage, run: RunState, plan: Plan, *, run_id: UUID) -> li
     new = _begun(run, run_id, first.run.activated_at or now, facts)
     written = [first]
     if plan.prefix.activation:
-        written.append(
-            _take_up(storage, new, plan, "reset", known=known, failed=failed, id=facts.workflow_id, parent=facts.parent)
-        )
+        named: dict[str, Any] = {"id": facts.workflow_id, "parent": facts.parent, "snapshot": facts.snapshot}
+        written.append(_take_up(storage, new, plan, "reset", known=known, failed=failed, **named))
     storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
     return written
 
 
-def fork(storage: RunStorage, run: RunState, plan: Plan, *, of: UUID, id: str) -> list[RunWrite]:
-    """``run``, which was started a moment ago in this transaction with the id ``id``, takes up another one.
+def fork(
+    storage: RunStorage, run: RunState, plan: Plan, *, of: UUID, id: str, snapshot: Mapping[str, Any] | None
+) -> list[RunWrite]:
+    """``run``, which was started a moment ago in this transaction with that id and snapshot, takes up another one.
 
     That one (``plan.facts``, of the chain ``of``) stays as it is. Gives what was written.
     """
     known, written = _known(storage.inbox([of])[of], plan), []
     failed, carried = _still_failed(storage, of, plan), plan.prefix.carried
     if plan.prefix.activation:
-        written.append(_take_up(storage, run, plan, "fork", known=known, failed=failed, id=id, parent=None))
+        named: dict[str, Any] = {"id": id, "parent": None, "snapshot": snapshot}
+        written.append(_take_up(storage, run, plan, "fork", known=known, failed=failed, **named))
     elif plan.facts.carried_messages is not None:
         carried = {message["id"] for message in plan.facts.carried_messages.get("failed", ())}
     storage.copy_failed(of, run.chain_id, carried)
@@ -175,11 +177,18 @@ def _take_up(
     failed: Sequence[FailedSignal],
     id: str,
     parent: str | None,
+    snapshot: Mapping[str, Any] | None,
 ) -> RunWrite:
     """The history up to the point, the mark, and what is open there."""
     point, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
     copied = mark(
-        how=how, of=str(plan.facts.run_id), activation=point.activation, run_id=str(run.run_id), id=id, parent=parent
+        how=how,
+        of=str(plan.facts.run_id),
+        activation=point.activation,
+        run_id=str(run.run_id),
+        id=id,
+        parent=parent,
+        snapshot=snapshot,
     )
     anew = {number: activity for number, activity in point.activities.items() if number not in known}
     inputs = {number: plan.edited.get(number) or activity.last_input for number, activity in anew.items()}

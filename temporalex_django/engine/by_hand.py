@@ -21,6 +21,17 @@ from temporalex_django.engine.storage import RunState, RunWrite, TaskResult, Tas
 TIMERS: Final = ("TimerStarted", "TimerFired", "TimerCancelled")
 
 
+def takes_hands(options: Mapping[str, Any]) -> bool:
+    """Whether people may complete or fail an activity with these options, or give it another input."""
+    return options.get("by_hand") is not False
+
+
+def input_digests(before: Sequence[Any], kept: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the input that an activity had (``before`` and, by name, ``kept``), and of the one it gets."""
+    old = payloads.digest({"args": [*before], "kwargs": {**kept}})
+    return {"old": old, "new": payloads.digest({"args": [*call["args"]], "kwargs": {**call["kwargs"]}})}
+
+
 def retried(task: TaskState, *, now: datetime) -> TaskResult:
     """Due at once; nothing is counted."""
     return TaskResult(task=task, retry_at=now, count=not (task.atomic and task.owner is None))

@@ -23,6 +23,7 @@ from temporalex_django.core.history.replay import fits
 from temporalex_django.core.names import shown
 from temporalex_django.core.telling import told
 from temporalex_django.engine import activity_policy
+from temporalex_django.engine.by_hand import input_digests, takes_hands
 from temporalex_django.engine.storage import InboxMessage, RunFacts, TaskState
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError
@@ -96,6 +97,20 @@ class Plan:
     atomic: bool = True
     search_attributes: Mapping[str, Any] | None = None
     unread: Sequence[InboxMessage] = ()
+
+    @property
+    def edited_activities(self) -> list[str]:
+        """The names of the activities that get another input."""
+        return [self.prefix.activities[number].attributes["activity"] for number in sorted(self.edited)]
+
+    @property
+    def edited_digests(self) -> dict[str, dict[str, str]]:
+        """The digests of their old and new inputs, by the number of the command."""
+        old = {number: self.prefix.activities[number].attributes for number in sorted(self.edited)}
+        return {
+            str(number): input_digests(was["args"], was.get("kwargs", {}), self.edited[number])
+            for number, was in old.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +278,8 @@ def _edits(edited: Any, point: Prefix, *, editable: bool) -> dict[int, dict[str,
             raise ActionNotPossible(
                 f"activity {number} is a step: it takes its input from the steps before it, and cannot be edited"
             )
+        if not takes_hands(under_way.attributes.get("options") or {}):
+            raise ActionNotPossible(f"activity {number}: its code lets nobody edit its input (by_hand=False)")
         call = {"args": given, "kwargs": {}} if isinstance(given, list) else given
         if (
             not isinstance(call, Mapping)

@@ -17,7 +17,7 @@ class RunStart:
 
     ``scope`` says among which open runs the id is unique: global, workflow, version, or none. ``execution_timeout``
     (seconds) is for the whole chain, ``run_timeout`` for each run of it.
-    ``search_attributes`` are as ``core.attributes`` keeps them.
+    ``search_attributes`` are as ``core.attributes`` keeps them; ``snapshot`` is what it begins with beside ``args``.
     """
 
     workflow_id: str
@@ -37,6 +37,7 @@ class RunStart:
     tags: Sequence[str] | None = None
     metadata: Mapping[str, Any] | None = None
     search_attributes: Mapping[str, Any] | None = None
+    snapshot: Mapping[str, Any] | None = None
 
     @property
     def open_key(self) -> str | None:

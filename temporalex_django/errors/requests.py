@@ -124,7 +124,7 @@ class ActionNotPermitted(TemporalexError):
 
 
 class FourEyes(ActionNotPermitted):
-    """Somebody else has to decide: this user started the run, or gave an approval in it."""
+    """Somebody else has to decide: this user started or forked the run, or decided an earlier approval of it."""
 
     code = "four_eyes"
     next_step = "Let another user with the role of the step decide."

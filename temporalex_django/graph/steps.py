@@ -19,6 +19,7 @@ from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.authoring.people import word_of
 from temporalex_django.core import names
 from temporalex_django.core.durations import seconds, wait_seconds
+from temporalex_django.core.four_eyes import scope_of
 from temporalex_django.core.human_tasks import Asking
 from temporalex_django.core.results import Event, Pending
 from temporalex_django.errors import WorkflowDefinitionError
@@ -41,6 +42,7 @@ class Step:
     ``key`` names its entry in the context (default: the class name in snake case). ``retry``, ``timeout`` (one
     attempt), ``heartbeat`` (timedeltas or seconds) and ``queue`` are those of the activity that runs it; ``atomic``
     runs it in the transaction of the turn: its ORM writes, its result and what the graph does next commit together.
+    With ``by_hand = False`` nobody completes or fails it by hand.
     """
 
     events: ClassVar[Sequence[str]] = ()
@@ -50,6 +52,7 @@ class Step:
     heartbeat: ClassVar[timedelta | float | None] = None
     queue: ClassVar[str | None] = None
     atomic: ClassVar[bool] = False
+    by_hand: ClassVar[bool] = True
     #: What people call it.
     label: ClassVar[str | None] = None
 
@@ -166,8 +169,9 @@ class Approval(Step):
     It opens a human task, called ``title`` (else what people call the step). ``role`` is a Django permission
     (``app.codename``) or the name of a group; who decides must have it, or be one of the ``users`` (usernames) or in
     one of the ``groups``. ``due`` (a timedelta or seconds) emits ``overdue`` when nobody has decided by then;
-    ``remind``, ``escalate`` and ``form`` are those of ``api.approval``. With ``four_eyes`` a user decides who has
-    neither started the run nor given an approval in it; code that names nobody may not. Who decided stands in the
+    ``remind``, ``escalate`` and ``form`` are those of ``api.approval``. With ``four_eyes``
+    (see ``api.approval``) a user decides who has neither started the run nor decided an earlier approval of it; code
+    that names nobody may not. Who decided stands in the
     history and, with the data given, in the context: as ``by`` (and ``by_key``, the user's primary key as text) beside
     the keys of an object, and beside ``data`` where the data are no object.
     """
@@ -177,7 +181,7 @@ class Approval(Step):
     role: str | None = None
     due: timedelta | float | None = None
     key: str | None = None
-    four_eyes: bool = False
+    four_eyes: bool | str = False
     title: str | None = None
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -247,7 +251,7 @@ def asking_of(step: StepRef) -> Asking | None:
         called=name_of(step),
         asked=(word_of(role),),
         outcomes=tuple(event for event in events_of(step) if comes is None or event != comes[1]),
-        four_eyes=bool(getattr(step, "four_eyes", False)),
+        four_eyes=scope_of(getattr(step, "four_eyes", False)) or "",
     )
 
 

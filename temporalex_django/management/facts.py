@@ -17,9 +17,10 @@ from temporalex_django import checks, conf
 from temporalex_django.actions.failure_groups import failure_groups
 from temporalex_django.actions.live_workers import LiveWorkers
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.db.deciders import without_deciders
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import FAULT
-from temporalex_django.models import ActivityTask, Chain, Instance, Message, SwitchedOff, Worker
+from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Message, SwitchedOff, Worker
 from temporalex_django.present.diagnosis import (
     PATIENCE,
     ActivitiesNow,
@@ -28,12 +29,13 @@ from temporalex_django.present.diagnosis import (
     ProjectNow,
     RunsDue,
     RunsStopped,
+    TasksLonely,
     WorkerNow,
 )
 from temporalex_django.present.facts import SwitchNow
 
-#: Kinds of findings that are read at most, the largest first; open runs that are counted at most.
-_MOST, _COUNTED = 20, 10_000
+#: Kinds of findings that are read at most, the largest first; open runs and human tasks that are counted at most.
+_MOST, _COUNTED, _COUNTED_TASKS = 20, 10_000, 1_000
 _SETTINGS = ("temporalex_django.E001", "temporalex_django.E002")
 Runs = QuerySet[Instance] | None
 
@@ -88,6 +90,7 @@ def project_now(runs: Runs = None) -> ProjectNow:
         activities=[*_activities(alias, runs, live, late)],
         failures=failure_groups(alias, runs, now=database),
         messages=[*_messages(alias, runs)],
+        lonely=[*_lonely(alias, runs)],
         skew=(before - database).total_seconds(),
     )
 
@@ -149,6 +152,27 @@ def _messages(alias: str, runs: Runs) -> Iterator[MessagesFailed]:
         )
         for row in groups.order_by("-count", "workflow", "name")[:_MOST]:
             yield MessagesFailed(kind=kind, **{**row, "since": row["since"] or timezone.now()})
+
+
+def _lonely(alias: str, runs: Runs) -> Iterator[TasksLonely]:
+    """Human tasks under four eyes that nobody may decide, of the oldest open ones."""
+    there = HumanTask.objects.using(alias).open().exclude(four_eyes="")
+    if runs is not None:
+        there = there.filter(run__in=runs.order_by().values("pk"))
+    tasks = [*there.order_by("opened_at", "pk")[:_COUNTED_TASKS]]
+    found = without_deciders(tasks, alias=alias)
+    groups: dict[str, list[HumanTask]] = {}
+    for task in tasks:
+        if task.pk in found:
+            groups.setdefault(task.workflow, []).append(task)
+    for workflow, some in [*groups.items()][:_MOST]:
+        yield TasksLonely(
+            workflow=workflow,
+            count=len(some),
+            since=some[0].opened_at,
+            example=some[0].workflow_id,
+            task=str(some[0].pk),
+        )
 
 
 def stuck(alias: str, runs: Runs, *, most: int) -> list[Instance]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -21,6 +21,7 @@ from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.delegate import Delegate
 from temporalex_django.actions.inbox import find_task, inbox
 from temporalex_django.actions.release import Release
+from temporalex_django.actions.seeing import seen
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
 from temporalex_django.management.exits import misused
@@ -58,6 +59,8 @@ class TaskPrinted:
     outcome: str
     decided_by: str
     comment: str
+    four_eyes: str
+    nobody_left: bool
 
 
 output = TaskPrinted
@@ -103,7 +106,7 @@ def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, 
     elif what == "decide":
         data = json_of(options["data"], option="--data")
         Decide(task, outcome=options["outcome"], data=data, comment=options["comment"], by=by).execute()
-    now = _printed(task if what == "show" else find_task(task.pk, by.user))
+    (now,) = _seen([task if what == "show" else find_task(task.pk, by.user)], by)
     if json:
         printing.document(command, now)
     else:
@@ -120,7 +123,7 @@ def _list(
         tasks = tasks.filter(workflow=workflow)
     most = None if json and limit is None else limit or _SHOWN
     rows = tasks if most is None else tasks[: most + 1]
-    shown = [*map(_printed, islice(rows, most))]
+    shown = _seen(islice(rows, most), by)
     if json:
         for one in shown:
             printing.record(command, one)
@@ -130,6 +133,8 @@ def _list(
         return
     cells = [(one.task, one.id, one.title, printing.moment(one.due_at) or "-", one.claimed_by or "-") for one in shown]
     printing.table(command, ("TASK", "ID", "WHAT IS ASKED", "DUE", "CLAIMED BY"), cells)
+    if lonely := [one.task for one in shown if one.nobody_left]:
+        printing.write(command, f"nobody is left to decide (four eyes shut out all who are asked): {', '.join(lonely)}")
     if len(rows) > len(shown):
         printing.write(command, f"there are more than {len(shown):,}: --limit N, or --workflow")
 
@@ -140,6 +145,11 @@ def _open(by: Actor, *, every: bool) -> HumanTaskQuerySet:
         return inbox(by.user)
     tasks = HumanTask.objects.using(storage().alias) if by.user is None else deciding.of_runs(by.user)
     return tasks.open().order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
+
+
+def _seen(tasks: Iterable[HumanTask], by: Actor) -> list[TaskPrinted]:
+    """The tasks as this person sees them."""
+    return [*map(_printed, deciding.with_nobody_left(*seen(tasks, by.user)))]
 
 
 def _printed(task: HumanTask) -> TaskPrinted:
@@ -161,4 +171,6 @@ def _printed(task: HumanTask) -> TaskPrinted:
         outcome=task.outcome,
         decided_by=task.decided_by_name,
         comment=task.comment,
+        four_eyes=task.four_eyes,
+        nobody_left=task.nobody_left,
     )

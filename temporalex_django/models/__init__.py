@@ -8,7 +8,7 @@ from temporalex_django.models.bulk import BulkItem, BulkJob
 from temporalex_django.models.chain import Chain
 from temporalex_django.models.enqueued import EndedTask, EnqueuedTask
 from temporalex_django.models.history import HistoryEvent
-from temporalex_django.models.human_tasks import Candidate, Ending, HumanTask, HumanTaskQuerySet
+from temporalex_django.models.human_tasks import Candidate, Ending, FourEyesScope, HumanTask, HumanTaskQuerySet
 from temporalex_django.models.instance import Instance, InstanceQuerySet, Status
 from temporalex_django.models.kept import KeptAnswer
 from temporalex_django.models.limits import Limit, SwitchedOff
@@ -25,6 +25,7 @@ __all__ = [
     "EndedTask",
     "Ending",
     "EnqueuedTask",
+    "FourEyesScope",
     "HistoryEvent",
     "HumanTask",
     "HumanTaskQuerySet",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 from django.db import models
 from django.db.models import Q
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.models.fields import hot_key
+from temporalex_django.models.fields import decoded, hot_key
 
 
 class Ending(models.TextChoices):
@@ -19,6 +20,13 @@ class Ending(models.TextChoices):
     OVERDUE = "overdue", _("Overdue")
     CANCELLED = "cancelled", _("Cancelled")
     RUN_CLOSED = "run_closed", _("The run ended")
+
+
+class FourEyesScope(models.TextChoices):
+    """How far four eyes look: at the chain and the runs that it comes from, or at one run."""
+
+    CHAIN = "chain", _("The chain")
+    RUN = "run", _("The run")
 
 
 class HumanTaskQuerySet(models.QuerySet["HumanTask"]):
@@ -55,7 +63,14 @@ class HumanTask(models.Model):
     )
     declared = models.JSONField(help_text=_("Whom the code asks, before any escalation."))
     form = models.JSONField(null=True, help_text=_("What its data are to be: kind, name, schema, digest."))
-    four_eyes = models.BooleanField(default=False)
+    shows = models.BinaryField(null=True, help_text=_("What people decide about, as the codec stores it."))
+    four_eyes = models.CharField(
+        max_length=10,
+        choices=FourEyesScope.choices,
+        blank=True,
+        default="",
+        help_text=_("Among whom somebody else has to decide: in the whole chain, or in this run."),
+    )
     requested_by_key = models.CharField(max_length=200, blank=True, default="", help_text=_("Who started the run."))
     requested_by_name = models.CharField(max_length=200, blank=True, default="")
     opened_at = models.DateTimeField()
@@ -78,6 +93,9 @@ class HumanTask(models.Model):
         max_length=200, blank=True, default="", help_text=_("The name of the one for whom he stood in.")
     )
     comment = models.TextField(blank=True, default="")
+
+    #: Whether four eyes shut out everybody whom it asks; no column: ``actions.deciding.with_nobody_left`` looks.
+    nobody_left = False
 
     objects = HumanTaskQuerySet.as_manager()
 
@@ -107,6 +125,11 @@ class HumanTask(models.Model):
     def is_open(self) -> bool:
         """Whether it is still to be decided."""
         return self.closed_at is None
+
+    @cached_property
+    def shown_value(self) -> Any:
+        """What people decide about, beside the title."""
+        return decoded(self.shows)
 
 
 class Candidate(models.Model):

@@ -145,7 +145,10 @@ class Instance(models.Model):
             ("bulk_actions", _("Can do one thing to many runs")),
             ("pause_instance", _("Can pause and unpause runs, and try blocked ones again")),
             ("redeliver_message", _("Can deliver failed messages again, and discard them")),
-            ("retry_activity", _("Can retry activities, end them by hand, and skip timers")),
+            ("retry_activity", _("Can retry activities, and skip timers")),
+            ("edit_activity_input", _("Can give activities another input")),
+            ("complete_activity", _("Can complete activities by hand")),
+            ("fail_activity", _("Can fail activities by hand")),
         ]
         indexes = [
             models.Index(  # of the beginning of an id, too, whatever language the database sorts by

@@ -21,6 +21,7 @@ from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.inbox import find_task
 from temporalex_django.actions.release import Release
+from temporalex_django.actions.seeing import seen
 from temporalex_django.authoring import people
 from temporalex_django.authoring.people import Person
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
@@ -107,6 +108,7 @@ def _shown(
     request: HttpRequest, task: HumanTask, by: Actor, *, form: DecisionForm | None, said: str, status: int, onwards: str
 ) -> HttpResponse:
     assert by.user is not None
+    (shown,) = seen(deciding.with_nobody_left(task), by.user)
     why_not = deciding.why_not(task, by.user)
     if why_not is None and form is None:
         try:
@@ -116,10 +118,11 @@ def _shown(
     done = {"claim": Claim.done, "release": Release.done, "decide": Decide.done}.get(request.GET.get("done", ""))
     about = deciding.about(task.run)
     context: dict[str, Any] = {
-        "task": task,
+        "task": shown,
         "said": said,
         "done": done,
-        "text": deciding.sentence(task, subject=about),
+        "text": deciding.sentence(shown, subject=about),
+        "shows": deciding.written(shown),
         "why_not": why_not,
         "form": None if why_not else form,
         "claimed": deciding.is_claimed(task) and task.claimed_by_key == people.key_of(by.user),

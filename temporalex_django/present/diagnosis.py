@@ -96,6 +96,17 @@ class MessagesFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TasksLonely:
+    """Human tasks of a class that nobody may decide. ``example`` is the id of a run, ``task`` that of a task of it."""
+
+    workflow: str
+    count: int
+    since: datetime
+    example: str
+    task: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActivitiesNow:
     """Activities of one name in a queue that are due, and that nobody takes."""
 
@@ -137,6 +148,7 @@ class ProjectNow:
     activities: Sequence[ActivitiesNow] = ()
     failures: Sequence[FailureGroup] = ()
     messages: Sequence[MessagesFailed] = ()
+    lonely: Sequence[TasksLonely] = ()
     off: Sequence[SwitchNow] = ()
     skew: float = 0.0
 
@@ -160,8 +172,7 @@ def diagnose(project: ProjectNow, *, now: datetime) -> list[Diagnosis]:
     found = [*_set_up(project)]
     if not (project.wrong_settings or project.unreachable or project.unapplied):
         found += [*_workers(project, now), *_switches(project, now), *_runs(project, now), *_messages(project, now)]
-        found += _failures(project, now)
-        found += _clocks(project)
+        found += [*_failures(project, now), *_lonely(project, now), *_clocks(project)]
         told = {one.text for one in found}
         found += [one for one in map(_of_check, project.checks) if one.text not in told]
     if any(one.severity != "note" for one in found):
@@ -287,6 +298,29 @@ def _messages(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
         then = _("Put the validator right: the log has each failure under its reference.")
         yield Diagnosis(
             severity="error", code="validator_fault", text=text % words, next_step=then, evidence=[one.example]
+        )
+
+
+def _lonely(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
+    """Human tasks that nobody may decide."""
+    for one in project.lonely:
+        text = ngettext(
+            "%(count)d human task of %(workflow)s waits since %(since)s, and nobody may decide it: four eyes shut out "
+            "everybody whom it asks.",
+            "%(count)d human tasks of %(workflow)s wait since %(since)s, and nobody may decide them: four eyes shut out "
+            "everybody whom they ask.",
+            one.count,
+        )
+        words: dict[str, object] = {"count": one.count, "workflow": one.workflow, "since": when(one.since, now)}
+        then = _(
+            "Give the role that it asks for to somebody who had no part in the run: manage.py temporalex tasks show %(task)s"
+        )
+        yield Diagnosis(
+            severity="error",
+            code="nobody_left",
+            text=text % words,
+            next_step=then % {"task": one.task},
+            evidence=[one.example],
         )
 
 

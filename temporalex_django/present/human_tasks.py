@@ -15,6 +15,7 @@ class TaskNow:
     """A human task at a moment. ``about`` is what the object calls itself, empty for none; names are empty for code.
 
     ``ending`` is what became of a closed one: decided (``outcome``, by ``decided_by``), overdue, cancelled, run_closed.
+    ``nobody_left``: four eyes shut everybody out whom it asks.
     """
 
     title: str
@@ -29,6 +30,7 @@ class TaskNow:
     ending: str = ""
     outcome: str = ""
     decided_by: str = ""
+    nobody_left: bool = False
 
 
 def asked(task: TaskNow, *, now: datetime) -> str:
@@ -46,6 +48,8 @@ def asked(task: TaskNow, *, now: datetime) -> str:
     if task.claimed_until is not None and task.claimed_until > now:
         words = {"who": task.claimed_by, "until": when(task.claimed_until, now)}
         said.append(_("%(who)s has claimed it until %(until)s.") % words)
+    if task.nobody_left:
+        said.append(_("Nobody is left who may decide it: everybody whom it asks has had a part in the run."))
     return " ".join(said)
 
 

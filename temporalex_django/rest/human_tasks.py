@@ -22,10 +22,12 @@ from temporalex_django.actions.delegate import Delegate
 from temporalex_django.actions.human_task import ActionOnTask
 from temporalex_django.actions.inbox import find_task, inbox
 from temporalex_django.actions.release import Release
+from temporalex_django.actions.seeing import seen
 from temporalex_django.authoring import people
 from temporalex_django.errors import HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.asked import form_of
 from temporalex_django.models import HumanTask, Instance
+from temporalex_django.models.fields import Payload
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import KEY, Contract, Form, Parameter, says
 from temporalex_django.rest.contracts import PAGES
@@ -93,10 +95,9 @@ class HumanTaskViewSet(Repeatable):
         page = FirstDue(request.query_params.get("cursor"), limit=limit or NewestFirst.page_size)
         found, cursor = page.page(with_subjects(self._narrowed(request)))
         given = {name: value for name, value in request.query_params.items() if name != "cursor"}
+        shown = [*map(self._shown, deciding.with_nobody_left(*seen(found, self._user)))]
         following = None if cursor is None else self._following("human-tasks", {**given, "cursor": cursor})
-        return Response(
-            {"next": following, "results": serializers.HumanTaskOut([*map(self._shown, found)], many=True).data}
-        )
+        return Response({"next": following, "results": serializers.HumanTaskOut(shown, many=True).data})
 
     def _narrowed(self, request: Request) -> QuerySet[HumanTask]:
         tasks: QuerySet[HumanTask] = inbox(self._user)
@@ -184,7 +185,13 @@ class HumanTaskViewSet(Repeatable):
         return self.run_views(request=self.request, headers={}, action="retrieve", kwargs={}).get_queryset()
 
     def _one(self, task: HumanTask) -> Response:
-        shown = {**self._shown(task), "form": _form(task), "why_not": deciding.why_not(task, self._user)}
+        (shown_task,) = seen(deciding.with_nobody_left(task), self._user)
+        shown = {
+            **self._shown(shown_task),
+            "shows": None if isinstance(shown_task.shown_value, Payload) else shown_task.shown_value,
+            "form": _form(task),
+            "why_not": deciding.why_not(task, self._user),
+        }
         return Response(serializers.HumanTaskDetail(shown).data)
 
     def _shown(self, task: HumanTask) -> dict[str, Any]:

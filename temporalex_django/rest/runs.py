@@ -18,6 +18,7 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import describe, described
 from temporalex_django.actions.inbox import open_in
 from temporalex_django.actions.ordering import FoundAtOnce, ordered
+from temporalex_django.actions.seeing import seen as seen_by
 from temporalex_django.actions.summary import Reading, with_ends, with_failed_count, with_switches
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
@@ -103,7 +104,9 @@ class RunViewSet(Repeatable):
             what = describe(target, storage=storage(), run=run, view=view)
             reading = Reading([run], whole=True, idle=not what.activities)
         said = reading.summary(run, view)
-        shown = replace(self._shown(what, run, said, text=said.text), human_tasks=open_in(run, most=_TASKS))
+        shown = replace(
+            self._shown(what, run, said, text=said.text), human_tasks=seen_by(open_in(run, most=_TASKS), self._user)
+        )
         body = serializers.InstanceDetail(shown).data
         # the sentence counts the seconds: a tag of it would change while nothing happens
         tag = tag_of(seen(run), {name: shown for name, shown in body.items() if name != "summary"})

@@ -10,7 +10,7 @@ from rest_framework import ISO_8601, serializers
 
 from temporalex_django.authoring.viewing import View
 from temporalex_django.core.names import shown
-from temporalex_django.models import BulkItem, BulkJob, Ending, HistoryEvent, Status
+from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import Payload
 
 if TYPE_CHECKING:
@@ -297,6 +297,8 @@ class HumanTaskOut(Base):
     """What a person is asked to decide; ``text`` says it in a sentence or two.
 
     ``ending`` is what became of a closed one: decided (``outcome``), overdue, cancelled or run_closed.
+    ``four_eyes`` is the scope in which somebody else has to decide: chain or run. ``nobody_left``: it shuts out
+    everybody whom the task asks.
     """
 
     id = serializers.UUIDField()
@@ -308,6 +310,8 @@ class HumanTaskOut(Base):
     run_id = serializers.UUIDField()
     subject = SubjectOut(allow_null=True)
     outcomes = serializers.ListField(child=serializers.CharField())
+    four_eyes = serializers.ChoiceField(choices=FourEyesScope.values, allow_blank=True)
+    nobody_left = serializers.BooleanField()
     requested_by = SenderOut(allow_null=True)
     opened_at = _time()
     due_at = _time(allow_null=True)
@@ -337,8 +341,12 @@ class FormOut(Base):
 
 
 class HumanTaskDetail(HumanTaskOut):
-    """One alone. ``form`` null: its code is not in this process. ``why_not``: why you may not decide it now."""
+    """One alone. ``shows``: what people decide about, beside the title. ``form`` null: its code is not in this process.
 
+    ``why_not``: why you may not decide it now.
+    """
+
+    shows = serializers.JSONField(allow_null=True)
     form = FormOut(allow_null=True)
     why_not = serializers.CharField(allow_null=True)
 

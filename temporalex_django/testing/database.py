@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any, Self, cast
@@ -195,15 +196,18 @@ class DjangoEnvironment(Environment):
         what: str,
         run_id: UUID | None = None,
         message: str | None = None,
+        activity: str | None = None,
     ) -> None:
         del what
         row = None if run_id is None else self._run(run_id)
-        access.admit(by, self._asked(operation, row, message), alias=self.storage.alias, run=row)
+        asked = replace(self._asked(operation, row, message), activity=activity)
+        access.admit(by, asked, alias=self.storage.alias, run=row)
 
     def _asked(self, operation: str, row: Instance | None, message: str | None) -> access.Operation:
         """What the access policy is asked about, as about the action of that name when code does it."""
-        if operation == "view":
-            return access.VIEW
+        for known in (access.VIEW, access.VIEW_PAYLOAD, access.EDIT):
+            if operation == known.action:
+                return known
         wanted = None if operation in JUDGED else f"{APP}.{registry[operation].permission}"
         name = None if row is None else row.workflow
         return access.Operation(action=operation, permission=wanted, workflow=name, message=message)

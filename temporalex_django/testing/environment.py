@@ -24,6 +24,7 @@ from temporalex_django.authoring.workflow import (
 )
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
+from temporalex_django.core.four_eyes import for_fork
 from temporalex_django.core.handing_over import warn_of_change
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
@@ -221,13 +222,13 @@ class Environment(EnvironmentActivities):
         self._close(chain_id, status, reason)
         self._drive()
 
-    def reset(self, handle: EnvironmentHandle, **point: Any) -> UUID:
+    def reset(self, handle: EnvironmentHandle, *, by: Person | None = None, **point: Any) -> UUID:
         """Let the chain of a run go on with a new one, which takes it up; the id of that one. ``point``: see ``_plan``.
 
         Raises ``ActionNotPossible``, ``PayloadError``.
         """
         with self.engine.storage.transaction():
-            run, plan, code = self._plan(handle, in_trouble=False, **point)
+            run, plan, code = self._plan(handle, by, in_trouble=False, **point)
             if plan.facts.expires_at is not None and plan.facts.expires_at <= self.clock:
                 raise ActionNotPossible("the time of all its runs together (execution_timeout) is over: fork it")
             if run.closed and not self._reopen(
@@ -239,27 +240,37 @@ class Environment(EnvironmentActivities):
         self._left(before)
         return new
 
-    def fork(self, handle: EnvironmentHandle, id: str | None, **point: Any) -> EnvironmentHandle:
+    def fork(
+        self, handle: EnvironmentHandle, id: str | None, *, by: Person | None = None, **point: Any
+    ) -> EnvironmentHandle:
         """A new chain whose run takes up that of the handle, which stays as it is.
 
         Raises ``ActionNotPossible``, ``PayloadError``, ``InvalidId``, ``AlreadyRunning``.
         """
         with self.engine.storage.transaction():
-            _, plan, code = self._plan(handle, in_trouble=True, **point)
+            _, plan, code = self._plan(handle, by, in_trouble=True, **point)
             named = fork_id(handle.id, id, code.unique, suffix=self._suffix)
             seed = plan.facts.seed if plan.prefix.activation else plan.seed
+            snapshot = for_fork(plan.facts.snapshot, self._sender(by))
             labels = forked_options(code, tags=self.row(plan.facts.run_id).tags)
-            labels["search_attributes"] = plan.search_attributes
+            labels |= {"search_attributes": plan.search_attributes, "snapshot": snapshot}
             chain_id = self._insert(code, named, plan.facts.args, seed, **labels)
             self._copy_subject(chain_id, plan.facts.run_id)
             run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=named)
+            anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=named, snapshot=snapshot)
         self._classes[chain_id] = code, defined_so_far()
         self._drive()
         return EnvironmentHandle(self, named, chain_id)
 
     def _plan(
-        self, handle: EnvironmentHandle, *, to: int | None, messages: str, edited: Any, in_trouble: bool
+        self,
+        handle: EnvironmentHandle,
+        by: Person | None,
+        *,
+        to: int | None,
+        messages: str,
+        edited: Any,
+        in_trouble: bool,
     ) -> tuple[RunState, Plan, type[Workflow]]:
         """The locked chain of a run, where it is taken up, and the class that it goes on with."""
         storage = self.engine.storage
@@ -284,6 +295,9 @@ class Environment(EnvironmentActivities):
             limit=None,
             atomic=False,
         )
+        if (user := person(by)) is not None:
+            for name in plan.edited_activities:
+                self.admit(user, "edit_activity_input", what="edit the input of", run_id=facts.run_id, activity=name)
         return run, plan, code
 
     def _left(self, run_id: UUID) -> None:

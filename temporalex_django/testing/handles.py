@@ -277,9 +277,9 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         by: Person | None = None,
     ) -> str:
         """A new run of the chain takes this one up behind the activation ``to``, or behind the last good one."""
-        self._admit(by, "reset")
+        self._admit_point(by, "reset", edited)
         text(reason, what="the reason")
-        return str(self.env.reset(self, to=to, messages=messages, edited=edited))
+        return str(self.env.reset(self, by=by, to=to, messages=messages, edited=edited))
 
     def fork(
         self,
@@ -292,9 +292,9 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         by: Person | None = None,
     ) -> EnvironmentHandle[Result_co]:
         """A run of a new chain takes this one up behind the activation ``to``, or behind the last good one."""
-        self._admit(by, "fork")
+        self._admit_point(by, "fork", edited)
         text(reason, what="the reason")
-        return self.env.fork(self, id, to=to, messages=messages, edited=edited)
+        return self.env.fork(self, id, by=by, to=to, messages=messages, edited=edited)
 
     # -- steering ------------------------------------------------------------------------------------------------------
 
@@ -351,7 +351,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             status=row.status,
             blocked=view.blocked(row.blocked),
             paused=row.paused,
-            waiting_for=row.waiting_for,
+            waiting_for=view.waiting(row.waiting_for, row.waits),
             accepts=row.accepts,
             started_at=row.started_at,
             closed_at=row.closed_at,
@@ -388,6 +388,11 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         if user is not None:
             self.env.admit(user, operation, what=operation, run_id=UUID(self.run_id), message=message)
         return user
+
+    def _admit_point(self, by: Person | None, operation: str, edited: Any) -> None:
+        """The same for a reset or a fork, which take more where they edit inputs."""
+        for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
+            self._admit(by, name)
 
     def _refuse_closed(self, what: str) -> None:
         row = self._row

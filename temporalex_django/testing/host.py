@@ -191,6 +191,7 @@ class EnvironmentHost(ABC):
         what: str,
         run_id: UUID | None = None,
         message: str | None = None,
+        activity: str | None = None,
     ) -> None:
         """Raises ``ActionNotPermitted`` when he may not do that (with that run), ``WorkflowNotFound``."""
 

@@ -11,7 +11,17 @@ from uuid import UUID
 from temporalex_django.authoring.binding import FailedMessage
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.people import APP, Person, answers_to, judged, key_of, permits, require, require_start
+from temporalex_django.authoring.people import (
+    APP,
+    Person,
+    answers_to,
+    judged,
+    key_of,
+    permits,
+    require,
+    require_permission,
+    require_start,
+)
 from temporalex_django.authoring.viewing import VIEW_PAYLOAD, View
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
@@ -21,7 +31,7 @@ from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.report import TurnReport
 from temporalex_django.engine.starts import RunStart
-from temporalex_django.engine.storage import Outcome, TaskResult, TaskState
+from temporalex_django.engine.storage import HumanTaskWrite, Outcome, TaskResult, TaskState
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import NotConfigured
 from temporalex_django.testing.environment import Environment
@@ -30,7 +40,7 @@ from temporalex_django.testing.listing import listed
 from temporalex_django.testing.operator import OperatorInMemory
 
 #: Permissions that are not called as what is done with them.
-_PERMISSIONS = {"fork": "reset"}
+_PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
 VIEW = f"{APP}.view_instance"
 
 
@@ -81,10 +91,11 @@ class WorkflowEnvironment(Environment):
         what: str,
         run_id: UUID | None = None,
         message: str | None = None,
+        activity: str | None = None,
     ) -> None:
-        del run_id, message  # there is no access policy without Django
+        del run_id, message, activity  # there is no access policy without Django
         if operation not in JUDGED:
-            require(by, _PERMISSIONS.get(operation, operation), what=what)
+            require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), what=f"{what} runs")
 
     def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
         require_start(by, workflow)
@@ -136,11 +147,9 @@ class WorkflowEnvironment(Environment):
         snapshot: dict[str, Any] | None = None,
         **labels: Any,
     ) -> UUID:
-        start = RunStart(workflow_id=workflow_id, args=args, seed=seed, **{**start_options(cls), **labels})
-        chain_id = self.storage.start(start)
-        run = self.row(self.run_ids(chain_id)[0])
-        run.facts = replace(run.facts, snapshot=snapshot)
-        return chain_id
+        options = {**start_options(cls), **labels}
+        start = RunStart(workflow_id=workflow_id, args=args, seed=seed, snapshot=snapshot, **options)
+        return self.storage.start(start)
 
     def _chain_of(self, ref: str, workflow: str | None = None) -> UUID | None:
         return self.storage.chain_of(ref, workflow=workflow)
@@ -175,8 +184,16 @@ class WorkflowEnvironment(Environment):
             for one in self.storage.human_tasks.values()
             if one.run_id == run_id and (sees or any(answers_to(by, word) for word in one.task.asked))
         )
-        found = [OpenHumanTask.of(one.task, str(one.id)) for one in rows]
+        found = [self._as_seen(one, by) for one in rows]
         return sorted(found, key=lambda task: (task.opened_at, task.key))
+
+    def _as_seen(self, one: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
+        """The title and what it shows are for the people whom it asks, and for those who may see payloads."""
+        task = OpenHumanTask.of(one.task, str(one.id))
+        if by is None or any(answers_to(by, word) for word in one.task.asked):
+            return task
+        view = self.view(by, one.chain_id, one.run_id)
+        return replace(task, title=view.text(task.title), shows=None if task.shows is None else view.value(task.shows))
 
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
         any(answers_to(user, word) for word in task.asked)  # raises where that cannot be known

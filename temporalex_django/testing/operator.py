@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 _PERMISSIONS = {
     **dict.fromkeys(("pause", "unpause", "try_again"), "pause_instance"),
     **dict.fromkeys(("redeliver", "discard"), "redeliver_message"),
+    **{name: name for name in ("complete_activity", "fail_activity")},
     "delete": "delete_instance",
 }
+_SEE_PAYLOADS = ("complete_activity", "fail_activity")
 #: Actions that are possible on a closed run.
 _OF_CLOSED = ("delete", "discard")
 
@@ -39,7 +41,11 @@ class OperatorInMemory:
 
     def do(self, name: str, *, reason: str = "", **given: Any) -> None:
         """One of the methods below, which are called as the actions are."""
-        require_permission(self.person, _PERMISSIONS.get(name, "retry_activity"), what=f"do {name}")
+        wanted = [_PERMISSIONS.get(name, "retry_activity")]
+        wanted += ["edit_activity_input"] if "input" in given else []
+        wanted += ["view_payload"] if "input" in given or name in _SEE_PAYLOADS else []
+        for permission in wanted:
+            require_permission(self.person, permission, what=f"do {name}")
         self.name = name
         self.reason = text(reason, what="the reason")
         run = self.storage.hold(self.chain_id, wait=0)
@@ -70,7 +76,7 @@ class OperatorInMemory:
         self.storage.write([due_now(run, now=self.env.clock)])
 
     def retry_activity(self, run: RunState, *, seq: int, **given: Any) -> None:
-        task = self._task(run, seq)
+        task = self._task(run, seq, by_hand_only="input" in given)
         if task.owner is not None:
             self._refuse("it is being tried just now")
         if not task.fence[1]:
@@ -121,10 +127,12 @@ class OperatorInMemory:
             self._refuse("the run is open: cancel or terminate it first")
         self.storage.forget(self.chain_id)
 
-    def _task(self, run: RunState, seq: int) -> TaskState:
+    def _task(self, run: RunState, seq: int, *, by_hand_only: bool = True) -> TaskState:
         task = self.storage.task_of(run.run_id, seq)
         if task is None:
             self._refuse("no activity of that number is under way: it has ended, or was cancelled")
+        if by_hand_only and not by_hand.takes_hands(task.options):
+            self._refuse("its code lets nobody do that by hand (by_hand=False)")
         return task
 
     def _finish(self, result: TaskResult) -> None:

@@ -80,7 +80,7 @@ def test_a_try_that_fails_again_waits_for_its_back_off(env: Any) -> None:
 
 @pytest.mark.parametrize("given", [[7, "master"], {"amount": 7, "card": "master"}])
 def test_an_edited_input_has_a_key_of_its_own_and_stands_in_the_history(env: Any, given: Any) -> None:
-    who = person(env, "ann", "temporalex_django.retry_activity", "temporalex_django.view_instance")
+    who = person(env, "ann", *able("retry_activity", "edit_activity_input", "view_payload", "view_instance"))
     h = env.start(once(lambda: charge(5)))
     FAILING[:] = [False]
     h.retry_activity(seq_of(h), input=given, by=who)
@@ -118,7 +118,7 @@ def test_an_atomic_one_is_retried_and_ended_too(env: Any) -> None:
 
 
 def test_an_activity_is_completed_in_place_of_its_worker(env: Any) -> None:
-    who = person(env, "ann", "temporalex_django.retry_activity")
+    who = person(env, "ann", *able("complete_activity", "view_payload"))
     env.hold(work)
     h = env.start(once(lambda: work(1)))
     h.complete_activity(seq_of(h), {"paid": True}, by=who)
@@ -157,9 +157,8 @@ def test_an_activity_is_failed_for_good(env: Any) -> None:
             return Err([exc.type, exc.cause, exc.attempts])
 
     h = env.start(flow(run))
-    h.fail_activity(
-        seq_of(h), "card is stolen", type="Stolen", by=person(env, "bob", "temporalex_django.retry_activity")
-    )
+    bob = person(env, "bob", *able("fail_activity", "view_payload"))
+    h.fail_activity(seq_of(h), "card is stolen", type="Stolen", by=bob)
 
     assert h.status == "failed"
     (end,) = events(h, "ActivityFailed")
@@ -286,26 +285,77 @@ def test_what_is_over_or_not_there_says_so(env: Any) -> None:
             call()
 
 
+def able(*codes: str) -> list[str]:
+    return [f"temporalex_django.{code}" for code in codes]
+
+
 def test_each_takes_its_permission(env: Any) -> None:
-    every = {"pause_instance", "retry_activity", "delete_instance"}
+    """Answering for an activity takes seeing payloads, too: nobody does it blindly."""
+    every = [
+        *("pause_instance", "retry_activity", "delete_instance", "complete_activity", "fail_activity"),
+        *("edit_activity_input", "view_payload", "view_instance", "reset_instance"),
+    ]
     env.hold(work)
-    h = env.start(once(lambda: api.parallel([work(1), api.sleep(60)])))
+
+    async def run(self: Any, tries: bool) -> Any:
+        return Ok(await (charge(5) if tries else api.parallel([work(1), api.sleep(60)])))
+
+    cls = flow(run)
+    h, other, tried = (env.start(cls, tries) for tries in (False, False, True))
     activity_, timer = seq_of(h), seq_of(h, "TimerStarted")
-    calls = {
-        "pause_instance": [lambda by: h.pause("why", by=by), lambda by: h.unpause("why", by=by)],
-        "retry_activity": [
-            lambda by: h.complete_activity(activity_, reason="why", by=by),
-            lambda by: h.skip_timer(timer, reason="why", by=by),
-        ],
-        "delete_instance": [lambda by: h.delete("why", by=by)],
-    }
-    for wanted, of_one in calls.items():
-        others = person(env, f"not-{wanted}", *(f"temporalex_django.{code}" for code in sorted(every - {wanted})))
-        able = person(env, f"able-{wanted}", f"temporalex_django.{wanted}")
-        for call in of_one:
-            with pytest.raises(errors.ActionNotPermitted, match=f"temporalex_django.{wanted}"):
-                call(others)
-            call(able)
+    see = "view_payload"
+    calls: list[tuple[set[str], Any]] = [
+        ({"pause_instance"}, lambda by: h.pause("why", by=by)),
+        ({"pause_instance"}, lambda by: h.unpause("why", by=by)),
+        ({"retry_activity"}, lambda by: tried.retry_activity(seq_of(tried), by=by)),
+        (
+            {"retry_activity", "edit_activity_input", see},
+            lambda by: tried.retry_activity(seq_of(tried), input=[7], by=by),
+        ),
+        ({"reset_instance"}, lambda by: tried.reset(1, by=by)),
+        ({"reset_instance", "edit_activity_input", see}, lambda by: tried.reset(1, edited={1: [7]}, by=by)),
+        ({"complete_activity", see}, lambda by: h.complete_activity(activity_, reason="why", by=by)),
+        ({"fail_activity", see}, lambda by: other.fail_activity(activity_, "no", by=by)),
+        ({"retry_activity"}, lambda by: h.skip_timer(timer, reason="why", by=by)),
+        ({"delete_instance"}, lambda by: h.delete("why", by=by)),
+    ]
+    for number, (wanted, call) in enumerate(calls):
+        for lacking in sorted(wanted):
+            somebody = person(env, f"{number}-not-{lacking}", *able(*sorted({*every} - {lacking})))
+            with pytest.raises(errors.ActionNotPermitted, match=f"temporalex_django.{lacking}"):
+                call(somebody)
+        call(person(env, f"{number}-able", *able(*sorted(wanted))))
+
+
+@activity(by_hand=False)
+def pay(amount: int) -> int:
+    return SEEN_BY_PAY.append(amount) or 1 // 0
+
+
+SEEN_BY_PAY: list[int] = []
+
+
+def test_an_activity_may_refuse_to_be_done_by_hand(env: Any) -> None:
+    """It is tried again as it is, and nobody says for it how it ended, or what it gets."""
+    SEEN_BY_PAY.clear()
+    h = env.start(once(lambda: pay(100)))
+    seq = seq_of(h)
+    assert events(h, "ActivityScheduled")[0]["options"]["by_hand"] is False
+    for call in (
+        lambda: h.complete_activity(seq, 100),
+        lambda: h.fail_activity(seq, "no"),
+        lambda: h.retry_activity(seq, input=[999_999]),
+        lambda: h.reset(1, edited={seq: [999_999]}),
+        lambda: h.fork(1, edited={seq: [999_999]}),
+    ):
+        with pytest.raises(errors.ActionNotPossible, match="by_hand=False"):
+            call()
+    h.retry_activity(seq)
+    assert SEEN_BY_PAY == [100, 100]
+    with pytest.raises(errors.WorkflowDefinitionError, match="by_hand is part of its definition"):
+        pay.options(by_hand=True)  # type: ignore[call-arg]
+    with pytest.raises(errors.WorkflowDefinitionError, match="by_hand must be True or False"):
+        activity(by_hand=0)  # type: ignore[call-overload]
 
 
 def test_a_closed_run_is_deleted_with_all_that_there_is_of_it(env: Any) -> None:

@@ -40,10 +40,10 @@ def test_neither_who_started_it_nor_who_approved_before_decides(env: Any) -> Non
     run.resume("approved", by=bob)
     length = len(run.history())
 
-    with pytest.raises(FourEyes, match=r"ann may not decide Approval\(second\): he started the run") as refused:
+    with pytest.raises(FourEyes, match=r"ann may not decide Approval\(second\): they started the run") as refused:
         run.resume("approved", by=ann)
     assert refused.value.code == "four_eyes"
-    with pytest.raises(FourEyes, match="bob may not decide .*: he gave the approval 'first'"):
+    with pytest.raises(FourEyes, match="bob may not decide .*: they decided an earlier approval"):
         run.resume("rejected", by=bob)
     with pytest.raises(ActionNotPermitted, match="takes the role"):
         run.resume("approved")

@@ -47,7 +47,14 @@ def given_by_hand(handle: Any) -> list[Any]:
 
 def test_an_input_that_was_edited_stays_with_its_key(env: Any) -> None:
     """While it is tried, when its end is behind the point, and from reset to reset."""
-    ann = person(env, "ann", "temporalex_django.retry_activity", "temporalex_django.view_instance")
+    ann = person(
+        env,
+        "ann",
+        *(
+            f"temporalex_django.{code}"
+            for code in ("retry_activity", "edit_activity_input", "view_payload", "view_instance")
+        ),
+    )
     h = env.start(once(lambda: refunded(-1)))
     h.retry_activity(1, input={"amount": -2}, by=ann)
     (old, key), (_, edited) = TRIED[0], TRIED[1]

@@ -93,7 +93,7 @@ def test_a_manager_releases_the_claim_of_somebody_else_and_the_audit_says_whose(
 
     row = OperatorAction.objects.filter(action="release").latest("pk")
     assert (row.details["claimed_by"], row.reason) == ("ann", "ann is on leave")
-    Decide(open_task, "approved", by=Actor(user=bob)).execute()
+    Decide(open_task, outcome="approved", by=Actor(user=bob)).execute()
 
 
 def test_a_task_is_handed_on_so_many_times() -> None:

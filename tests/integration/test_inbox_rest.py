@@ -19,6 +19,7 @@ from tests.support.people import stored
 pytestmark = pytest.mark.django_db(transaction=True)
 
 URL = "/api/human-tasks/"
+VIEWS = ("temporalex_django.view_instance", "temporalex_django.view_payload")
 
 
 def client(user: Any) -> APIClient:
@@ -118,9 +119,7 @@ def test_a_task_is_handed_on_and_closes_with_its_run() -> None:
     assert_problem(send(client(ann), f"{path}delegate/", {"to": "nobody"}), 403, "not_permitted")
     assert_problem(client(dan).get(path), 404, "human_task_not_found")
     with CaptureQueriesContext(connection) as asked:
-        of_run = client(person("op", permissions=("temporalex_django.view_instance",))).get(
-            f"/api/instances/{desk.run_id}/"
-        )
+        of_run = client(person("op", permissions=VIEWS)).get(f"/api/instances/{desk.run_id}/")
     (named,) = of_run.json()["human_tasks"]
     assert (named["id"], named["title"], named["due_at"] is None) == (str(task.pk), task.title, task.due_at is None)
     assert sum("temporalex_human_task" in query["sql"] for query in asked.captured_queries) == 1

@@ -18,7 +18,6 @@ other tenant a run is not found (404, not 403).
 from __future__ import annotations
 
 import inspect
-import re
 import uuid
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -35,7 +34,6 @@ from django.contrib.auth import get_user_model
 from django.core.management import CommandError
 from django.core.management.base import CommandParser
 from django.test import RequestFactory, override_settings
-from django.urls import URLPattern, URLResolver
 from django.utils import timezone
 
 from temporalex_django import WorkflowHandle, errors
@@ -69,7 +67,23 @@ from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
 from temporalex_django.rest import urls
 from tests.settings import FOLDER
 from tests.support.client_flows import Basket
-from tests.support.matrix import ASKING, POLICY, Row, api, browser, command, django_tasks, objects, standing, worker
+from tests.support.matrix import (
+    ASKING,
+    NOWHERE,
+    POLICY,
+    Row,
+    api,
+    browser,
+    command,
+    django_tasks,
+    filled,
+    objects,
+    patterns,
+    standing,
+    token,
+    worker,
+    written,
+)
 
 pytestmark = [
     pytest.mark.django_db,
@@ -78,6 +92,8 @@ pytestmark = [
 ]
 
 LOOK, SEE = ("view_instance",), ("view_instance", "view_payload")
+#: What another input takes besides; a row with it has a name of its own, which ends with "edited".
+EDIT, FORK = ("edit_activity_input", "view_payload"), ("reset_instance", "start_instance")
 
 
 @pytest.fixture
@@ -109,8 +125,11 @@ CODE = {
     "unpause": Row(("pause_instance",), lambda call, by: call("why", by=by), "paused"),
     "try_again": Row(("pause_instance",), lambda call, by: call("why", by=by), "blocked"),
     "retry_activity": Row(("retry_activity",), lambda call, by: call(1, by=by), "errand"),
-    "complete_activity": Row(("retry_activity",), lambda call, by: call(1, 5, by=by), "errand"),
-    "fail_activity": Row(("retry_activity",), lambda call, by: call(1, "no", by=by), "errand"),
+    "retry_activity edited": Row(("retry_activity", *EDIT), lambda call, by: call(1, input=[7], by=by), "errand"),
+    "reset edited": Row(("reset_instance", *EDIT), lambda call, by: call(1, edited={1: [7]}, by=by), "errand"),
+    "fork edited": Row((*FORK, *EDIT), lambda call, by: call(1, id="rederrand::2", edited={1: [7]}, by=by), "errand"),
+    "complete_activity": Row(("complete_activity", "view_payload"), lambda call, by: call(1, 5, by=by), "errand"),
+    "fail_activity": Row(("fail_activity", "view_payload"), lambda call, by: call(1, "no", by=by), "errand"),
     "skip_timer": Row(("retry_activity",), lambda call, by: call(2, by=by), "errand"),
     "redeliver": Row(("redeliver_message",), lambda call, by: call("lost-1", by=by), "failed"),
     "discard": Row(("redeliver_message",), lambda call, by: call("lost-1", by=by), "failed"),
@@ -139,8 +158,13 @@ def rows_of_methods() -> set[str]:
     return {name for name in methods() if not (name.startswith("a") and name[1:] in methods())}
 
 
+def plainly(name: str) -> str:
+    """The name of an entry without what its row adds."""
+    return name.replace(" edited", "").removesuffix(" post")
+
+
 def test_each_method_with_by_has_a_row() -> None:
-    assert_rows("CODE", CODE, rows_of_methods())
+    assert_rows("CODE", {plainly(name): row for name, row in CODE.items()}, rows_of_methods())
 
 
 def test_each_method_of_a_handle_takes_by() -> None:
@@ -150,9 +174,10 @@ def test_each_method_of_a_handle_takes_by() -> None:
 
 
 @pytest.mark.parametrize("asking", ASKING)
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", [*methods(), *(name for name in CODE if name != plainly(name))])
 def test_code(name: str, asking: str) -> None:
     row = CODE.get(name) or CODE[name[1:]]
+    name = plainly(name)
     handle, user = row.ready(), row.user(asking)
     method = getattr(handle if methods()[name] is WorkflowHandle else DatabaseBackend(), name)
     call = async_to_sync(method) if inspect.iscoroutinefunction(method) else method
@@ -277,8 +302,8 @@ STEERED = {
     "unpause": Row(("pause_instance",), dict, "paused"),
     "try_again": Row(("pause_instance",), dict, "blocked"),
     "retry_activity": Row(("retry_activity",), lambda: {"seq": 1}, "errand"),
-    "complete_activity": Row(("retry_activity",), lambda: {"seq": 1, "result": 5}, "errand"),
-    "fail_activity": Row(("retry_activity",), lambda: {"seq": 1, "message": "no"}, "errand"),
+    "complete_activity": Row(("complete_activity", "view_payload"), lambda: {"seq": 1, "result": 5}, "errand"),
+    "fail_activity": Row(("fail_activity", "view_payload"), lambda: {"seq": 1, "message": "no"}, "errand"),
     "skip_timer": Row(("retry_activity",), lambda: {"seq": 2}, "errand"),
     "redeliver": Row(("redeliver_message",), dict, "failed"),
     "discard": Row(("redeliver_message",), lambda: {"message": "lost-1"}, "failed"),
@@ -286,16 +311,27 @@ STEERED = {
 }
 
 
+STEERED |= {
+    "retry_activity edited": Row(("retry_activity", *EDIT), lambda: {"seq": 1, "input": [7]}, "errand"),
+    "reset edited": Row(("reset_instance", *EDIT), lambda: {"to": 1, "edited": {"1": [7]}}, "errand"),
+    "fork edited": Row(
+        ("reset_instance", "start_instance", *EDIT),
+        lambda: {"to": 1, "id": "rederrand::2", "edited": {"1": [7]}},
+        "errand",
+    ),
+}
+
+
 def steering(name: str) -> Any:
-    return lambda by: STEERING[name](red(), reason="why", by=by, **STEERED[name].do())
+    return lambda by: STEERING[plainly(name)](red(), reason="why", by=by, **STEERED[name].do())
 
 
 OPERATIONS |= {name: replace(row, do=steering(name)) for name, row in STEERED.items()}
 
 
 def test_each_operation_has_a_row() -> None:
-    assert_rows("STEERED", STEERED, set(STEERING))
-    assert_rows("OPERATIONS", OPERATIONS, set(ACTIONS))
+    assert_rows("STEERED", {plainly(name): row for name, row in STEERED.items()}, set(STEERING))
+    assert_rows("OPERATIONS", {plainly(name): row for name, row in OPERATIONS.items()}, set(ACTIONS))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -404,14 +440,6 @@ def steered_in_rest(name: str) -> Any:
     return do
 
 
-def patterns(found: list[Any]) -> Iterator[URLPattern]:
-    for one in found:
-        if isinstance(one, URLResolver):
-            yield from patterns(one.url_patterns)
-        else:
-            yield one
-
-
 def routes() -> dict[str, str]:
     """Addresses of REST by method and name."""
     found = {}
@@ -427,7 +455,7 @@ REST |= {f"POST {name}": replace(row, do=steered_in_rest(name)) for name, row in
 
 
 def test_each_route_of_rest_has_a_row() -> None:
-    assert_rows("REST", REST, set(routes()))
+    assert_rows("REST", {plainly(name): row for name, row in REST.items()}, set(routes()))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -438,7 +466,7 @@ def test_rest(name: str, asking: str) -> None:
     client, before = api(row.user(asking)), standing()
 
     def send(body: Any = None, *, at: Any = (), query: str = "") -> Any:
-        address = filled(routes()[name], {"id": run.id, **dict(at)}) + query
+        address = filled(routes()[plainly(name)], {"id": run.id, **dict(at)}) + query
         return getattr(client, name.partition(" ")[0].lower())(address, body, format="json")
 
     answer = row.do(send)
@@ -540,7 +568,7 @@ def steered_in_the_admin(name: str, *, posted: bool) -> Any:
     def do(page: Any) -> Any:
         given = STEERED[name].do()
         query = f"?seq={given.pop('seq')}" if "seq" in given else ""
-        data = {"token": token(), "reason": "why", **{f"input_{key}": value for key, value in given.items()}}
+        data = {"token": token(), "reason": "why", **{f"input_{key}": written(value) for key, value in given.items()}}
         return page("run", data if posted else None, query=query)
 
     return do
@@ -559,10 +587,11 @@ def for_many(page: Any) -> Any:
 def steered_pages() -> dict[str, Row]:
     found = {}
     for name, row in STEERED.items():
-        found[f"instance do {name}"] = replace(row, takes=LOOK, do=steered_in_the_admin(name, posted=False))
+        if name == plainly(name):
+            found[f"instance do {name}"] = replace(row, takes=LOOK, do=steered_in_the_admin(name, posted=False))
         takes = (*LOOK, *(row.takes or ()))
         found[f"instance do {name} post"] = replace(row, takes=takes, do=steered_in_the_admin(name, posted=True))
-        if STEERING[name].of == "run":
+        if name == plainly(name) and STEERING[name].of == "run":
             many = (*takes, "bulk_actions")
             found[f"instance bulk {name} post"] = replace(row, takes=many, do=for_many)
     return found
@@ -598,7 +627,7 @@ def under_debug(page: Any) -> Any:
 
 
 def test_each_page_of_the_admin_has_a_row() -> None:
-    assert_rows("ADMIN", {name.removesuffix(" post"): row for name, row in ADMIN.items()}, set(pages()))
+    assert_rows("ADMIN", {plainly(name): row for name, row in ADMIN.items()}, set(pages()))
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -619,7 +648,7 @@ def test_admin(name: str, asking: str) -> None:
         key = None if what is None else keys[what]
         named = {} if what is None else dict.fromkeys(("object_id", "run_id"), key)
         query, data = (one(key) if callable(one) else one for one in (query, data))
-        address = filled(pages()[name.removesuffix(" post")], named) + query
+        address = filled(pages()[plainly(name)], named) + query
         return client.get(address) if data is None else client.post(address, data)
 
     answer = row.do(page)
@@ -687,15 +716,16 @@ def steered_in_a_shell(name: str) -> Any:
     def do(run: Any, ref: str) -> Any:
         given = STEERED[name].do()
         seq = [str(given.pop("seq"))] if "seq" in given else []
-        options = [part for key, value in given.items() for part in (f"--{key}", str(value))]
+        options = [part for key, value in given.items() for part in (f"--{key}", written(value))]
         return run(ref, *seq, *options, "--reason", "why")
 
     return do
 
 
+SHELL_NAMES = {one.action.name: name for name, one in SHELL_STEERING.items()}
 COMMANDS |= {
-    name: replace(STEERED[one.action.name], do=steered_in_a_shell(one.action.name))
-    for name, one in SHELL_STEERING.items()
+    name.replace(plainly(name), SHELL_NAMES[plainly(name)]): replace(row, do=steered_in_a_shell(name))
+    for name, row in STEERED.items()
 }
 #: What nobody does in somebody's name: they show or change no run, or are a worker.
 FOR_OPERATORS = {"health", "replay", "worker"}
@@ -716,7 +746,7 @@ def commands() -> set[str]:
 
 
 def test_each_subcommand_has_a_row() -> None:
-    assert_rows("COMMANDS", COMMANDS, commands())
+    assert_rows("COMMANDS", {plainly(name): row for name, row in COMMANDS.items()}, commands())
     others = set(Command.subcommands) - commands()
     assert others == FOR_OPERATORS, "a subcommand that shows or changes runs takes --as-user (management.as_user)"
 
@@ -729,7 +759,7 @@ def test_commands(name: str, asking: str) -> None:
     user, before = row.user(asking), standing()
 
     def run(*arguments: str) -> str:
-        return command(name, *arguments, "--as-user", user.get_username() or "nobody-there")
+        return command(plainly(name), *arguments, "--as-user", user.get_username() or "nobody-there")
 
     if row.may(asking):
         row.do(run, ref)
@@ -748,31 +778,7 @@ def test_commands(name: str, asking: str) -> None:
     assert standing() == before
 
 
-def token() -> str:
-    """Goes with a form of the admin, which acts once."""
-    return str(uuid.uuid4())
-
-
 # -- what they share -------------------------------------------------------------------------------------------------
-
-NOWHERE = {
-    "run": uuid.uuid4(),
-    "task": uuid.uuid4(),
-    "action": 0,
-    "worker": uuid.uuid4(),
-    "drained worker": uuid.uuid4(),
-    "switch": 0,
-    "job": uuid.uuid4(),
-    "stopped job": uuid.uuid4(),
-}
-
-
-def filled(address: str, names: dict[str, Any]) -> str:
-    """An address with what its route names."""
-    for name, value in names.items():
-        address = re.sub(rf"<(\w+:)?{name}>", str(value), address)
-    assert "<" not in address, f"{address}: the row says nothing for what is left in it"
-    return address
 
 
 def assert_rows(table: str, rows: dict[str, Row], there: set[str]) -> None:
@@ -789,6 +795,6 @@ def assert_rows(table: str, rows: dict[str, Row], there: set[str]) -> None:
     [(CODE, rows_of_methods), (OPERATIONS, lambda: ACTIONS), (REST, routes), (ADMIN, pages), (COMMANDS, commands)],
 )
 def test_an_entry_without_a_row_fails_with_what_to_add(table: dict[str, Row], there: Any) -> None:
-    rows = {name.removesuffix(" post"): table[name] for name in list(table)[1:]}
+    rows = {plainly(name): table[name] for name in list(table)[1:]}
     with pytest.raises(AssertionError, match=f'add a row to TABLE .*"{next(iter(table))}": Row'):
         assert_rows("TABLE", rows, set(there()))

@@ -21,7 +21,7 @@ _ATTRIBUTES = {
     "VersionedWorkflow": "name versions current",
     "Step": "events key retry timeout heartbeat queue atomic",
 }
-_OF_DEFINITION = frozenset({"atomic", "concurrency", "rate", "concurrency_per_key", "lane"})
+_OF_DEFINITION = frozenset({"atomic", "concurrency", "rate", "concurrency_per_key", "lane", "by_hand"})
 _OF_LIST = ("by", "value", *FILTERS)
 
 

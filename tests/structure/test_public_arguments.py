@@ -171,5 +171,5 @@ UNREAD: dict[str, list[str]] = {
     "testing/database.py": ["admit:what", "view:chain_id"],  # what memory and the database do each in their way
     "testing/host.py": ["_trying:task", "_spoils:error"],
     "testing/handles.py": ["query:fresh"],  # see the table
-    "testing/memory.py": ["_judge:message", "admit:run_id", "admit:message", "_listed:by"],
+    "testing/memory.py": ["_judge:message", "admit:run_id", "admit:message", "admit:activity", "_listed:by"],
 }

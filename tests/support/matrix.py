@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from django.contrib.auth.models import AnonymousUser, Permission
 from django.core.management import call_command
 from django.db.models import QuerySet
 from django.test import Client
+from django.urls import URLPattern, URLResolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -313,3 +316,45 @@ def command(*arguments: str) -> str:
     out = io.StringIO()
     call_command("temporalex", *arguments, stdout=out)
     return out.getvalue()
+
+
+# -- addresses, and what is filled in ---------------------------------------------------------------------------------
+
+#: Keys of things that there are not.
+NOWHERE = {
+    "run": uuid.uuid4(),
+    "task": uuid.uuid4(),
+    "action": 0,
+    "worker": uuid.uuid4(),
+    "drained worker": uuid.uuid4(),
+    "switch": 0,
+    "job": uuid.uuid4(),
+    "stopped job": uuid.uuid4(),
+}
+
+
+def filled(address: str, names: dict[str, Any]) -> str:
+    """An address with what its route names."""
+    for name, value in names.items():
+        address = re.sub(rf"<(\w+:)?{name}>", str(value), address)
+    assert "<" not in address, f"{address}: the row says nothing for what is left in it"
+    return address
+
+
+def written(value: Any) -> str:
+    """What somebody types for it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def token() -> str:
+    """Goes with a form of the admin, which acts once."""
+    return str(uuid.uuid4())
+
+
+def patterns(found: list[Any]) -> Iterator[URLPattern]:
+    """The routes among these, and those below them."""
+    for one in found:
+        if isinstance(one, URLResolver):
+            yield from patterns(one.url_patterns)
+        else:
+            yield one

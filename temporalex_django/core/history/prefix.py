@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from temporalex_django.core import senders
+from temporalex_django.core import four_eyes, senders
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, CLOSING, SIGNAL_FAILED, HistoryEvent
 from temporalex_django.core.process import RECORDED_AS, REQUEST, recorded_request
@@ -91,14 +91,18 @@ class Prefix:
     behind: list[Behind] = field(default_factory=list)
 
 
-def mark(*, how: str, of: str, activation: int, run_id: str, id: str, parent: str | None) -> dict[str, Any]:
+def mark(
+    *, how: str, of: str, activation: int, run_id: str, id: str, parent: str | None, snapshot: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """What stands under ``COPIED``.
 
     ``how`` (reset or fork) the run ``run_id`` took up the run ``of`` behind that ``activation``; ``id`` and ``parent``
-    are its own. ``edited`` is added where somebody edited inputs: args and kwargs by the number of the command, with
-    key and ``by`` where that was done to the activity itself.
+    are its own. ``excluded`` are the people whom its ``snapshot`` shuts out (``core.four_eyes``). ``edited`` is added
+    where somebody edited inputs: args and kwargs by the number of the command, with key and ``by`` where that was done
+    to the activity itself.
     """
-    return {"how": how, "from": of, "activation": activation, "run_id": run_id, "id": id, "parent": parent}
+    named = {"how": how, "from": of, "activation": activation, "run_id": run_id, "id": id, "parent": parent}
+    return {**named, **four_eyes.marked(snapshot)}
 
 
 def activations_of(events: Sequence[HistoryEvent]) -> int:

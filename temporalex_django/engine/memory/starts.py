@@ -44,7 +44,9 @@ class MemoryStarts(MemoryTables):
         if key is not None and self._is_taken(key, start):
             return None
         chain_id = uuid7()
-        facts = RunFacts.of(replace(start, args=copied(start.args)), run_id=uuid7(), started=self.clock)
+        facts = RunFacts.of(
+            replace(start, args=copied(start.args), snapshot=copied(start.snapshot)), run_id=uuid7(), started=self.clock
+        )
         self._new_run(chain_id, facts, tags=start.tags)
         self._chains_of[workflow_id] = (*self._chains_of.get(workflow_id, ()), chain_id)
         self.queues.add(start.queue)

@@ -131,5 +131,10 @@ def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
     """How it is run: what the step says, else its workflow, else the library. Raises ``WorkflowDefinitionError``."""
     retry = step.retry or getattr(workflow, "retry", None) or RETRY
     return Options(
-        retry=retry, start_to_close=step.timeout, heartbeat=step.heartbeat, queue=step.queue, atomic=step.atomic
+        retry=retry,
+        start_to_close=step.timeout,
+        heartbeat=step.heartbeat,
+        queue=step.queue,
+        atomic=step.atomic,
+        by_hand=step.by_hand,
     ).as_dict()

@@ -161,8 +161,8 @@ class GraphRun:
             name,
             asking,
             due_at=None if until is None else datetime.fromisoformat(until),
-            barred=barred(instance) if asking.four_eyes else {},
             requested_by=Sender(starter, started.get("started_as", "")) if starter else None,
+            decided=deciders(instance),
         )
 
     def _fired(self, number: int, result: Fired) -> None:
@@ -321,14 +321,15 @@ def _asked_for(step: StepRef, event: str) -> tuple[str, ...]:
     return words_of(step)
 
 
-def barred(instance: Instance) -> dict[str, str]:
-    """Who is no other pair of eyes, by key, and why: who started the run, and who gave an approval in it."""
-    found = {instance.started_by: "he started the run"} if instance.started_by else {}
-    for entry in instance.execution_history:
-        said = entry.context_updates
-        if entry.event == "approved" and isinstance(said, Mapping) and said.get("by_key"):
-            found.setdefault(str(said["by_key"]), f"he gave the approval {key_of(entry.step)!r}")
-    return found
+def deciders(instance: Instance) -> list[str]:
+    """The keys of the people who decided the steps of an instance, also of one that was moved here."""
+    return [
+        str(said["by_key"])
+        for entry in instance.execution_history
+        if isinstance(said := entry.context_updates, Mapping)
+        and said.get("by_key")
+        and (entry.event == "approved" or asking_of(entry.step) is not None)
+    ]
 
 
 def requested(

@@ -22,7 +22,7 @@ from temporalex_django.authoring.definition import DURATIONS
 from temporalex_django.authoring.people import answers_to, decider
 from temporalex_django.authoring.people import key_of as key_of_user
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.core import payloads
+from temporalex_django.core import four_eyes, payloads
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.human_tasks import require_other_eyes, roles
 from temporalex_django.core.telling import told
@@ -40,7 +40,7 @@ from temporalex_django.errors import (
 from temporalex_django.graph import engine
 from temporalex_django.graph.contracts import OPEN, Identity, Storage, Timer, Timers, identity
 from temporalex_django.graph.definition.structure import bits
-from temporalex_django.graph.durable.run import barred, requested, resumption
+from temporalex_django.graph.durable.run import deciders, requested, resumption
 from temporalex_django.graph.events import declared_of, judged
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.progress import Fired, Progress, Result
@@ -183,7 +183,9 @@ class LocalRunner:
                 if asking.asked and not any(answers_to(user, word) for word in asking.asked):
                     raise ActionNotPermitted(f"{what}: it takes {roles(asking.asked)} of a user (by=user)")
                 if asking.four_eyes:
-                    require_other_eyes(what, barred(progress.instance), key=request["by_key"])
+                    started = {"started_by": progress.instance.started_by}
+                    shut_out = four_eyes.barred(asking.four_eyes, started, deciders(progress.instance))
+                    require_other_eyes(what, shut_out, key=request["by_key"])
                 if asking.form is not None:
                     payloads.fit(data, asking.form.type, what=f"the data of resume({event!r})")
             if (declared := declared_of(found, request["event"])) is not None:

@@ -1,0 +1,27 @@
+"""The people of a history, as far as four eyes ask for them. Pure; for hosts that have no executor of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from temporalex_django.core import four_eyes
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.prefix import COPIED
+from temporalex_django.core.process import RECORDED_AS
+
+
+def for_next_run(events: Iterable[HistoryEvent]) -> dict[str, Any]:
+    """The part of a snapshot that is about people, for a run that goes on behind these events."""
+    snapshot: dict[str, Any] | None = None
+    decided: dict[str, None] = {}
+    for event in events:
+        attributes = event.attributes
+        if event.kind == "WorkflowStarted":
+            snapshot = attributes.get("snapshot")
+        elif event.kind == "ActivationStarted" and COPIED in attributes:
+            snapshot = four_eyes.behind_mark(snapshot, attributes[COPIED])
+        elif event.kind == "SignalReceived" and attributes["name"] == RECORDED_AS and "question" in attributes:
+            decided[attributes["payload"].get("by_key", "")] = None
+    decided.pop("", None)  # code decided
+    return four_eyes.for_next_run(snapshot, decided) or {}

@@ -344,9 +344,9 @@ class HumanTaskDetail(HumanTaskOut):
 class TimelineOut(Base):
     """A thing that happened, or is happening: ``text`` is the row in words for people.
 
-    ``first`` and ``last`` are the seqs of its events; ``seq`` is the number of its command, by which operations name an
-    activity or a timer. ``due`` is a timer's; ``who`` sent a message, or ended it by hand; ``key`` is the id of a
-    child, the version of a run or the step of a decision.
+    ``first`` and ``last`` are the seqs of its events, ``activation`` is that of the first one; ``seq`` is the number of
+    its command, by which operations name an activity or a timer. ``due`` is a timer's; ``who`` sent a message, or ended
+    it by hand; ``key`` is the id of a child, the version of a run or the step of a decision.
     """
 
     kind = serializers.CharField()
@@ -355,6 +355,7 @@ class TimelineOut(Base):
     text = serializers.CharField()
     first = serializers.IntegerField(source="number")
     last = serializers.IntegerField()
+    activation = serializers.IntegerField()
     seq = serializers.IntegerField(allow_null=True)
     began = _time()
     ended = _time(allow_null=True)

@@ -67,7 +67,8 @@ class Steering(ActionOnRun[T]):
 
     ``label`` is on the button, ``effect`` says in a sentence what will happen, ``done`` what has happened.
     ``destructive``: it cannot be undone. ``of`` "activity" or "timer": ``seq``, the number of the command that made it,
-    is an argument too. ``inputs`` are asked for beside the ``reason``.
+    is an argument too. ``needs_worker``: of no use before a live worker has the code of the activity. ``inputs`` are
+    asked for beside the ``reason``.
 
     Each raises ``ActionNotPossible`` with the sentence of ``why_not`` (``WorkflowClosed`` where that is that the run is
     closed), also when it became so after it was asked for; nothing is done then.
@@ -78,6 +79,7 @@ class Steering(ActionOnRun[T]):
     done: ClassVar[Promise]
     destructive: ClassVar[bool] = False
     of: ClassVar[Literal["run", "activity", "timer"]] = "run"
+    needs_worker: ClassVar[bool] = False
     inputs: ClassVar[tuple[Input, ...]] = ()
 
     def __init__(

@@ -26,7 +26,7 @@ from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.ordering import at_once, columns, within_reach
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.summary import Reading, with_ends, with_failed_count, with_switches
+from temporalex_django.actions.summary import Reading, with_ends, with_messages, with_switches
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
 from temporalex_django.admin.filters import (
@@ -129,7 +129,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         narrowed = runs_for(user_of(request), alias=storage().alias)
         found = super().get_queryset(request) if narrowed is None else narrowed
         one = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
-        return with_failed_count(with_switches(found)) if one else found
+        return with_messages(with_switches(found)) if one else found
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))

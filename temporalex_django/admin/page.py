@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Case, Count, Q, QuerySet, Subquery, When
@@ -40,14 +40,14 @@ def page_of(
     alias: str,
     view: View,
     there: QuerySet[Instance],
-    tools: Callable[[Literal["activity", "timer"], int], list[Tool]],
+    tools: Callable[..., list[Tool]],
     message_tools: Callable[[str], list[Tool]],
     may_decide: bool,
 ) -> dict[str, Any]:
     """The context of the template: what ``view`` shows of the run, and those of its family that are in ``there``.
 
-    ``tools`` gives the buttons of an activity or a timer, ``message_tools`` those of a failed message, by its id. At
-    most six statements, one more for an earlier run of a chain.
+    ``tools`` gives the buttons of an activity or a timer (see ``steering.part_tools``), ``message_tools`` those of a
+    failed message, by its id. At most six statements, one more for an earlier run of a chain.
     """
     chain = run.chain
     current = chain.run_id == run.pk
@@ -62,19 +62,15 @@ def page_of(
     acted = [*audit.order_by("automatic", "-id")[: 2 * MOST]]  # what people did comes first
     known = _known(run, family, children, messages, acted, alias=alias)
     tasks = known.tasks.get(run.pk, ())
-    due = (
-        current
-        and not chain.closed
-        and (
-            (chain.due_at is not None and chain.due_at <= now)
-            or any(message.fresh for message in messages)
-            or any(task.owner is None for task in tasks)
-        )
-    )
-    missing = None
-    shown = [{**_activity(task, view, now=now), "tools": tools("activity", task.seq)} for task in tasks[:MOST]]
-    if due and not run.blocked:
-        missing = able(known.workers, now=now).missing(workflow=run.workflow, version=run.version, queue=run.queue)
+    live = able(known.workers, now=now)
+    missing = live.untaken(run, since=_due_since(run, messages), now=now)
+    shown = [
+        {
+            **_activity(task, view, now=now),
+            "tools": tools("activity", task.seq, taken=task.atomic or live.has(task.activity, queue=task.queue)),
+        }
+        for task in tasks[:MOST]
+    ]
     return {
         "badge": status_badge(run.status, blocked=bool(run.blocked)),
         "said": summary_of(run, view=view, may_decide=may_decide, known=known),
@@ -82,6 +78,7 @@ def page_of(
         "chain": chain,
         "blocked": _blocked(view.blocked(run.blocked), due_at=chain.due_at if current else None),
         "missing": missing,
+        "pollers": live.pollers(run.queue),
         "waits": list(run.waiting_for or []),
         "accepts": run.accepts or {},
         "took": duration((run.closed_at or now) - run.created_at),
@@ -138,7 +135,10 @@ def _known(
     if run.is_open:
         for task in tasks_of([run.pk] if waited is None else [run.pk, waited], alias=alias, most=MOST + 1):
             tasks[task.run_id].append(task)
-        if tasks or waited is not None or run.started_at is None:  # else nothing is due that one of them could take
+        since = _due_since(run, messages)
+        if (
+            tasks or waited is not None or since is not None or run.started_at is None
+        ):  # else nobody could take anything
             workers = [*Worker.objects.using(alias)]
     ended = next((row for row in acted if row.action in ("cancel", "terminate") and not row.denied), None)
     return Known(
@@ -147,9 +147,23 @@ def _known(
         children=children,
         others=next((getattr(one, "others", None) or 0 for one in family), 0),
         unread=sum(not message.settled for message in messages),
+        unread_since=_unread_since(messages),
         failed_messages=sum(message.failed for message in messages),
         ended=("", "") if ended is None else (ended.actor_name, ended.reason),
     )
+
+
+def _due_since(run: Instance, messages: Sequence[Message]) -> datetime | None:
+    """Since when it waits for a worker; None where it does not."""
+    if run.chain.run_id != run.pk or not run.is_open or run.blocked or run.paused:
+        return None
+    moments = (run.chain.due_at, _unread_since(messages))
+    return min((at for at in moments if at is not None and at <= timezone.now()), default=None)
+
+
+def _unread_since(messages: Sequence[Message]) -> datetime | None:
+    """Since when a message waits that no worker has looked at."""
+    return min((message.created_at for message in messages if message.fresh and not message.settled), default=None)
 
 
 def _failed(run: Instance, view: View) -> dict[str, str] | None:

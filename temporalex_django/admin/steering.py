@@ -89,13 +89,23 @@ def tools(run: Instance, user: Person, *, address: Callable[[str], str]) -> list
 
 
 def part_tools(
-    run: Instance, of: Literal["activity", "timer"], seq: int, *, user: Person, address: Callable[[str], str]
+    run: Instance,
+    of: Literal["activity", "timer"],
+    seq: int,
+    *,
+    user: Person,
+    address: Callable[[str], str],
+    taken: bool = True,
 ) -> list[Tool]:
-    """The buttons of an activity or a timer; whether one is of use just now, its own page says."""
+    """The buttons of an activity or a timer; whether one is of use just now, its own page says.
+
+    ``taken``: a live worker has the code of the activity; else what needs one is not offered.
+    """
     return [
         tool(action, address=address, why_not=None, seq=seq)
         for action in STEERING.values()
-        if action.of == of and not_the_present(run) is None and not_yours(action, user, run) is None
+        if action.of == of and (taken or not action.needs_worker)
+        if not_the_present(run) is None and not_yours(action, user, run) is None
     ]
 
 

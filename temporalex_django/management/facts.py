@@ -21,7 +21,6 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, SwitchedOff, Worker
 from temporalex_django.present.diagnosis import (
-    PATIENCE,
     ActivitiesNow,
     CheckFailed,
     MessagesFailed,
@@ -30,7 +29,7 @@ from temporalex_django.present.diagnosis import (
     RunsStopped,
     WorkerNow,
 )
-from temporalex_django.present.facts import SwitchNow
+from temporalex_django.present.facts import PATIENCE, SwitchNow
 
 #: Kinds of findings that are read at most, the largest first; open runs that are counted at most.
 _MOST, _COUNTED = 20, 10_000
@@ -130,7 +129,7 @@ def _activities(alias: str, runs: Runs, live: LiveWorkers, late: datetime) -> It
     groups = groups.order_by("-count", "activity")
     for row in groups.filter(owner=None, atomic=False, due_at__lt=late).annotate(since=Min("due_at"))[:_MOST]:
         if not live.has(row["activity"], queue=row["queue"]):
-            yield ActivitiesNow(**row)
+            yield ActivitiesNow(**row, pollers=live.pollers(row["queue"]))
     failing = groups.filter(failed_at__isnull=False)
     for row in failing.annotate(since=Min(Coalesce("failing_since", "failed_at")))[:_MOST]:
         yield ActivitiesNow(**row, failing=True)

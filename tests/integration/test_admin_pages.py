@@ -116,6 +116,7 @@ def test_the_page_of_a_run_shows_its_history_by_activation(admin):
     handle = Basket.start({"note": "<script>alert(1)</script>"}, id="b-1")
     handle.update("add", 5, id="u-1")
     handle.signal("note", "unread")
+    Message.objects.filter(fresh=True).update(created_at=timezone.now() - timedelta(minutes=1))
 
     text = run_page(admin, handle)
 

@@ -108,7 +108,7 @@ def test_every_section_is_filled_and_costs_ten_statements(admin: Client, django_
     now = timezone.now()
     Worker.objects.create(
         id=uuid.uuid4(), epoch=1, kind="worker", host="h", pid=1, queues=["default"], workflows={}, started_at=now,
-        beat_at=now, expires_at=now + timedelta(minutes=1),
+        beat_at=now, expires_at=now + timedelta(minutes=1), activity_names=[refuse_the_parcel.name],
     )  # fmt: skip
     OperatorAction.objects.create(
         at=now, action="pause", actor_name="ann", run_id=run.run_id, source="admin", reason="asked by phone"

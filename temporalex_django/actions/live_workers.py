@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from temporalex_django.authoring import django_tasks
@@ -53,6 +54,13 @@ class LiveWorkers:
         if since is None or now - since < PATIENCE:
             return None
         return self.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+
+    def without_taker(self) -> Q:
+        """Select the activities that none of them takes from its queue."""
+        taken = Q(pk__in=[])
+        for queues, names in {*self.activities}:
+            taken |= Q(queue__in=sorted(queues), activity__in=sorted(names))
+        return ~taken
 
     def pollers(self, queue: str) -> int:
         """How many of them poll that queue, whatever code they have."""

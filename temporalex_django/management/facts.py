@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from temporalex_django import checks, conf
+from temporalex_django.actions import narrowing
 from temporalex_django.actions.live_workers import LiveWorkers
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.db.storage import DjangoStorage
@@ -150,19 +151,5 @@ def _messages(alias: str, runs: Runs) -> Iterator[MessagesFailed]:
 
 
 def stuck(alias: str, runs: Runs, *, most: int) -> list[Instance]:
-    """Runs that somebody may have to look at.
-
-    Blocked, with an activity that fails or a failed message, or that nobody takes up.
-    """
-    late = DjangoStorage(alias).now() - PATIENCE
-    there = open_runs(alias, runs)
-    tasks = ActivityTask.objects.using(alias).filter(Q(failed_at__isnull=False) | Q(owner=None, due_at__lt=late))
-    found: dict[Any, Instance] = {}
-    for some in (
-        there.filter(blocked__isnull=False),
-        there.filter(pk__in=tasks.order_by("id").values("run")[: most * 2]),
-        there.filter(started_at=None, chain__due_at__lt=late),
-        there.filter(chain__in=Message.objects.using(alias).failed().order_by().values("chain")),
-    ):
-        found |= {run.pk: run for run in some.select_related("chain").order_by("-id")[:most]}
-    return [*found.values()][:most]
+    """The newest runs that somebody should look at, as lists and the admin mean it."""
+    return [*narrowing.stuck(open_runs(alias, runs)).select_related("chain").order_by("-id")[:most]]

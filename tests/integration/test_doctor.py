@@ -24,7 +24,7 @@ from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.management import exits
 from temporalex_django.management.replay import Checked
 from temporalex_django.models import ActivityTask, Chain, Instance, SwitchedOff, Worker
-from temporalex_django.present.facts import PATIENCE
+from temporalex_django.present.facts import LATE as STUCK
 from tests.integration.test_commands import fits, golden
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import shell, timeless, transcript
@@ -33,7 +33,7 @@ from tests.support.people import stored
 
 pytestmark = pytest.mark.django_db
 
-LATE = 2 * PATIENCE
+LATE = 2 * STUCK
 
 
 @pytest.fixture(autouse=True)

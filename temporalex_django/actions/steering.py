@@ -126,6 +126,22 @@ class Steering(ActionOnRun[T]):
             return None
         return str(format_lazy(_("the run is closed already ({status})"), status=run.get_status_display()))
 
+    @classmethod
+    def notice_of(cls, run: Instance) -> Text:
+        """What to know of that run before and after, beside ``effect`` and ``done``; empty where there is nothing."""
+        del run
+        return ""
+
+    @classmethod
+    def effect_on(cls, run: Instance) -> str:
+        """What will happen to that run."""
+        return f"{cls.effect} {cls.notice_of(run)}".strip()
+
+    @property
+    def notice(self) -> Text:
+        """What to know of the run afterwards."""
+        return self.notice_of(self.target.row)
+
     @property
     def answer(self) -> Text:
         """What has happened, in a sentence, for whoever did it."""

@@ -19,7 +19,7 @@ from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import Payload
-from temporalex_django.present.timeline import TimelineRow, about, beginning, begins, ending, ends, rows
+from temporalex_django.present.timeline import DONE_AGAIN, TimelineRow, about, beginning, begins, ending, ends, rows
 
 #: Events that are read at first, and at a time: fewer when they are large.
 _EVENTS, _MOST_EVENTS = 500, 4000
@@ -65,6 +65,21 @@ def of_events(run: UUID, read: Iterable[Event], *, length: int, view: View, alia
         read = [*_earlier(events, first, read, view), *read]
         read += _later(events, last, read, view) if last < length else _unread(events, read, view)
     return [row for row in rows(_in_order(read)) if row.number in there or row.last in there]
+
+
+def done_again(run: UUID, activation: int, *, view: View, alias: str) -> list[TimelineRow]:
+    """Activities and children that are done again when the run is taken up behind an activation.
+
+    Those that began later, and activities that had not ended there.
+    """
+    events = _events(run, alias).filter(kind__in=DONE_AGAIN)
+    told = [row for row in rows(shown(event, view) for event in _read(events, 0)) if row.kind in ("activity", "child")]
+    return [
+        row
+        for row in told
+        if row.activation > activation
+        or (row.kind == "activity" and (row.ended_in is None or row.ended_in > activation))
+    ]
 
 
 def of_run(run: UUID, *, view: View, storage: DjangoStorage) -> list[TimelineRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django.actions import timeline as reading
 from temporalex_django.admin.shown import Value, badge, duration, value
+from temporalex_django.admin.steering import Tool
 from temporalex_django.authoring.viewing import View
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.models import HistoryEvent, Instance
@@ -66,6 +67,8 @@ class Happened:
     badge: SafeString
     at: datetime
     took: str
+    activation: int
+    tools: Sequence[Tool] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +98,19 @@ class History:
     whole: Sequence[HistoryEvent] | None
 
 
-def read(run: Instance, *, page: str, alias: str, view: View, now: datetime, whole: bool) -> History:
+def read(
+    run: Instance,
+    *,
+    page: str,
+    alias: str,
+    view: View,
+    now: datetime,
+    whole: bool,
+    tools: Callable[[int], Sequence[Tool]],
+) -> History:
     """One statement, two for an earlier run of a chain; more where a thing begins or ends on another page.
 
-    ``whole``: all events are wanted, unless they are too many.
+    ``whole``: all events are wanted, unless they are too many. ``tools`` gives the buttons of a row, by its activation.
     """
     events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
     chain = run.chain
@@ -123,7 +135,7 @@ def read(run: Instance, *, page: str, alias: str, view: View, now: datetime, who
         timers = [row for row in of_timers if row.state == "open" and row.seq is not None]
     return History(
         activations=_activations(shown, data),
-        happened=[_happened(row, now) for row in happened],
+        happened=[_happened(row, now, tools) for row in happened],
         pages=Pages(number=number, count=count),
         timers=timers,
         whole=found if whole else None,
@@ -173,12 +185,14 @@ def _summary(data: Any) -> str:
     return " · ".join(parts[:3])
 
 
-def _happened(row: timeline.TimelineRow, now: datetime) -> Happened:
+def _happened(row: timeline.TimelineRow, now: datetime, tools: Callable[[int], Sequence[Tool]]) -> Happened:
     return Happened(
         numbers=str(row.number) if row.last == row.number else f"{row.number}–{row.last}",
         text=row.text(now=now, titles=reading.titles_of(row)),
         badge=badge(_SHAPES.get(row.state, "completed"), str(_states().get(row.state, row.state))),
         at=row.began,
+        activation=row.activation,
+        tools=() if row.kind == "end" else tools(row.activation),
         took=duration(row.ended - row.began) if row.ended is not None else "",
     )
 

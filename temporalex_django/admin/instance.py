@@ -48,7 +48,7 @@ from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.searching import SearchAttributeFilter
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
-from temporalex_django.admin.steering import SteeringPage, message_tools, part_tools, tools
+from temporalex_django.admin.steering import SteeringPage, message_tools, part_tools, row_tools, tools
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
@@ -218,6 +218,13 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         """Of the page of a run, or of another page about it, under this site."""
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *more])
 
+    def newest_address(self, request: HttpRequest, run: Instance) -> str | None:
+        """The page of the newest run of the chain, where this is an earlier one and the user may see that one."""
+        if not_the_present(run) is None:
+            return None
+        newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
+        return None if newest is None else self.address_of(newest)
+
     def no_such_run(self, request: HttpRequest, ref: str) -> HttpResponse:
         """To the index, with a message."""
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
@@ -261,8 +268,10 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 there=self.get_queryset(request),
                 tools=partial(part_tools, run, user=user, address=doing),
                 message_tools=partial(message_tools, run, user=user, address=doing),
+                row_tools=row_tools(run, user=user, address=doing),
                 may_decide=any(panel.decides for panel in taken),
             ),
+            "newest": self.newest_address(request, run),
             "panels": taken,
             "tools": tools(run, user, address=doing),
             "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",

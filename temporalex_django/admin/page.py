@@ -42,18 +42,20 @@ def page_of(
     there: QuerySet[Instance],
     tools: Callable[..., list[Tool]],
     message_tools: Callable[[str], list[Tool]],
+    row_tools: Callable[[int], list[Tool]],
     may_decide: bool,
 ) -> dict[str, Any]:
     """The context of the template: what ``view`` shows of the run, and those of its family that are in ``there``.
 
     ``tools`` gives the buttons of an activity or a timer (see ``steering.part_tools``), ``message_tools`` those of a
-    failed message, by its id. At most six statements, one more for an earlier run of a chain.
+    failed message, by its id, ``row_tools`` those of a row of the history, by its activation. At most six statements,
+    one more for an earlier run of a chain.
     """
     chain = run.chain
     current = chain.run_id == run.pk
     now = timezone.now()
     graph = graph_of(run)
-    history = histories.read(run, page=page, alias=alias, view=view, now=now, whole=graph is not None)
+    history = histories.read(run, page=page, alias=alias, view=view, now=now, whole=graph is not None, tools=row_tools)
     messages = _inbox(chain, alias=alias)
     family = [*_family(run, there)]
     runs = [one for one in family if one.chain_id == chain.pk]

@@ -40,10 +40,11 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
         return
     now, rows = timezone.now(), timeline.of_run(target.shown, view=view, storage=storage())
     cells = [
-        (one.number, printing.moment(one.began), one.text(now=now, titles=timeline.titles_of(one))) for one in rows
+        (one.number, one.activation, printing.moment(one.began), one.text(now=now, titles=timeline.titles_of(one)))
+        for one in rows
     ]
     if cells:
-        printing.table(command, ("#", "WHEN", "WHAT"), cells)
+        printing.table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
     else:
         printing.write(command, "no history yet: no worker has taken it up")
 

@@ -27,6 +27,8 @@ _ENDS = {
     "ActivityCancelled": "cancelled", "TimerFired": "fired", "TimerCancelled": "cancelled", "ChildCompleted": "done",
     "ChildFailed": "failed", "ExternalFailed": "failed",
 }  # fmt: skip
+#: Kinds of events that say which activities and children there were, and how they ended.
+DONE_AGAIN = frozenset({kind for kind in (*_BEGINS, *_ENDS) if kind.startswith(("Activity", "Child"))} | {*CLOSING})
 _UPDATE_ENDS = {"UpdateCompleted": "done", "UpdateFailed": "failed"}
 #: States of rows that another event may still end. A message to another run fails, or nothing more is heard of it.
 _UNFINISHED = frozenset({"open", "sent"})
@@ -41,8 +43,8 @@ class TimelineRow:
     ``kind``: run, activity, timer, child, external, update, signal, decision, cancel, patch. ``state``: open, sent (a
     message to another run), done, failed, timed_out, cancelled, dropped (the run ended first), fired, taken, unread (a
     signal that nobody took before the run ended). ``number`` is that of its first event, ``last`` that of its last one;
-    ``activation`` the one that its first event belongs to; ``seq`` the number of its command. ``due`` is a timer's,
-    ``who`` sent a message, or ended it by hand; ``error`` says why it failed.
+    ``activation`` the one that its first event belongs to, ``ended_in`` that of its end; ``seq`` the number of its
+    command. ``due`` is a timer's, ``who`` sent a message, or ended it by hand; ``error`` says why it failed.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class TimelineRow:
     last: int
     activation: int
     began: datetime
+    ended_in: int | None = None
     ended: datetime | None = None
     seq: int | None = None
     attempts: int = 0
@@ -190,6 +193,7 @@ def _end(
         state=state,
         last=event.number,
         ended=event.at,
+        ended_in=event.activation,
         who=_name(attributes.get("by")) or before.who,
         attempts=attempts if isinstance(attempts, int) else before.attempts,
         error=_error(attributes) if state in ("failed", "timed_out") else "",

@@ -217,8 +217,12 @@ class FailedMessageOut(Base):
 
 
 class InstanceDetail(InstanceOut):
-    """A run alone: what it has open, too. ``human_tasks``: the first fifty."""
+    """A run alone: what it has open, too. ``human_tasks``: the first fifty.
 
+    ``notice`` is in the answer of an operation: what to know of the run, such as that no worker has its code.
+    """
+
+    notice = serializers.CharField(required=False)
     failed_messages = FailedMessageOut(many=True, source="described.failed_messages")
     activities = ActivityOut(many=True, source="described.activities")
     human_tasks = AskedOut(many=True)

@@ -49,6 +49,7 @@ from temporalex_django.admin.searching import SearchAttributeFilter
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
 from temporalex_django.admin.steering import SteeringPage, message_tools, part_tools, row_tools, tools
+from temporalex_django.admin.switches import switch_addresses
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
@@ -268,6 +269,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 there=self.get_queryset(request),
                 tools=partial(part_tools, run, user=user, address=doing),
                 message_tools=partial(message_tools, run, user=user, address=doing),
+                switch=switch_addresses(self.admin_site, user),
                 row_tools=row_tools(run, user=user, address=doing),
                 may_decide=any(panel.decides for panel in taken),
             ),

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
-from temporalex_django.actions.inbox import open_in
+from temporalex_django.actions.inbox import open_in, words_of
 from temporalex_django.actions.live_workers import able
 from temporalex_django.actions.summary import Known, summary_of, tasks_of
 from temporalex_django.admin import history as histories
@@ -27,6 +27,7 @@ from temporalex_django.core.attributes import readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import Payload
 from temporalex_django.models.message import ATTENTION
+from temporalex_django.present.human_tasks import people_of, step_of
 
 MOST = 50
 _OTHERS = 1000
@@ -43,13 +44,14 @@ def page_of(
     tools: Callable[..., list[Tool]],
     message_tools: Callable[[str], list[Tool]],
     row_tools: Callable[[int], list[Tool]],
+    switch: Callable[[str, str], str | None],
     may_decide: bool,
 ) -> dict[str, Any]:
     """The context of the template: what ``view`` shows of the run, and those of its family that are in ``there``.
 
     ``tools`` gives the buttons of an activity or a timer (see ``steering.part_tools``), ``message_tools`` those of a
-    failed message, by its id, ``row_tools`` those of a row of the history, by its activation. At most six statements,
-    one more for an earlier run of a chain.
+    failed message, by its id, ``row_tools`` those of a row of the history, by its activation, ``switch`` the address
+    where something is switched off. At most six statements, one more for an earlier run of a chain.
     """
     chain = run.chain
     current = chain.run_id == run.pk
@@ -70,6 +72,7 @@ def page_of(
         {
             **_activity(task, view, now=now),
             "tools": tools("activity", task.seq, taken=task.atomic or live.has(task.activity, queue=task.queue)),
+            "switch": None if task.atomic else switch("activity", task.activity),
         }
         for task in tasks[:MOST]
     ]
@@ -80,6 +83,8 @@ def page_of(
         "chain": chain,
         "blocked": _blocked(view.blocked(run.blocked), due_at=chain.due_at if current else None),
         "missing": missing,
+        "switch_class": switch("workflow", run.workflow) if run.is_open else None,
+        "switch_queue": switch("queue", run.queue) if run.is_open else None,
         "pollers": live.pollers(run.queue),
         "waits": list(run.waiting_for or []),
         "accepts": run.accepts or {},
@@ -91,7 +96,9 @@ def page_of(
         "graph": None if graph is None else graph_picture(graph, history.whole),
         "timers": [{"row": row, "tools": tools("timer", row.seq or 0)} for row in history.timers[:MOST]],
         "more_timers": len(history.timers) > MOST,
-        "human_tasks": open_in(run, most=MOST),
+        "human_tasks": [
+            (task, step_of(task.key), ", ".join(people_of(words_of(task)))) for task in open_in(run, most=MOST)
+        ],
         "activities": shown,
         "failing": [row for row in shown if row["failure"] is not None],
         "failed": _failed(run, view),

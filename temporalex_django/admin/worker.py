@@ -26,6 +26,7 @@ from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.shown import badge, duration
+from temporalex_django.admin.switches import switch_addresses
 from temporalex_django.authoring.people import APP
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
 from temporalex_django.models import ActivityTask, Worker
@@ -156,8 +157,13 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """With the queues and, under DEBUG, a button that does it, for who may."""
+        switch = switch_addresses(self.admin_site, user_of(request))
         queues = [
-            {"figures": one, "lag": duration(timedelta(seconds=one.lag)) if one.lag else ""}
+            {
+                "switch": switch("queue", one.queue),
+                "figures": one,
+                "lag": duration(timedelta(seconds=one.lag)) if one.lag else "",
+            }
             for one in (queue_figures() if self.has_view_permission(request) else ())
         ]
         wanted = Operation(action=RunDue.name, permission=f"{APP}.{RunDue.permission}")

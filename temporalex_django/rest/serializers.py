@@ -298,6 +298,8 @@ class ItemOut(Base):
 class HumanTaskOut(Base):
     """What a person is asked to decide; ``text`` says it in a sentence or two.
 
+    ``asked``: who may decide, as words (``user:ann``, ``group:managers``, ``perm:shop.approve``), those among them to
+    whom it was handed on.
     ``ending`` is what became of a closed one: decided (``outcome``), overdue, cancelled or run_closed.
     """
 
@@ -310,6 +312,7 @@ class HumanTaskOut(Base):
     run_id = serializers.UUIDField()
     subject = SubjectOut(allow_null=True)
     outcomes = serializers.ListField(child=serializers.CharField())
+    asked = serializers.ListField(child=serializers.CharField())
     requested_by = SenderOut(allow_null=True)
     opened_at = _time()
     due_at = _time(allow_null=True)

@@ -119,7 +119,7 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         request.GET = query  # Django refuses a filter that it does not know
         may = may_switch(user_of(request))
         off = [*SwitchedOff.objects.using(storage().alias)] if may and self.has_view_permission(request) else []
-        context = {"switch_form": None, "off": off}
+        context: dict[str, Any] = {"switch_form": None, "off": off}
         if may:
             context["switch_form"] = SwitchForm(alias=storage().alias, initial={"thing": thing})
 

@@ -130,6 +130,6 @@ def _rows(page: str) -> list[list[str]]:
     table = page[page.index('id="tx-queues"') : page.index("</table>", page.index('id="tx-queues"'))]
     body = table[table.index("<tbody>") :]
     return [
-        [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td>(.*?)</td>", row, re.DOTALL)]
+        [re.sub(r"<a .*?</a>|<[^>]+>", "", cell).strip() for cell in re.findall(r"<td>(.*?)</td>", row, re.DOTALL)]
         for row in re.findall(r"<tr[^>]*>(.*?)</tr>", body, re.DOTALL)
     ]

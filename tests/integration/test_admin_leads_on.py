@@ -88,7 +88,7 @@ def offered(client: Client, run: Any, action: str) -> dict[str, str]:
         cells = re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
         address = re.search(rf'href="([^"]+/do/{action}/\?to=\d+)"', row)
         if address is not None:
-            found[cells[1].partition(":")[0]] = address[1]
+            found[cells[1].partition("<ul")[0].partition(":")[0]] = address[1]
     return found
 
 

@@ -64,7 +64,10 @@ def happened(client: Client, run: Any, query: str = "") -> list[tuple[str, str, 
     text = client.get(f"{RUNS}{run}/change/{query}").content.decode()
     table = text[text.index('id="tx-happened"') : text.index('class="tx-more"')]
     rows = re.findall(r"<tr><td[^>]*>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", table, re.DOTALL)
-    plain = [[html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in rows]
+    plain = [
+        [html.unescape(re.sub(r"<ul.*?</ul>|<[^>]+>", "", cell, flags=re.DOTALL)).strip() for cell in row]
+        for row in rows
+    ]
     return [(numbers, said, state) for numbers, said, state in plain]
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.utils.functional import Promise
+from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.actions.live_workers import live_workers
 from temporalex_django.actions.steering import Steering, Text
 from temporalex_django.actions.terminate import end
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.conf import get_settings
 from temporalex_django.db.starts import insert_message, ring_on_commit
+from temporalex_django.models import Instance
 
 
 class Cancel(Steering[None]):
@@ -28,11 +33,24 @@ class Cancel(Steering[None]):
 
     @property
     def answer(self) -> Text:
-        return (
-            _("The run is asked to end. It is paused, so it hears of it when it is unpaused.")
-            if self.waits
-            else self.done
-        )
+        if self.waits:
+            return _("The run is asked to end. It is paused, so it hears of it when it is unpaused.")
+        return f"{self.done} {self.notice}".strip()
+
+    @classmethod
+    def notice_of(cls, run: Instance) -> Text:
+        """That the request waits where the code of the run cannot run now."""
+        code = workflows.present(run.workflow, run.version)
+        if not run.is_open or (code is not None and code.cancels_at_once):
+            return ""
+        if run.blocked:
+            return _("The run is blocked, so the request waits until its code can run. To end it now, terminate it.")
+        alias = run._state.db or get_settings().DATABASE  # noqa: SLF001 - Django documents it
+        missing = live_workers(alias=alias).missing(workflow=run.workflow, version=run.version, queue=run.queue)
+        if missing is None:
+            return ""
+        words = _("The request waits for {missing}. To end the run now, terminate it.")
+        return format_lazy(words, missing=missing)
 
     @property
     def waits(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -29,12 +30,13 @@ from temporalex_django.engine.outcomes import result_of
 from temporalex_django.errors import ResultTimeout, WorkflowNotFound, WorkflowSwitchedOff
 from temporalex_django.graph import snapshot
 from temporalex_django.models import Instance
+from temporalex_django.present.facts import PATIENCE
 
 
 def describe(
     target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, view: View = EVERYTHING
 ) -> Description:
-    """The run as it stands. When something is due that no live worker can take, or may, ``waiting_for`` says so.
+    """The run as it stands. What has been due for a while and no live worker can take, or may, ``waiting_for`` says.
 
     Four reads, seven when something is due (and one more of what is switched off), two when it is closed; one less when
     ``run``, its row, is there already.
@@ -43,19 +45,22 @@ def describe(
     run = run or _run(target, storage=storage)
     waiting = list(run.waiting_for or [])
     if run.status not in CLOSED_STATUSES and not run.blocked:
-        due = storage.sql.select(
-            f"select coalesce(c.due_at <= {now}, false) or"  # noqa: S608
-            " exists (select 1 from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh)"
-            " or exists (select 1 from temporalex_activity_task t where t.run_id = c.run_id and t.owner is null)"
-            " from temporalex_chain c where c.id = %s",
+        rows = storage.sql.select(
+            "select c.due_at,"  # noqa: S608
+            " (select min(m.created_at) from temporalex_message m where m.chain_id = c.id and not m.settled and m.fresh),"
+            " exists (select 1 from temporalex_activity_task t where t.run_id = c.run_id and t.owner is null),"
+            f" {now} from temporalex_chain c where c.id = %s",
             [*parameters, target.chain_id],
-            ("bool",),
+            ("timestamptz", "timestamptz", "bool", "timestamptz"),
         )
-        if due and due[0][0]:
+        for due_at, unread, queued, at in rows:
+            since = min((one for one in (due_at, unread) if one is not None and one <= at), default=None)
+            if since is None and not queued:
+                continue
             workers = live_workers(alias=storage.alias)
-            missing = workers.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+            missing = None if run.paused else workers.untaken(run, since=since, now=at)
             waiting += [missing] if missing else []
-            waiting += _absent(run, workers, storage=storage)
+            waiting += _absent(run, workers, late=at - PATIENCE, storage=storage)
             waiting += _off(run, storage=storage)
     failed = failed_of(run.chain_id, storage=storage) if failed_count(run) else []
     shown = replace(
@@ -77,13 +82,12 @@ def failed_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
     ]
 
 
-def _absent(run: Instance, workers: LiveWorkers, *, storage: DjangoStorage) -> list[str]:
-    """What due activities that nobody takes wait for: their code, or the key of a payload."""
-    now, parameters = storage.sql.instant(storage.clock)
+def _absent(run: Instance, workers: LiveWorkers, *, late: datetime, storage: DjangoStorage) -> list[str]:
+    """What activities wait for that are due since ``late`` and nobody takes: their code, or the key of a payload."""
     rows = storage.sql.select(
-        "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"  # noqa: S608
-        f" and (due_at <= {now} or waits_for is not null) order by 1, 2, 3",
-        [run.pk, *parameters],
+        "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"
+        " and (due_at <= %s or waits_for is not null) order by 1, 2, 3",
+        [run.pk, late],
         ("text", "text", "text"),
     )
     lacking = [

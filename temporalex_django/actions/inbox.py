@@ -133,7 +133,7 @@ def stands(user: Person, task: HumanTask) -> tuple[str, Person] | None:
 
     Of those who may not, since it takes another pair of eyes, only where there is nobody else.
     """
-    words = [*task.asked, *(f"user:{one['to']}" for one in task.delegated)]
+    words = words_of(task)
     barred = None
     for person in (user, *principals(user)):
         for word in words:
@@ -143,6 +143,11 @@ def stands(user: Person, task: HumanTask) -> tuple[str, Person] | None:
                 barred = barred or (word, person)
                 break
     return barred
+
+
+def words_of(task: HumanTask) -> list[str]:
+    """Who may decide it, as words (see ``HumanTask.asked``): those who were asked, and to whom it was handed on."""
+    return [*task.asked, *(f"user:{one['to']}" for one in task.delegated)]
 
 
 def key_barred(user: Person, task: HumanTask) -> bool:

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from temporalex_django.authoring import django_tasks
-from temporalex_django.models import Worker
+from temporalex_django.models import Instance, Worker
+from temporalex_django.present.facts import PATIENCE
+from temporalex_django.present.troubles import no_code, no_poller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +41,30 @@ class LiveWorkers:
         """Why none of them can take a run, in words; None when one can."""
         here = [workflows for queues, workflows in self.able if queue in queues]
         if not here:
-            return f"a worker: none that is alive takes the queue {queue!r}"
+            return f"a worker: {no_poller(queue)}"
         if not any(version in workflows.get(workflow, ()) for workflows in here):
-            return f"a worker: none that is alive has the class {workflow} (version {version})"
+            return f"a worker: {no_code(f'{workflow} (version {version})', queue=queue, pollers=len(here))}"
         return None
+
+    def untaken(self, run: Instance, *, since: datetime | None, now: datetime) -> str | None:
+        """Why none of them can take a run that is due since then, in words.
+
+        None: one can, or it is too early to say: a worker that lives takes what is due within seconds.
+        """
+        if since is None or now - since < PATIENCE:
+            return None
+        return self.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+
+    def without_taker(self) -> Q:
+        """Select the activities that none of them takes from its queue."""
+        taken = Q(pk__in=[])
+        for queues, names in {*self.activities}:
+            taken |= Q(queue__in=sorted(queues), activity__in=sorted(names))
+        return ~taken
+
+    def pollers(self, queue: str) -> int:
+        """How many of them poll that queue, whatever code they have."""
+        return sum(queue in queues for queues, _ in self.able)
 
     def has(self, activity: str, *, queue: str) -> bool:
         """Whether one of them takes that activity from that queue."""

@@ -1,7 +1,8 @@
 """What narrows runs to those that somebody means: the same in code, over REST and in the admin.
 
-Each function takes a queryset of runs and gives a narrower one; nothing is read. What turns rewrite has no index, so
-open runs are told apart by looking at them; all else is found by an index or by where a run's id is among the others.
+Each function takes a queryset of runs and gives a narrower one; nothing is read but, by ``stuck``, the workers. What
+turns rewrite has no index, so open runs are told apart by looking at them; all else is found by an index or by where a
+run's id is among the others.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from django.db.models import Exists, FilteredRelation, OuterRef, Q, QuerySet, Te
 from django.db.models.functions import Cast, Coalesce, StrIndex
 from django.utils import timezone
 
+from temporalex_django.actions.live_workers import live_workers
 from temporalex_django.authoring.listing import WORDS
 from temporalex_django.authoring.searching import SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.among import among
-from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute
+from temporalex_django.errors import WorkflowSwitchedOff
+from temporalex_django.models import ActivityTask, Chain, Instance, Message, SearchAttribute, SwitchedOff
 from temporalex_django.models.instance import ENDED
+from temporalex_django.present.facts import LATE
 
 Runs = QuerySet[Instance]
 
-#: A run is due, and nobody has taken it for so long.
-_LATE = timedelta(seconds=60)
 _MANY_ATTEMPTS = 5
 #: The clock of who starts a run makes its id, that of the database says when it was: so far apart they never are.
 _CLOCKS = timedelta(days=1)
@@ -55,16 +57,27 @@ def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
 def stuck(runs: Runs) -> Runs:
     """Runs that somebody should look at.
 
-    Blocked, tried in vain again and again, with a failed message, or due and taken by nobody.
+    Blocked, with an activity that is tried in vain again and again or that no live worker takes, with a failed message,
+    or due and taken by nobody. What waits for a switch is none of these. One read, of the workers.
     """
-    late, alias = timezone.now() - _LATE, runs.db
-    blocked = Instance.objects.using(alias).filter(blocked__isnull=False).order_by().values("pk")
+    late, alias = timezone.now() - LATE, runs.db
+    waiting = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, chain__isnull=False)
+    untaken = waiting.filter(
+        Q(due_at__lt=late) & live_workers(alias=alias).without_taker() | Q(waits_for__isnull=False)
+    )
+    untaken = untaken.exclude(queue__in=_off("queue", alias)).exclude(activity__in=_off("activity", alias))
+    due = Chain.objects.using(alias).filter(due_at__lt=late, closed=False, paused=False)
+    blocked = Instance.objects.using(alias).filter(blocked__isnull=False)
     return among(
         runs,
-        blocked.union(
+        blocked.exclude(blocked__code=WorkflowSwitchedOff.code)
+        .order_by()
+        .values("pk")
+        .union(
             ActivityTask.objects.using(alias).filter(attempt__gt=_MANY_ATTEMPTS).order_by().values("run_id"),
+            untaken.order_by().values("run_id"),
             Message.objects.using(alias).failed().order_by().values("chain__run_id"),
-            Chain.objects.using(alias).filter(due_at__lt=late, closed=False, paused=False).order_by().values("run_id"),
+            due.exclude(queue__in=_off("queue", alias)).order_by().values("run_id"),
         ),
     )
 
@@ -74,6 +87,11 @@ def caused_by(runs: Runs, cause: str) -> Runs:
     alias = runs.db
     of_runs = Instance.objects.using(alias).filter(cause=cause).order_by().values("pk")
     return among(runs, of_runs.union(ActivityTask.objects.using(alias).filter(cause=cause).order_by().values("run_id")))
+
+
+def _off(kind: str, alias: str) -> QuerySet[Any]:
+    """Names of what is switched off."""
+    return SwitchedOff.objects.using(alias).filter(kind=kind).order_by().values("name")
 
 
 def waiting_for(runs: Runs, kind: str) -> Runs:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db.models.functions import Now
+
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.switch_off import known_names
 from temporalex_django.conf import queue_limits
 from temporalex_django.core.limits import NONE, Limits
 from temporalex_django.db.switches import read_switches
-from temporalex_django.models import SwitchedOff
+from temporalex_django.models import SwitchedOff, Worker
 
 #: What waits is counted up to so many.
 MOST = 10_000
@@ -26,7 +28,8 @@ class QueueFigures:
 
     ``due_runs`` and ``due_activities`` wait for a worker (``MOST`` of each, or more), ``held_activities`` of them in
     lines of their own; the oldest run and the oldest activity of all are due for ``lag`` seconds (0.0: none is).
-    ``running``: activities that workers have. ``off``: it is switched off. ``concurrency`` and ``rate`` are its limits.
+    ``running``: activities that workers have. ``workers``: live ones that poll it, and are not drained. ``off``: it is
+    switched off. ``concurrency`` and ``rate`` are its limits.
     """
 
     queue: str
@@ -34,6 +37,7 @@ class QueueFigures:
     due_activities: int
     held_activities: int
     running: int
+    workers: Sequence[str]
     oldest_due: datetime | None
     lag: float
     off: bool
@@ -42,7 +46,10 @@ class QueueFigures:
 
 
 def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
-    """Of these queues, or of all that this process or a worker knows, by name. At most four reads; locks nothing."""
+    """Of these queues, or of all that this process or a worker knows, or in which something waits, by name.
+
+    At most six reads; locks nothing.
+    """
     where = storage()
     sql, limits = where.sql, queue_limits()
     named = sorted(known_names(SwitchedOff.Switchable.QUEUE, alias=where.alias) if queues is None else queues)
@@ -66,13 +73,26 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
         )
     )
     off = read_switches(sql).queues
+    alive = Worker.objects.using(where.alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
+    pollers = [
+        (str(worker), {*worker.queues}) for worker in alive.only("host", "pid", "queues").order_by("host", "pid")
+    ]
     return [
-        _figures(queue, row, running.get(queue, 0), off=queue in off, limits=limits.get(queue, NONE))
+        _figures(
+            queue,
+            row,
+            running.get(queue, 0),
+            workers=[name for name, queues in pollers if queue in queues],
+            off=queue in off,
+            limits=limits.get(queue, NONE),
+        )
         for queue, row in zip(named, rows, strict=True)
     ]
 
 
-def _figures(queue: str, row: Sequence[Any], running: int, *, off: bool, limits: Limits) -> QueueFigures:
+def _figures(
+    queue: str, row: Sequence[Any], running: int, *, workers: Sequence[str], off: bool, limits: Limits
+) -> QueueFigures:
     *oldest, runs, tasks, held, now = row
     due = min((at for at in oldest if at is not None), default=None)
     return QueueFigures(
@@ -81,6 +101,7 @@ def _figures(queue: str, row: Sequence[Any], running: int, *, off: bool, limits:
         due_activities=tasks + held,
         held_activities=held,
         running=running,
+        workers=workers,
         oldest_due=due,
         lag=0.0 if due is None else max(0.0, (now - due).total_seconds()),
         off=off,

@@ -24,6 +24,7 @@ class RetryActivity(OnActivity):
     label: ClassVar[Promise] = _("Retry now")
     effect: ClassVar[Promise] = _("The activity is tried again at once, and not when its next try is due.")
     done: ClassVar[Promise] = _("The activity is due.")
+    needs_worker: ClassVar[bool] = True
     inputs: ClassVar[tuple[Input, ...]] = (
         Input(
             name="input",

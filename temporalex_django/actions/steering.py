@@ -73,9 +73,10 @@ class Steering(ActionOnRun[T]):
 
     ``label`` is on the button, ``effect`` says in a sentence what will happen, ``done`` what has happened.
     ``destructive``: it cannot be undone. ``of`` "activity" or "timer": ``seq``, the number of the command that made it,
-    is an argument too. ``inputs`` are asked for beside the ``reason``. ``selectors`` are asked for by a bulk job: they
-    choose among the activities or timers of its runs. ``sees_payloads``: it takes ``view_payload`` besides, since
-    nobody is to answer for an activity without having seen its input.
+    is an argument too. ``needs_worker``: of no use before a live worker has the code of the activity. ``inputs`` are
+    asked for beside the ``reason``. ``selectors`` are asked for by a bulk job: they choose among the activities or
+    timers of its runs. ``sees_payloads``: it takes ``view_payload`` besides, since nobody is to answer for an activity
+    without having seen its input.
 
     Each raises ``ActionNotPossible`` with the sentence of ``why_not`` (``WorkflowClosed`` where that is that the run is
     closed), also when it became so after it was asked for; nothing is done then.
@@ -86,6 +87,7 @@ class Steering(ActionOnRun[T]):
     done: ClassVar[Promise]
     destructive: ClassVar[bool] = False
     of: ClassVar[Literal["run", "activity", "timer"]] = "run"
+    needs_worker: ClassVar[bool] = False
     inputs: ClassVar[tuple[Input, ...]] = ()
     selectors: ClassVar[tuple[Input, ...]] = ()
     sees_payloads: ClassVar[bool] = False
@@ -163,6 +165,22 @@ class Steering(ActionOnRun[T]):
         if run.is_open:
             return None
         return str(format_lazy(_("the run is closed already ({status})"), status=run.get_status_display()))
+
+    @classmethod
+    def notice_of(cls, run: Instance) -> Text:
+        """What to know of that run before and after, beside ``effect`` and ``done``; empty where there is nothing."""
+        del run
+        return ""
+
+    @classmethod
+    def effect_on(cls, run: Instance) -> str:
+        """What will happen to that run."""
+        return f"{cls.effect} {cls.notice_of(run)}".strip()
+
+    @property
+    def notice(self) -> Text:
+        """What to know of the run afterwards."""
+        return self.notice_of(self.target.row)
 
     @property
     def answer(self) -> Text:

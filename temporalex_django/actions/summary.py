@@ -42,6 +42,7 @@ from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
 from temporalex_django.models.fields import Payload, decoded
 from temporalex_django.present.facts import (
+    PATIENCE,
     ActivityNow,
     BlockedNow,
     EndNow,
@@ -67,7 +68,7 @@ class Known:
 
     ``tasks`` as ``tasks_of`` gives them, those of the child that it waits for among them. ``others`` are blocked like
     it, ``unread`` the messages that wait, ``failed_messages`` the signals that failed in their handler, ``ended`` says
-    who ended it and why.
+    who ended it and why. ``unread_since``: since when a message waits that no worker has looked at.
     """
 
     tasks: Mapping[UUID, Sequence[ActivityTask]]
@@ -75,6 +76,7 @@ class Known:
     children: Sequence[Instance] = ()
     others: int = 0
     unread: int = 0
+    unread_since: datetime | None = None
     failed_messages: int = 0
     ended: tuple[str, str] = ("", "")
 
@@ -151,10 +153,17 @@ def with_switches(runs: QuerySet[Instance]) -> QuerySet[Instance]:
     return runs.annotate(anything_off=Exists(SwitchedOff.objects.all()))
 
 
-def with_failed_count(runs: QuerySet[Instance]) -> QuerySet[Instance]:
-    """With how many failed messages the chain of each has, see ``db.failed_messages.failed_count``."""
+def with_messages(runs: QuerySet[Instance]) -> QuerySet[Instance]:
+    """Annotate what the sentence about one run says of the messages of its chain.
+
+    How many of them failed (see ``db.failed_messages.failed_count``), and since when one waits that nobody has read.
+    """
     of_chain = Message.objects.failed().filter(chain_id=OuterRef("chain_id")).order_by().values("chain_id")
-    return runs.annotate(failed_count=Coalesce(Subquery(of_chain.annotate(n=Count("pk")).values("n")), 0))
+    fresh = Message.objects.filter(chain_id=OuterRef("chain_id"), settled=False, fresh=True).order_by("id")
+    return runs.annotate(
+        failed_count=Coalesce(Subquery(of_chain.annotate(n=Count("pk")).values("n")), 0),
+        unread_since=Subquery(fresh.values("created_at")[:1]),
+    )
 
 
 class Reading:
@@ -189,7 +198,10 @@ class Reading:
             tasks = tasks_of([run.pk for run in begun], alias=str(self.alias), most=_NAMED)
             for task in tasks.defer("call", "options", "heartbeat"):
                 self.tasks[task.run_id].append(task)
-        if known is None and any(run.started_at is None or self.tasks.get(run.pk) for run in open_ones):
+        self.due = {run.pk: since for run in open_ones if (since := self._due_since(run)) is not None}
+        if known is None and any(
+            run.started_at is None or self.tasks.get(run.pk) or run.pk in self.due for run in open_ones
+        ):
             self.workers = list(Worker.objects.using(self.alias))
         self.switches = self._off(open_ones)
         self.names = {worker.epoch: str(worker) for worker in self.workers}
@@ -206,7 +218,7 @@ class Reading:
     def _off(self, runs: Sequence[Instance]) -> dict[tuple[str, str], SwitchNow]:
         """Switches that are off, by kind and name. One statement where something waits for a worker, else none."""
         untaken = any(task.owner is None and not task.atomic for tasks in self.tasks.values() for task in tasks)
-        if not untaken and not any(run.started_at is None or _stopped_by_switch(run) for run in runs):
+        if not untaken and not any(self._waits_for_worker(run) or _stopped_by_switch(run) for run in runs):
             return {}
         if not any(getattr(run, "anything_off", True) for run in runs):
             return {}
@@ -216,6 +228,24 @@ class Reading:
             )
             for row in SwitchedOff.objects.using(self.alias)
         }
+
+    def _due_since(self, run: Instance) -> datetime | None:
+        """Since when a run that has begun waits for a worker; None where it does not, or not for long."""
+        if run.started_at is None or run.blocked or run.paused or run.chain.run_id != run.pk:
+            return None
+        unread = None
+        if self.known is not None:
+            unread = self.known.unread_since
+        elif hasattr(run, "unread_since"):
+            unread = run.unread_since
+        elif self.whole:
+            fresh = Message.objects.using(self.alias).filter(chain_id=run.chain_id, settled=False, fresh=True)
+            unread = fresh.order_by("id").values_list("created_at", flat=True).first()
+        since = min((at for at in (run.chain.due_at, unread) if at is not None), default=None)
+        return since if since is not None and since <= self.now - PATIENCE else None
+
+    def _waits_for_worker(self, run: Instance) -> bool:
+        return run.started_at is None or run.pk in self.due
 
     def _ends(self, runs: Sequence[Any]) -> dict[UUID, _Ended]:
         if not all(hasattr(run, "ended_with") for run in runs):
@@ -236,6 +266,7 @@ class Reading:
         code = titles.code_of(run.workflow, run.version)
         tasks = self.tasks.get(run.pk, [])
         pending = run.started_at is None and run.is_open
+        waits_for_worker = run.is_open and self._waits_for_worker(run)
         return RunNow(
             title=titles.of_workflow(run.workflow, run.version),
             workflow=run.workflow,
@@ -251,8 +282,9 @@ class Reading:
             blocked=self._blocked(run, view),
             paused=self._paused(run),
             end=self._end(run, code, view),
-            workers=WorkersNow(alive=self.alive, missing=self.missing(run)) if pending else None,
-            off=self._switch_of(run) if pending or _stopped_by_switch(run) else None,
+            workers=WorkersNow(alive=self.alive, missing=self.missing(run)) if waits_for_worker else None,
+            due_since=self.due.get(run.pk),
+            off=self._switch_of(run) if waits_for_worker or _stopped_by_switch(run) else None,
             failed_messages=self._failed_messages(run),
         )
 
@@ -278,14 +310,18 @@ class Reading:
 
     def waiting_for(self, run: Instance) -> list[str]:
         """As its row says, and a worker that none of those is who live."""
-        missing = self.missing(run)
+        missing = self.missing(run) if self._is_late(run) else None
         return [*(run.waiting_for or ()), *([missing] if missing else ())]
 
     def missing(self, run: Instance) -> str | None:
-        """Why no live worker can take one that waits for its first turn; None: one can, or it waits for none."""
-        if run.started_at is not None or not run.is_open or run.blocked:
+        """Why no live worker can take one that waits for a turn; None: one can, or it waits for none."""
+        if not run.is_open or run.blocked or not self._waits_for_worker(run):
             return None
         return self.live.missing(workflow=run.workflow, version=run.version, queue=run.queue)
+
+    def _is_late(self, run: Instance) -> bool:
+        """Whether it waits for a worker for so long that the lack of one is worth saying."""
+        return run.pk in self.due or (run.started_at is None and self.now - run.created_at >= PATIENCE)
 
     def _waits(self, run: Instance, code: Any, view: View) -> list[WaitNow]:
         """With where children stand, one level deep."""
@@ -318,6 +354,7 @@ class Reading:
             title=titles.of_activity(task.activity),
             worker=self.names.get(task.owner or 0, "") or "?",
             taken=taken,
+            pollers=0 if taken is not False else self.live.pollers(task.queue),
             last_seen=last_seen,
             off=self._switch_of_activity(task.activity) or self.switches.get(("queue", task.queue)),
         )

@@ -13,10 +13,17 @@ from temporalex_django.conf import queue_limits
 from temporalex_django.core.names import shown
 from temporalex_django.core.payloads import text
 from temporalex_django.db import lone_tasks
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import ActivityTask, SwitchedOff, Worker
 
 _NAMED = 10
+#: Tables with what waits for a worker, each with the condition of its index.
+_WAITING = (
+    ("chains", "temporalex_chain", "due_at is not null"),
+    ("tasks", "temporalex_activity_task", "owner is null and not atomic and line is null"),
+    ("lines", "temporalex_activity_task", "owner is null and not atomic and line is not null"),
+)
 
 
 class SwitchOff(Action[SwitchedOff]):
@@ -82,8 +89,23 @@ class SwitchOff(Action[SwitchedOff]):
         self.tell(subject, reason=reason, kind=self.kind, name=self.thing)
 
 
+def waiting_queues(*, alias: str) -> list[str]:
+    """Queues in which runs or activities wait, by name. One read, which looks at an index once for each queue."""
+    sql = DjangoStorage(alias).sql
+    return [name for (name,) in sql.select(" union ".join(_each_queue(*source) for source in _WAITING), [], ("text",))]
+
+
+def _each_queue(name: str, table: str, where: str) -> str:
+    first = f"select min(queue) from {table} where {where}"  # noqa: S608 - constants
+    return (
+        f"select queue from (with recursive {name}(queue) as ({first} union all"  # noqa: S608
+        f" select ({first} and queue > {name}.queue) from {name} where {name}.queue is not null)"
+        f" select queue from {name}) {name}_all where queue is not null"
+    )
+
+
 def known_names(kind: str, *, alias: str) -> set[str]:
-    """Those that this process has, and live workers."""
+    """Those that this process has, and live workers; of queues also those in which something waits."""
     rows = [*Worker.objects.using(alias).filter(buried_at=None)]
     found: Iterable[str]
     if kind == SwitchedOff.Switchable.WORKFLOW:
@@ -95,4 +117,5 @@ def known_names(kind: str, *, alias: str) -> set[str]:
         own = (one.options_set.queue or "default" for one in activity.registry.values())
         tasks = lone_tasks.queues() or ()
         found = [*classes, *own, *tasks, *queue_limits(), *(name for row in rows for name in row.queues)]
+        found += waiting_queues(alias=alias)
     return set(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,9 @@ from django.db.models import Max, Q
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from temporalex_django.actions.timeline import titles_of
+from temporalex_django.actions import timeline as reading
 from temporalex_django.admin.shown import Value, badge, duration, value
+from temporalex_django.admin.steering import Tool
 from temporalex_django.authoring.viewing import View
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.models import HistoryEvent, Instance
@@ -32,7 +33,7 @@ _FAMILIES = (
     ("time", ("Timer",)),
     ("work", ("Activity", "Child")),
 )
-_SHAPES = {"failed": "failed", "timed_out": "timed_out", "cancelled": "cancelled", "terminated": "terminated", "open": "running"}  # fmt: skip
+_SHAPES = {"failed": "failed", "timed_out": "timed_out", "cancelled": "cancelled", "terminated": "terminated", "open": "running", "dropped": "terminated", "unread": "failed"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ class Happened:
     badge: SafeString
     at: datetime
     took: str
+    activation: int
+    tools: Sequence[Tool] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +98,20 @@ class History:
     whole: Sequence[HistoryEvent] | None
 
 
-def read(run: Instance, *, page: str, alias: str, view: View, now: datetime, whole: bool) -> History:
-    """One statement, two for an earlier run of a chain. ``whole``: all events are wanted, unless they are too many."""
+def read(
+    run: Instance,
+    *,
+    page: str,
+    alias: str,
+    view: View,
+    now: datetime,
+    whole: bool,
+    tools: Callable[[int], Sequence[Tool]],
+) -> History:
+    """One statement, two for an earlier run of a chain; more where a thing begins or ends on another page.
+
+    ``whole``: all events are wanted, unless they are too many. ``tools`` gives the buttons of a row, by its activation.
+    """
     events = HistoryEvent.objects.using(alias).filter(run_id=run.pk)
     chain = run.chain
     length = chain.length if chain.run_id == run.pk else events.aggregate(last=Max("seq"))["last"] or 0
@@ -112,14 +127,15 @@ def read(run: Instance, *, page: str, alias: str, view: View, now: datetime, who
     found = list(events.order_by("seq"))
     shown = [event for event in found if first < event.seq <= first + EVENTS_A_PAGE]
     data = {event.seq: _shown_data(event, view) for event in shown}
-    happened = timeline.rows(_event(event, data[event.seq]) for event in shown)
+    told = [_event(event, data[event.seq]) for event in shown]
+    happened = reading.of_events(run.pk, told, length=length, view=view, alias=alias)
     timers: list[timeline.TimelineRow] = []
     if run.is_open:
         of_timers = timeline.rows(_event(event, event.data) for event in found if event.kind in _TIMERS)
         timers = [row for row in of_timers if row.state == "open" and row.seq is not None]
     return History(
         activations=_activations(shown, data),
-        happened=[_happened(row, now) for row in happened],
+        happened=[_happened(row, now, tools) for row in happened],
         pages=Pages(number=number, count=count),
         timers=timers,
         whole=found if whole else None,
@@ -133,7 +149,8 @@ def _shown_data(event: HistoryEvent, view: View) -> Any:
 
 
 def _event(event: HistoryEvent, data: Any) -> Event:
-    return Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=data)
+    attributes = data if isinstance(data, dict) else {}
+    return Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=attributes)
 
 
 def _activations(events: Sequence[HistoryEvent], data: dict[int, Any]) -> list[ShownActivation]:
@@ -168,12 +185,14 @@ def _summary(data: Any) -> str:
     return " · ".join(parts[:3])
 
 
-def _happened(row: timeline.TimelineRow, now: datetime) -> Happened:
+def _happened(row: timeline.TimelineRow, now: datetime, tools: Callable[[int], Sequence[Tool]]) -> Happened:
     return Happened(
         numbers=str(row.number) if row.last == row.number else f"{row.number}–{row.last}",
-        text=row.text(now=now, titles=titles_of(row)),
+        text=row.text(now=now, titles=reading.titles_of(row)),
         badge=badge(_SHAPES.get(row.state, "completed"), str(_states().get(row.state, row.state))),
         at=row.began,
+        activation=row.activation,
+        tools=() if row.kind == "end" else tools(row.activation),
         took=duration(row.ended - row.began) if row.ended is not None else "",
     )
 
@@ -191,4 +210,7 @@ def _states() -> dict[str, str]:
         "continuedasnew": _("continued as new"),
         "fired": _("fired"),
         "taken": _("taken"),
+        "sent": _("sent"),
+        "dropped": _("dropped"),
+        "unread": _("nobody took it"),
     }

@@ -24,7 +24,7 @@ from temporalex_django.actions import deciding
 from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.delegate import Delegate
 from temporalex_django.actions.human_task import ActionOnTask
-from temporalex_django.actions.inbox import find_task, inbox
+from temporalex_django.actions.inbox import find_task, inbox, words_of
 from temporalex_django.actions.release import Release
 from temporalex_django.actions.seeing import seen
 from temporalex_django.admin.base import ReadOnlyAdmin
@@ -35,6 +35,7 @@ from temporalex_django.authoring import people
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.decisions import DecisionForm, DelegationForm, outcome_label
 from temporalex_django.models import HumanTask, Instance
+from temporalex_django.present.human_tasks import people_of, step_of
 
 _ENDINGS = {"decided": "completed", "overdue": "timed_out", "cancelled": "cancelled", "run_closed": "terminated"}
 #: No database counts on from more; nobody turns so many pages.
@@ -67,7 +68,7 @@ class InboxChangeList(ChangeList):
 class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     """Takes no permission: everybody has an inbox, of what asks for him. Others' is for those who may look at runs."""
 
-    list_display = ("asked_for", "about", "due", "taken", "since")
+    list_display = ("asked_for", "about", "asks", "due", "taken", "since")
     list_display_links = ("asked_for",)
     list_filter = (WhoseFilter, DueFilter, WorkflowFilter)
     list_select_related = False
@@ -119,7 +120,12 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
 
     @admin.display(description=gettext_lazy("about"))
     def about(self, task: HumanTask) -> SafeString:
-        return format_html('{}<span class="tx-under">{}</span>', shortened(task.workflow_id), task.workflow)
+        under = " · ".join(filter(None, (task.workflow, step_of(task.key))))
+        return format_html('{}<span class="tx-under">{}</span>', shortened(task.workflow_id), under)
+
+    @admin.display(description=gettext_lazy("asks"))
+    def asks(self, task: HumanTask) -> str:
+        return shortened(", ".join(people_of(words_of(task)))) or "–"
 
     @admin.display(description=gettext_lazy("due"))
     def due(self, task: HumanTask) -> SafeString | str:
@@ -265,6 +271,9 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             "has_view_permission": True,
             "badge": _standing(task),
             "said": deciding.sentence(shown, subject=about),
+            "asks": people_of(words_of(task)),
+            "handed_on": task.delegated,
+            "step": step_of(task.key),
             "run_address": self._run_address(request, task),
             "subject": about,
             "subject_address": self._subject_address(request, task.run),

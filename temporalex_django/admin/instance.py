@@ -26,7 +26,7 @@ from temporalex_django.actions import audit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.ordering import at_once, columns, within_reach
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.actions.summary import Reading, with_ends, with_failed_count, with_switches
+from temporalex_django.actions.summary import Reading, with_ends, with_messages, with_switches
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
 from temporalex_django.admin.filters import (
@@ -49,7 +49,8 @@ from temporalex_django.admin.run_pages import RunPage, not_the_present
 from temporalex_django.admin.searching import SearchAttributeFilter
 from temporalex_django.admin.shown import duration, moment, shortened, status_badge
 from temporalex_django.admin.starting import StartPage, like_address, may_start
-from temporalex_django.admin.steering import SteeringPage, message_tools, part_tools, tools
+from temporalex_django.admin.steering import SteeringPage, message_tools, part_tools, row_tools, tools
+from temporalex_django.admin.switches import switch_addresses
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
 from temporalex_django.models import BulkJob, Instance
 from temporalex_django.present.sentences import Summary
@@ -131,7 +132,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         narrowed = runs_for(user_of(request), alias=storage().alias)
         found = super().get_queryset(request) if narrowed is None else narrowed
         one = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
-        return with_failed_count(with_switches(found)) if one else found
+        return with_messages(with_switches(found)) if one else found
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
@@ -220,6 +221,13 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         """Of the page of a run, or of another page about it, under this site."""
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *more])
 
+    def newest_address(self, request: HttpRequest, run: Instance) -> str | None:
+        """The page of the newest run of the chain, where this is an earlier one and the user may see that one."""
+        if not_the_present(run) is None:
+            return None
+        newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
+        return None if newest is None else self.address_of(newest)
+
     def no_such_run(self, request: HttpRequest, ref: str) -> HttpResponse:
         """To the index, with a message."""
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
@@ -264,8 +272,11 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
                 there=self.get_queryset(request),
                 tools=partial(part_tools, run, user=user, address=doing),
                 message_tools=partial(message_tools, run, user=user, address=doing),
+                switch=switch_addresses(self.admin_site, user),
+                row_tools=row_tools(run, user=user, address=doing),
                 may_decide=any(panel.decides for panel in taken),
             ),
+            "newest": self.newest_address(request, run),
             "panels": taken,
             "tools": tools(run, user, address=doing),
             "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Case, Count, Q, QuerySet, Subquery, When
@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django import errors
 from temporalex_django.actions.deciding import with_nobody_left
-from temporalex_django.actions.inbox import open_in
+from temporalex_django.actions.inbox import open_in, words_of
 from temporalex_django.actions.live_workers import able
 from temporalex_django.actions.seeing import seen
 from temporalex_django.actions.summary import Known, summary_of, tasks_of
@@ -30,6 +30,7 @@ from temporalex_django.core.attributes import readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import Payload
 from temporalex_django.models.message import ATTENTION
+from temporalex_django.present.human_tasks import people_of, step_of
 
 MOST = 50
 _OTHERS = 1000
@@ -44,20 +45,23 @@ def page_of(
     user: Person,
     view: View,
     there: QuerySet[Instance],
-    tools: Callable[[Literal["activity", "timer"], int], list[Tool]],
+    tools: Callable[..., list[Tool]],
     message_tools: Callable[[str], list[Tool]],
+    row_tools: Callable[[int], list[Tool]],
+    switch: Callable[[str, str], str | None],
     may_decide: bool,
 ) -> dict[str, Any]:
     """The context of the template: what ``view`` shows of the run, and those of its family that are in ``there``.
 
-    ``tools`` gives the buttons of an activity or a timer, ``message_tools`` those of a failed message, by its id. At
-    most six statements, one more for an earlier run of a chain.
+    ``tools`` gives the buttons of an activity or a timer (see ``steering.part_tools``), ``message_tools`` those of a
+    failed message, by its id, ``row_tools`` those of a row of the history, by its activation, ``switch`` the address
+    where something is switched off. At most six statements, one more for an earlier run of a chain.
     """
     chain = run.chain
     current = chain.run_id == run.pk
     now = timezone.now()
     graph = graph_of(run)
-    history = histories.read(run, page=page, alias=alias, view=view, now=now, whole=graph is not None)
+    history = histories.read(run, page=page, alias=alias, view=view, now=now, whole=graph is not None, tools=row_tools)
     messages = _inbox(chain, alias=alias)
     family = [*_family(run, there)]
     runs = [one for one in family if one.chain_id == chain.pk]
@@ -66,19 +70,16 @@ def page_of(
     acted = [*audit.order_by("automatic", "-id")[: 2 * MOST]]  # what people did comes first
     known = _known(run, family, children, messages, acted, alias=alias)
     tasks = known.tasks.get(run.pk, ())
-    due = (
-        current
-        and not chain.closed
-        and (
-            (chain.due_at is not None and chain.due_at <= now)
-            or any(message.fresh for message in messages)
-            or any(task.owner is None for task in tasks)
-        )
-    )
-    missing = None
-    shown = [{**_activity(task, view, now=now), "tools": tools("activity", task.seq)} for task in tasks[:MOST]]
-    if due and not run.blocked:
-        missing = able(known.workers, now=now).missing(workflow=run.workflow, version=run.version, queue=run.queue)
+    live = able(known.workers, now=now)
+    missing = live.untaken(run, since=_due_since(run, messages), now=now)
+    shown = [
+        {
+            **_activity(task, view, now=now),
+            "tools": tools("activity", task.seq, taken=task.atomic or live.has(task.activity, queue=task.queue)),
+            "switch": None if task.atomic else switch("activity", task.activity),
+        }
+        for task in tasks[:MOST]
+    ]
     return {
         "badge": status_badge(run.status, blocked=bool(run.blocked)),
         "said": summary_of(run, view=view, may_decide=may_decide, known=known),
@@ -86,6 +87,9 @@ def page_of(
         "chain": chain,
         "blocked": _blocked(view.blocked(run.blocked), due_at=chain.due_at if current else None),
         "missing": missing,
+        "switch_class": switch("workflow", run.workflow) if run.is_open else None,
+        "switch_queue": switch("queue", run.queue) if run.is_open else None,
+        "pollers": live.pollers(run.queue),
         "waits": view.waiting(run.waiting_for or [], run.waits),
         "accepts": run.accepts or {},
         "took": duration((run.closed_at or now) - run.created_at),
@@ -96,7 +100,10 @@ def page_of(
         "graph": None if graph is None else graph_picture(graph, history.whole),
         "timers": [{"row": row, "tools": tools("timer", row.seq or 0)} for row in history.timers[:MOST]],
         "more_timers": len(history.timers) > MOST,
-        "human_tasks": with_nobody_left(*seen(open_in(run, most=MOST), user)),
+        "human_tasks": [
+            (task, step_of(task.key), ", ".join(people_of(words_of(task))))
+            for task in with_nobody_left(*seen(open_in(run, most=MOST), user))
+        ],
         "activities": shown,
         "failing": [row for row in shown if row["failure"] is not None],
         "failed": _failed(run, view),
@@ -142,7 +149,10 @@ def _known(
     if run.is_open:
         for task in tasks_of([run.pk] if waited is None else [run.pk, waited], alias=alias, most=MOST + 1):
             tasks[task.run_id].append(task)
-        if tasks or waited is not None or run.started_at is None:  # else nothing is due that one of them could take
+        since = _due_since(run, messages)
+        if (
+            tasks or waited is not None or since is not None or run.started_at is None
+        ):  # else nobody could take anything
             workers = [*Worker.objects.using(alias)]
     ended = next((row for row in acted if row.action in ("cancel", "terminate") and not row.denied), None)
     return Known(
@@ -151,9 +161,23 @@ def _known(
         children=children,
         others=next((getattr(one, "others", None) or 0 for one in family), 0),
         unread=sum(not message.settled for message in messages),
+        unread_since=_unread_since(messages),
         failed_messages=sum(message.failed for message in messages),
         ended=("", "") if ended is None else (ended.actor_name, ended.reason),
     )
+
+
+def _due_since(run: Instance, messages: Sequence[Message]) -> datetime | None:
+    """Since when it waits for a worker; None where it does not."""
+    if run.chain.run_id != run.pk or not run.is_open or run.blocked or run.paused:
+        return None
+    moments = (run.chain.due_at, _unread_since(messages))
+    return min((at for at in moments if at is not None and at <= timezone.now()), default=None)
+
+
+def _unread_since(messages: Sequence[Message]) -> datetime | None:
+    """Since when a message waits that no worker has looked at."""
+    return min((message.created_at for message in messages if message.fresh and not message.settled), default=None)
 
 
 def _failed(run: Instance, view: View) -> dict[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,7 +32,7 @@ class Confirmation:
     """What a page says before somebody presses its button.
 
     ``why_not`` is why it cannot be done now, ``not_yours`` why this person may not: then there is no button. ``action``
-    is what the audit calls it, ``message`` the name of what is sent.
+    is what the audit calls it, ``message`` the name of what is sent. ``again`` are lines of what is done again.
     """
 
     heading: str
@@ -42,6 +43,7 @@ class Confirmation:
     not_yours: str | None = None
     action: str
     message: str = ""
+    again: Sequence[str] = ()
 
 
 class RunPage(ABC):
@@ -101,7 +103,7 @@ class RunPage(ABC):
             form.renew()
             return self.page(request, run, said, form, status=409)
         messages.success(request, done)
-        return HttpResponseRedirect(self.afterwards(request, run))
+        return HttpResponseRedirect(self.afterwards(request, run, form))
 
     def _once(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
         """What is done commits with the token. Raises ``AskedBefore``."""
@@ -140,6 +142,7 @@ class RunPage(ABC):
             "said": said,
             "form": form,
             "back": self.admin.address_of(run),
+            "newest": self.admin.newest_address(request, run),
             **more,
         }
         request.current_app = site.name
@@ -149,8 +152,9 @@ class RunPage(ABC):
         """Raises ``WorkflowNotFound`` when it was deleted since it was looked up."""
         return find(str(run.pk), storage=storage(), among=self.admin.get_queryset(request))
 
-    def afterwards(self, request: HttpRequest, run: Instance) -> str:
+    def afterwards(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
         """The page of the run; the list when the run is gone."""
+        del form
         if self.admin.get_queryset(request).filter(pk=run.pk).exists():
             return self.admin.address_of(run)
         return reverse(f"{self.admin.admin_site.name}:temporalex_django_instance_changelist")

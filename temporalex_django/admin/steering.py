@@ -12,22 +12,29 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.http import Http404, HttpRequest
+from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
+from temporalex_django.access import view_of
+from temporalex_django.actions import timeline
+from temporalex_django.actions.base import storage
 from temporalex_django.actions.failed_message import FailedMessageAction
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.steering import Input, Steering
+from temporalex_django.actions.taking_up import TakingUp
+from temporalex_django.actions.targets import RunTarget
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.run_pages import Confirmation, RunPage, not_the_present
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.forms.fields import NOTHING, JSONBox
 from temporalex_django.forms.payload_forms import TokenForm
-from temporalex_django.models import Instance
+from temporalex_django.models import Chain, Instance
 
 _INPUT = "input_"
 _LONGEST_REASON = 2000
 _MOST_DIGITS = 9
+_MOST_AGAIN = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,7 @@ class SteeringForm(TokenForm):
     ) -> None:
         """``inputs`` are those of the action that it asks for, where these are not all."""
         super().__init__(*args, **kwargs)
+        self.made: str | None = None  # the run that it has made
         self.fields["reason"].required = action.destructive
         self.inputs = action.inputs if inputs is None else inputs
         for one in self.inputs:
@@ -97,13 +105,23 @@ def tools(run: Instance, user: Person, *, address: Callable[[str], str]) -> list
 
 
 def part_tools(
-    run: Instance, of: Literal["activity", "timer"], seq: int, *, user: Person, address: Callable[[str], str]
+    run: Instance,
+    of: Literal["activity", "timer"],
+    seq: int,
+    *,
+    user: Person,
+    address: Callable[[str], str],
+    taken: bool = True,
 ) -> list[Tool]:
-    """The buttons of an activity or a timer; whether one is of use just now, its own page says."""
+    """The buttons of an activity or a timer; whether one is of use just now, its own page says.
+
+    ``taken``: a live worker has the code of the activity; else what needs one is not offered.
+    """
     return [
         tool(action, address=address, why_not=None, seq=seq)
         for action in STEERING.values()
-        if action.of == of and not_the_present(run) is None and not_yours(action, user, run) is None
+        if action.of == of and (taken or not action.needs_worker)
+        if not_the_present(run) is None and not_yours(action, user, run) is None
     ]
 
 
@@ -118,6 +136,25 @@ def message_tools(run: Instance, message: str, *, user: Person, address: Callabl
     ]
     query = urlencode({"message": message})
     return [replace(one, address=f"{one.address}?{query}") for one in found]
+
+
+def row_tools(run: Instance, *, user: Person, address: Callable[[str], str]) -> Callable[[int], list[Tool]]:
+    """The buttons of a row of the history, by its activation: what takes the run up there. Asked once for all rows."""
+    labels = {"reset": _("Reset to here"), "fork": _("Fork from here")}
+    found = [
+        replace(tool(action, address=address, why_not=None), label=labels.get(name, str(action.label)))
+        for name, action in STEERING.items()
+        if issubclass(action, TakingUp) and not_the_present(run) is None
+        if action.why_not(run) is None and not_yours(action, user, run) is None
+    ]
+    closing = run.chain.activations if run.chain.run_id == run.pk and not run.is_open else None
+
+    def at(activation: int) -> list[Tool]:
+        if activation == closing:  # the run cannot go on behind its end
+            return []
+        return [replace(one, address=f"{one.address}?to={activation}") for one in found]
+
+    return at
 
 
 def tool(
@@ -155,7 +192,8 @@ class SteeringPage(RunPage):
         label, more = str(action.label), {} if seq is None else {"seq": seq}
         return Confirmation(
             heading=label if seq is None else _("%(label)s: number %(seq)s") % {"label": label, "seq": seq},
-            effect=str(action.effect),
+            effect=action.effect_on(run),
+            again=self._again(request, run),
             button=label,
             destructive=action.destructive,
             why_not=not_the_present(run) or action.why_not(run, **more),
@@ -174,8 +212,30 @@ class SteeringPage(RunPage):
         action, seq = self._action(request), self._seq(request)
         more = form.given if seq is None else {"seq": seq, **form.given}
         done = action(self.target(request, run), reason=form.cleaned_data["reason"], by=actor_of(request), **more)
-        done.execute()
+        made = done.execute()
+        form.made = str(made.shown) if isinstance(made, RunTarget) else made if isinstance(made, str) else None
         return str(done.answer)
+
+    def afterwards(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
+        """The page of the run that was made, or that has followed since; where the user may not see it, as always."""
+        chains = Chain.objects.using(storage().alias).filter(pk=run.chain_id)
+        new: Any = getattr(form, "made", None) or chains.values_list("run_id", flat=True).first()
+        made = self.admin.get_queryset(request).filter(pk=new).first()
+        return super().afterwards(request, run) if made is None else self.admin.address_of(made)
+
+    def _again(self, request: HttpRequest, run: Instance) -> list[str]:
+        """What is done again when the run is taken up at the activation that the address names."""
+        to = request.GET.get("to", "")
+        if not issubclass(self._action(request), TakingUp) or not to.isascii() or not to.isdigit():
+            return []
+        if len(to) > _MOST_DIGITS:
+            return []
+        view, alias, now = view_of(user_of(request), run), storage().alias, timezone.now()
+        rows = timeline.done_again(run.pk, int(to), view=view, alias=alias)
+        shown = [row.text(now=now, titles=timeline.titles_of(row)) for row in rows[:_MOST_AGAIN]]
+        more = len(rows) - len(shown)
+        told = ngettext("and %(count)d more", "and %(count)d more", more) % {"count": more}
+        return [*shown, *([told] if more else [])]
 
     def _action(self, request: HttpRequest) -> type[Steering[Any]]:
         match = request.resolver_match

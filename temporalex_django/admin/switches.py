@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
@@ -14,12 +16,12 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import Operation, policy
 from temporalex_django.actions.base import storage
-from temporalex_django.actions.switch_off import SwitchOff
+from temporalex_django.actions.switch_off import SwitchOff, known_names
 from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.shown import moment
-from temporalex_django.authoring.people import APP
+from temporalex_django.authoring.people import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import SwitchedOff
 
@@ -27,16 +29,37 @@ _LONGEST_REASON = 2000
 
 
 class SwitchForm(forms.Form):
-    """Which switch, and why."""
+    """Which switch, and why. ``thing`` is ``kind:name``, chosen from what there is, or what the address names."""
 
-    kind = forms.ChoiceField(choices=SwitchedOff.Switchable.choices, label=_("What"), label_suffix="")
-    name = forms.CharField(
-        max_length=300, label=_("Name"), label_suffix="", widget=forms.TextInput(attrs={"class": "vTextField"})
-    )
+    thing = forms.ChoiceField(label=_("What"), label_suffix="")
     reason = forms.CharField(
         required=False, max_length=_LONGEST_REASON, label=_("Reason"), label_suffix="",
         help_text=_("For whoever waits, and for the audit."), widget=forms.TextInput(attrs={"class": "vTextField"}),
     )  # fmt: skip
+
+    def __init__(self, *args: Any, alias: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        groups: list[Any] = [
+            (label, [(f"{kind}:{name}", name) for name in sorted(known_names(kind, alias=alias))])
+            for kind, label in SwitchedOff.Switchable.choices
+        ]
+        named = {value for _label, options in groups for value, _name in options}
+        wanted = str(self.data.get("thing") or self.initial.get("thing") or "")
+        if wanted.partition(":")[0] in SwitchedOff.Switchable.values and wanted not in named:
+            groups.append((wanted, wanted.partition(":")[2]))
+        self.fields["thing"].choices = groups  # type: ignore[attr-defined] # a ChoiceField
+
+
+def may_switch(user: Person) -> bool:
+    """Whether that person may switch things off and on."""
+    return policy().allows(user, Operation(action=SwitchOff.name, permission=f"{APP}.{SwitchOff.permission}"))
+
+
+def switch_addresses(site: admin.AdminSite, user: Person) -> Callable[[str, str], str | None]:
+    """The address where a thing of a kind and name is switched off; None where the user may not do that."""
+    there = site.is_registered(SwitchedOff) and may_switch(user)
+    page = reverse(f"{site.name}:temporalex_django_switchedoff_changelist") if there else None
+    return lambda kind, name: None if page is None else f"{page}?{urlencode({'thing': f'{kind}:{name}'})}"
 
 
 @admin.register(SwitchedOff)
@@ -73,13 +96,14 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         """Only of a POST. What cannot be done now is said on the list."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        form = SwitchForm(request.POST)
+        form = SwitchForm(request.POST, alias=storage().alias)
         if not form.is_valid():
             messages.error(request, " ".join(str(one) for found in form.errors.values() for one in found))
         else:
             said = form.cleaned_data
             try:
-                action(said["kind"], said["name"], reason=said["reason"], by=actor_of(request)).execute()
+                kind, _colon, name = said["thing"].partition(":")
+                action(kind, name, reason=said["reason"], by=actor_of(request)).execute()
             except ActionNotPermitted as exc:
                 raise PermissionDenied(str(exc)) from exc
             except TemporalexError as exc:
@@ -89,9 +113,14 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:temporalex_django_switchedoff_changelist"))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """With the form and the buttons, for who may."""
-        wanted = Operation(action=SwitchOff.name, permission=f"{APP}.{SwitchOff.permission}")
-        may = policy().allows(user_of(request), wanted)
+        """With the form and the buttons, for those who may; ``thing`` in the address is what the form begins with."""
+        query: Any = request.GET.copy()
+        thing = query.pop("thing", [""])[-1]
+        request.GET = query  # Django refuses a filter that it does not know
+        may = may_switch(user_of(request))
         off = [*SwitchedOff.objects.using(storage().alias)] if may and self.has_view_permission(request) else []
-        context = {"switch_form": SwitchForm() if may else None, "off": off}
+        context: dict[str, Any] = {"switch_form": None, "off": off}
+        if may:
+            context["switch_form"] = SwitchForm(alias=storage().alias, initial={"thing": thing})
+
         return super().changelist_view(request, {**context, **(extra_context or {})})

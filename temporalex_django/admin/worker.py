@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
-from django.db.models import Count, Min
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils import timezone
@@ -20,37 +19,19 @@ from django.utils.translation import ngettext
 from temporalex_django.access import Operation, policy
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.drain_worker import DrainWorker
+from temporalex_django.actions.queue_figures import MOST, queue_figures
 from temporalex_django.actions.run_due import RunDue
 from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.shown import badge, duration
+from temporalex_django.admin.switches import switch_addresses
 from temporalex_django.authoring.people import APP
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
-from temporalex_django.models import ActivityTask, Chain, Worker
+from temporalex_django.models import ActivityTask, Worker
 
-#: Due runs that are counted.
-_MOST = 10_000
 _SHOWN = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
-    """What waits in a queue for a worker: so many runs (at least, at ``_MOST``), the oldest for so long."""
-
-    queue: str
-    due: int
-    lag: str
-
-
-def _backlog() -> list[Backlog]:
-    """Of all queues in which runs are due. One statement."""
-    now, alias = timezone.now(), storage().alias
-    due = Chain.objects.using(alias).filter(due_at__lte=now, closed=False, paused=False)
-    counted = Chain.objects.using(alias).filter(pk__in=due.order_by("due_at").values("pk")[:_MOST])
-    rows = counted.order_by("queue").values_list("queue").annotate(count=Count("pk"), oldest=Min("due_at"))
-    return [Backlog(queue=queue, due=count, lag=duration(now - oldest)) for queue, count, oldest in rows]
 
 
 @admin.register(Worker)
@@ -175,11 +156,19 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
         return badge("alive", str(_("Alive"))) if alive else badge("gone", str(_("Late")))
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """With what is due and, under DEBUG, a button that does it, for who may."""
-        backlog = _backlog() if self.has_view_permission(request) else []
+        """With the queues and, under DEBUG, a button that does it, for who may."""
+        switch = switch_addresses(self.admin_site, user_of(request))
+        queues = [
+            {
+                "switch": switch("queue", one.queue),
+                "figures": one,
+                "lag": duration(timedelta(seconds=one.lag)) if one.lag else "",
+            }
+            for one in (queue_figures() if self.has_view_permission(request) else ())
+        ]
         wanted = Operation(action=RunDue.name, permission=f"{APP}.{RunDue.permission}")
         form = ReasonForm() if settings.DEBUG and policy().allows(user_of(request), wanted) else None
-        context = {"backlog": backlog, "most": _MOST, "due_form": form}
+        context = {"queues": queues, "most": MOST, "due_form": form}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     @admin.display(description=_("in hand"))

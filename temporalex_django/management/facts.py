@@ -14,6 +14,7 @@ from django.db.models.fields.json import KT
 from django.utils import timezone
 
 from temporalex_django import checks, conf
+from temporalex_django.actions import narrowing
 from temporalex_django.actions.failure_groups import failure_groups
 from temporalex_django.actions.live_workers import LiveWorkers
 from temporalex_django.authoring import workflow as workflows
@@ -22,7 +23,6 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.outcomes import FAULT
 from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Message, SwitchedOff, Worker
 from temporalex_django.present.diagnosis import (
-    PATIENCE,
     ActivitiesNow,
     CheckFailed,
     MessagesFailed,
@@ -32,7 +32,7 @@ from temporalex_django.present.diagnosis import (
     TasksLonely,
     WorkerNow,
 )
-from temporalex_django.present.facts import SwitchNow
+from temporalex_django.present.facts import PATIENCE, SwitchNow
 
 #: Kinds of findings that are read at most, the largest first; open runs and human tasks that are counted at most.
 _MOST, _COUNTED, _COUNTED_TASKS = 20, 10_000, 1_000
@@ -137,7 +137,7 @@ def _activities(alias: str, runs: Runs, live: LiveWorkers, late: datetime) -> It
     groups = groups.order_by("-count", "activity")
     for row in groups.filter(owner=None, atomic=False, due_at__lt=late).annotate(since=Min("due_at"))[:_MOST]:
         if not live.has(row["activity"], queue=row["queue"]):
-            yield ActivitiesNow(**row)
+            yield ActivitiesNow(**row, pollers=live.pollers(row["queue"]))
 
 
 def _messages(alias: str, runs: Runs) -> Iterator[MessagesFailed]:
@@ -176,19 +176,5 @@ def _lonely(alias: str, runs: Runs) -> Iterator[TasksLonely]:
 
 
 def stuck(alias: str, runs: Runs, *, most: int) -> list[Instance]:
-    """Runs that somebody may have to look at.
-
-    Blocked, with an activity that fails or a failed message, or that nobody takes up.
-    """
-    late = DjangoStorage(alias).now() - PATIENCE
-    there = open_runs(alias, runs)
-    tasks = ActivityTask.objects.using(alias).filter(Q(failed_at__isnull=False) | Q(owner=None, due_at__lt=late))
-    found: dict[Any, Instance] = {}
-    for some in (
-        there.filter(blocked__isnull=False),
-        there.filter(pk__in=tasks.order_by("id").values("run")[: most * 2]),
-        there.filter(started_at=None, chain__due_at__lt=late),
-        there.filter(chain__in=Message.objects.using(alias).failed().order_by().values("chain")),
-    ):
-        found |= {run.pk: run for run in some.select_related("chain").order_by("-id")[:most]}
-    return [*found.values()][:most]
+    """The newest runs that somebody should look at, as lists and the admin mean it."""
+    return [*narrowing.stuck(open_runs(alias, runs)).select_related("chain").order_by("-id")[:most]]

@@ -8,8 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
 from temporalex_django.access import view_of
-from temporalex_django.actions import audit, titles
-from temporalex_django.actions import describe as reading
+from temporalex_django.actions import audit, timeline
 from temporalex_django.actions.base import storage
 from temporalex_django.authoring.viewing import View
 from temporalex_django.db.paging import in_pages
@@ -18,7 +17,6 @@ from temporalex_django.management import given, printing
 from temporalex_django.management.outputs import EventPrinted
 from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import Payload
-from temporalex_django.present import timeline
 
 output = EventPrinted
 
@@ -40,11 +38,13 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
         for event in in_pages(events, by="seq"):
             printing.record(command, _printed(event, view))
         return
-    now, things = timezone.now(), timeline.rows(reading.history(target, storage=storage(), view=view))
-    named = {one.name: titles.of_activity(one.name) for one in things if one.kind == "activity"}
-    cells = [(one.number, printing.moment(one.began), one.text(now=now, titles=named)) for one in things]
+    now, rows = timezone.now(), timeline.of_run(target.shown, view=view, storage=storage())
+    cells = [
+        (one.number, one.activation, printing.moment(one.began), one.text(now=now, titles=timeline.titles_of(one)))
+        for one in rows
+    ]
     if cells:
-        printing.table(command, ("#", "WHEN", "WHAT"), cells)
+        printing.table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
     else:
         printing.write(command, "no history yet: no worker has taken it up")
 

@@ -71,7 +71,8 @@ class SteeringCommand:
         target = given.found(run, workflow, by=by)
         action = self.action(target, reason=reason, seq=seq, by=by, **inputs_of(options, self.action))
         if self.action.destructive:
-            asking.ask(command, f"{self.action.effect} Go on, for {target.workflow} {target.workflow_id}?", yes=yes)
+            effect = self.action.effect_on(target.row)
+            asking.ask(command, f"{effect} Go on, for {target.workflow} {target.workflow_id}?", yes=yes)
         made = action.execute()
         new = str(made.shown) if isinstance(made, RunTarget) else made if isinstance(made, str) else None
         if json:

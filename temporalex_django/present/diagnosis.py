@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
 from temporalex_django.present.facts import SwitchNow
-from temporalex_django.present.troubles import switched_off
+from temporalex_django.present.troubles import no_code, switched_off
 from temporalex_django.present.words import span, when
 
 Severity = Literal["error", "warning", "note"]
@@ -108,12 +108,16 @@ class TasksLonely:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivitiesNow:
-    """Activities of one name in a queue that are due, and that nobody takes."""
+    """Activities of one name in a queue that are due, and that nobody takes.
+
+    ``pollers`` live workers poll the queue.
+    """
 
     activity: str
     queue: str
     count: int
     since: datetime
+    pollers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,6 +361,18 @@ def _runs(project: ProjectNow, now: datetime) -> Iterator[Diagnosis]:
         if project.is_off("queue", task.queue) or project.is_off("activity", task.activity):
             continue
         words = {"count": task.count, "activity": task.activity, "queue": task.queue, "since": when(task.since, now)}
+        if task.pollers:
+            text = ngettext(
+                "The activity %(activity)s is ready in %(count)d run since %(since)s. %(polled)s.",
+                "The activity %(activity)s is ready in %(count)d runs since %(since)s. %(polled)s.",
+                task.count,
+            )
+            polled = no_code(task.activity, queue=task.queue, pollers=task.pollers)
+            then = _("Deploy the code of the activity to the workers of the queue %(queue)s") % words
+            yield Diagnosis(
+                severity="error", code="untaken_activity", text=text % {**words, "polled": polled}, next_step=then
+            )
+            continue
         text = ngettext(
             "The activity %(activity)s is ready in %(count)d run since %(since)s, and no live worker takes it from the "
             "queue %(queue)s.",
@@ -449,7 +465,8 @@ _STEPS = {
     ),
     "several": gettext_noop("See which: manage.py temporalex describe {run}"),
     "silent": gettext_noop("Look at the machine of its worker"),
-    "no_worker": gettext_noop("Start a worker that takes its queue: manage.py temporalex worker"),
+    "no_worker": gettext_noop("Start a worker that takes its queue and has its code: manage.py temporalex worker"),
+    "late": gettext_noop("Look at the load and the log of the workers; start another one: manage.py temporalex worker"),
     "not_taken_up": gettext_noop("Start a worker that has its class: manage.py temporalex worker"),
     "paused": gettext_noop("manage.py temporalex unpause {run}"),
     "off": gettext_noop("See what is off: manage.py temporalex switches show"),
@@ -475,7 +492,3 @@ def of_run(state: str, text: str, *, run: str, trouble: bool, closed: bool, code
         step = gettext_noop("Nothing is to be done.") if closed else step
     severity: Severity = "error" if trouble else "warning" if state == "paused" else "note"
     return Diagnosis(severity=severity, code=state, text=text, next_step=_(step).format(run=run))
-
-
-#: How long something may be due before somebody asks why.
-PATIENCE = timedelta(seconds=10)

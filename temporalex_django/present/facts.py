@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from temporalex_django.authoring.binding import OpenActivity
+
+#: How long something may be due before somebody asks why: a worker looks at the tables every few seconds.
+PATIENCE = timedelta(seconds=10)
+#: How long a run may be due before somebody should look at it, although live workers could take it.
+LATE = timedelta(seconds=60)
 
 WaitKind = Literal["phase", "signal", "timer", "condition", "child", "step", "human_task", "cancel", "other"]
 
@@ -49,14 +54,15 @@ class ActivityNow:
 
     ``off``: the switch, its own or its queue's, that keeps it waiting.
 
-    ``taken`` says whether a live worker takes it from its queue; None: it was not asked. ``last_seen`` is the worker
-    that took that queue last, and when it was alive.
+    ``taken`` says whether a live worker takes it from its queue; None: it was not asked. ``pollers`` live workers poll
+    that queue. ``last_seen`` is the worker that took that queue last, and when it was alive.
     """
 
     activity: OpenActivity
     title: str
     worker: str = ""
     taken: bool | None = None
+    pollers: int = 0
     last_seen: tuple[str, datetime] | None = None
     off: SwitchNow | None = None
 
@@ -119,7 +125,8 @@ class WorkersNow:
 class RunNow:
     """A run as it stands. ``more_activities``: how many it has beside those that are listed.
 
-    ``off``: the switch of its class or its queue that it waits for. ``failed_messages``: how many signals failed in
+    ``workers``, of a run that waits for one: of its first turn, or due since ``due_since``. ``off``: the switch of its
+    class or its queue that it waits for. ``failed_messages``: how many signals failed in
     their handler.
 
     ``may_decide``: whether whoever looks at it is one who can decide what it waits for.
@@ -140,6 +147,7 @@ class RunNow:
     paused: PausedNow | None = None
     end: EndNow = field(default_factory=EndNow)
     workers: WorkersNow | None = None
+    due_since: datetime | None = None
     off: SwitchNow | None = None
     failed_messages: int = 0
     may_decide: bool = False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils.translation import gettext as _
 
-from temporalex_django.present.words import when
+from temporalex_django.present.words import spelt, when
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,23 @@ class TaskNow:
     outcome: str = ""
     decided_by: str = ""
     nobody_left: bool = False
+
+
+def people_of(words: Iterable[str]) -> list[str]:
+    """Who is asked, for people, from words as ``HumanTask.asked`` has them; each once."""
+    texts = {
+        "user": "%(name)s",
+        "group": _("the group %(name)s"),
+        "perm": _("anyone with the permission %(name)s"),
+    }
+    split = [word.partition(":") for word in dict.fromkeys(words)]
+    return [texts.get(kind, "%(name)s") % {"name": name or kind} for kind, _colon, name in split]
+
+
+def step_of(key: str) -> str:
+    """The step of a graph that asks, as words, from the key of a human task; empty where a call asks."""
+    name = key.partition("#")[0]
+    return "" if not name or name.isdigit() else spelt(name)
 
 
 def asked(task: TaskNow, *, now: datetime) -> str:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from temporalex_django.present import endings, troubles
-from temporalex_django.present.facts import ActivityNow, RunNow, WaitNow
+from temporalex_django.present.facts import LATE, PATIENCE, ActivityNow, RunNow, WaitNow
 from temporalex_django.present.words import all_of, any_of, shortened, span, when, whole
 
-#: A worker looks at the tables every few seconds at the latest: who is not taken up by then lacks one.
-_SOON = timedelta(seconds=10)
 _NAMED = 3
 #: Waits that somebody ends who decides.
 _DECIDED = frozenset({"step", "human_task"})
@@ -77,6 +75,8 @@ def _summary(run: RunNow, now: datetime) -> Summary:
 
 def _open(run: RunNow, now: datetime) -> Summary:
     """One that goes on, or waits for something."""
+    if run.due_since is not None and run.workers is not None and (untaken := _untaken(run, run.due_since, now)):
+        return untaken
     waits = [wait for wait in run.waits if wait.kind != "other"]
     count = len(waits) + len(run.activities) + run.more_activities
     if count > 1:
@@ -85,18 +85,28 @@ def _open(run: RunNow, now: datetime) -> Summary:
         return _activity(run.activities[0], now)
     if waits:
         return _wait(waits[0], now, may_decide=run.may_decide)
-    if run.workers is not None and run.workers.missing is not None:
-        text = _("Due, and no live worker takes it up: %(missing)s.") % {"missing": run.workers.missing}
-        return Summary(state="no_worker", text=text, trouble=True)
     since = run.started_at or run.created_at
     text = _("Under way since %(since)s (%(span)s).") % {"since": when(since, now), "span": span(now - since)}
     return Summary(state="running", text=text, since=since)
 
 
+def _untaken(run: RunNow, since: datetime, now: datetime) -> Summary | None:
+    """One that is due, and that no worker takes up; None where it is too early to say so."""
+    assert run.workers is not None
+    words = {"since": when(since, now), "span": span(now - since), "missing": run.workers.missing}
+    if run.workers.missing is not None and now - since >= PATIENCE:
+        text = _("Due since %(since)s, and no live worker takes it up: it waits for %(missing)s.") % words
+        return Summary(state="no_worker", text=text, trouble=True, since=since)
+    if now - since >= LATE:
+        text = _("Due for %(span)s, although a live worker could take it up.") % words
+        return Summary(state="late", text=text, trouble=True, since=since)
+    return None
+
+
 def _not_taken_up(run: RunNow, now: datetime) -> Summary:
     waited = now - run.created_at
     words = {"span": span(waited), "title": run.title, "version": run.version}
-    if waited < _SOON or run.workers is None:
+    if waited < PATIENCE or run.workers is None:
         text = _("Started %(span)s ago, not taken up yet.") % words
         return Summary(state="not_taken_up", text=text, since=run.created_at)
     if run.workers.missing is not None:

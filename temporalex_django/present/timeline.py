@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.core.history.events import SIGNAL_FAILED, HistoryEvent
+from temporalex_django.core.history.events import CLOSING, SIGNAL_FAILED, HistoryEvent
 from temporalex_django.core.process import RECORDED_AS
 from temporalex_django.present.words import spelt, when, whole
 
@@ -27,17 +27,24 @@ _ENDS = {
     "ActivityCancelled": "cancelled", "TimerFired": "fired", "TimerCancelled": "cancelled", "ChildCompleted": "done",
     "ChildFailed": "failed", "ExternalFailed": "failed",
 }  # fmt: skip
+#: Kinds of events that say which activities and children there were, and how they ended.
+DONE_AGAIN = frozenset({kind for kind in (*_BEGINS, *_ENDS) if kind.startswith(("Activity", "Child"))} | {*CLOSING})
 _UPDATE_ENDS = {"UpdateCompleted": "done", "UpdateFailed": "failed"}
+#: States of rows that another event may still end. A message to another run fails, or nothing more is heard of it.
+_UNFINISHED = frozenset({"open", "sent"})
+#: Kinds of rows that end with their run. Children may outlive it.
+_OF_RUN = frozenset({"activity", "timer", "update"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
     """A thing that happened, or is happening.
 
-    ``kind``: run, activity, timer, child, external, update, signal, decision, cancel, patch. ``state``: open, done,
-    failed, timed_out, cancelled, fired, taken, unread (a signal that nobody took before the run ended). ``number`` is
-    that of its first event, ``last`` that of its last one; ``seq`` the number of its command. ``due`` is a timer's,
-    ``who`` sent a message, or ended it by hand; ``error`` says why it failed.
+    ``kind``: run, activity, timer, child, external, update, signal, decision, cancel, patch. ``state``: open, sent (a
+    message to another run), done, failed, timed_out, cancelled, dropped (the run ended first), fired, taken, unread (a
+    signal that nobody took before the run ended). ``number`` is that of its first event, ``last`` that of its last one;
+    ``activation`` the one that its first event belongs to, ``ended_in`` that of its end; ``seq`` the number of its
+    command. ``due`` is a timer's, ``who`` sent a message, or ended it by hand; ``error`` says why it failed.
     """
 
     kind: str
@@ -45,7 +52,9 @@ class TimelineRow:
     state: str
     number: int
     last: int
+    activation: int
     began: datetime
+    ended_in: int | None = None
     ended: datetime | None = None
     seq: int | None = None
     attempts: int = 0
@@ -53,6 +62,11 @@ class TimelineRow:
     who: str = ""
     error: str = ""
     key: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether no later event of the run changes it."""
+        return self.state not in _UNFINISHED
 
     def text(self, *, now: datetime, titles: Mapping[str, str] | None = None) -> str:
         """The row as a line; ``titles`` are those of activities and classes, by name."""
@@ -73,6 +87,11 @@ def begins(event: HistoryEvent) -> bool:
     return event.kind not in _ENDS and event.kind not in _UPDATE_ENDS and event.kind != "ActivationStarted"
 
 
+def ends(event: HistoryEvent) -> bool:
+    """Whether it ends what an earlier event began."""
+    return event.kind in _ENDS or event.kind in _UPDATE_ENDS
+
+
 def about(event: HistoryEvent) -> tuple[str, Any]:
     """What tells the thing that it is about from the others of a run."""
     attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
@@ -83,14 +102,23 @@ def about(event: HistoryEvent) -> tuple[str, Any]:
     return "event", event.number
 
 
-def awaited(open_rows: Iterable[TimelineRow]) -> set[str]:
+def ending(unfinished: Iterable[TimelineRow]) -> set[str]:
     """Kinds of the events that end things like these."""
-    kinds = {row.kind for row in open_rows}
+    kinds = {row.kind for row in unfinished}
     return {kind for kind in (*_ENDS, *_UPDATE_ENDS) if _kind_of(kind) in kinds}
 
 
+def beginning(events: Iterable[HistoryEvent]) -> set[str]:
+    """Kinds of the events that begin what these end."""
+    kinds = {_kind_of(event.kind) for event in events if ends(event)}
+    return {kind for kind in (*_BEGINS, "UpdateAccepted") if _kind_of(kind) in kinds}
+
+
 def rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
-    """The rows of these events, in order of their first one; a thing that began before them has none of it."""
+    """The rows of these events, in order of their first one.
+
+    ``actions.timeline`` reads the events of a whole row: one whose beginning is not among them has no name.
+    """
     found: dict[tuple[str, Any], TimelineRow] = {}
     for event in events:
         attributes = event.attributes if isinstance(event.attributes, Mapping) else {}
@@ -104,9 +132,20 @@ def rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
             _end(found, ("update", attributes.get("id")), event, _UPDATE_ENDS[event.kind], attributes)
         elif event.kind != "ActivationStarted":
             found["event", event.number] = _single(event, attributes)
-            for name in attributes.get("never_consumed") or ():
-                _unread(found, str(name))
+        if event.kind in CLOSING:
+            _close(found, event, attributes)
     return sorted(found.values(), key=lambda row: row.number)
+
+
+def _close(found: dict[tuple[str, Any], TimelineRow], event: HistoryEvent, attributes: Mapping[str, Any]) -> None:
+    """End what does not outlive the run."""
+    for key, row in found.items():
+        if row.state == "open" and row.kind == "run":
+            found[key] = replace(row, state="done", ended=event.at)
+        elif row.state == "open" and row.kind in _OF_RUN:
+            found[key] = replace(row, state="dropped", ended=event.at)
+    for name in attributes.get("never_consumed") or ():
+        _unread(found, str(name))
 
 
 def _unread(found: dict[tuple[str, Any], TimelineRow], name: str) -> None:
@@ -120,8 +159,9 @@ def _unread(found: dict[tuple[str, Any], TimelineRow], name: str) -> None:
 def _row(event: HistoryEvent, kind: str, name: str, attributes: Mapping[str, Any], **more: Any) -> TimelineRow:
     given: dict[str, Any] = {"state": "open", **more}
     return TimelineRow(
-        kind=kind, name=name, number=event.number, last=event.number, began=event.at, who=_who(attributes), **given
-    )
+        kind=kind, name=name, number=event.number, last=event.number, activation=event.activation, began=event.at,
+        who=_who(attributes), **given,
+    )  # fmt: skip
 
 
 def _begun(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
@@ -132,6 +172,7 @@ def _begun(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
     due = attributes.get("due")
     return _row(
         event, kind, str(name), attributes, seq=attributes.get("seq"), key=str(attributes.get("id") or ""),
+        state="sent" if kind == "external" else "open",
         due=datetime.fromisoformat(due) if isinstance(due, str) else None,
     )  # fmt: skip
 
@@ -152,6 +193,7 @@ def _end(
         state=state,
         last=event.number,
         ended=event.at,
+        ended_in=event.activation,
         who=_name(attributes.get("by")) or before.who,
         attempts=attempts if isinstance(attempts, int) else before.attempts,
         error=_error(attributes) if state in ("failed", "timed_out") else "",
@@ -212,10 +254,13 @@ def _error(attributes: Mapping[str, Any]) -> str:
 
 
 def _activity(row: TimelineRow, words: dict[str, Any]) -> str:
-    if row.state == "open":
-        return _("%(title)s: since %(began)s") % words
-    if row.state == "cancelled":
-        return _("%(title)s: %(began)s, cancelled %(ended)s") % words
+    if row.state in ("open", "cancelled", "dropped"):
+        texts = {
+            "open": _("%(title)s: since %(began)s"),
+            "cancelled": _("%(title)s: %(began)s, cancelled %(ended)s"),
+            "dropped": _("%(title)s: since %(began)s, dropped when the run ended %(ended)s"),
+        }
+        return texts[row.state] % words
     if row.who and row.state == "failed":
         return _("%(title)s: failed by %(who)s, %(began)s to %(ended)s: %(error)s") % words
     if row.who:
@@ -241,6 +286,8 @@ def _timer(row: TimelineRow, words: dict[str, Any]) -> str:
         return _("Timer: due %(due)s, fired %(ended)s") % words
     if row.state == "cancelled":
         return _("Timer: due %(due)s, cancelled %(ended)s") % words
+    if row.state == "dropped":
+        return _("Timer: due %(due)s, dropped when the run ended %(ended)s") % words
     return _("Timer: due %(due)s") % words
 
 
@@ -267,6 +314,8 @@ def _update(row: TimelineRow, words: dict[str, Any]) -> str:
         return (
             _("Update %(name)s by %(who)s: accepted, answered") if row.who else _("Update %(name)s: accepted, answered")
         ) % words
+    if row.state == "dropped":
+        return _("Update %(name)s: accepted, not answered when the run ended %(ended)s") % words
     return (_("Update %(name)s by %(who)s: accepted") if row.who else _("Update %(name)s: accepted")) % words
 
 

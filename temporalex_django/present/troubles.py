@@ -8,7 +8,7 @@ from typing import Literal
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.present.facts import ActivityNow, BlockedNow, PausedNow, SwitchNow
+from temporalex_django.present.facts import PATIENCE, ActivityNow, BlockedNow, PausedNow, SwitchNow
 from temporalex_django.present.words import span, when, whole
 
 #: The code of a run that was stopped because its class is off.
@@ -29,7 +29,7 @@ def state_of(one: ActivityNow, now: datetime) -> ActivityState:
         return "running" if task.last_failure is None else "failing"
     if one.off is not None:
         return "off"
-    if (one.taken is False or task.waits_for) and (task.waits_for or task.due_at <= now):
+    if task.waits_for or (one.taken is False and task.due_at <= now - PATIENCE):
         return "no_worker"
     return "queued" if task.last_failure is None else "failing"
 
@@ -99,12 +99,30 @@ def untaken(one: ActivityNow, now: datetime) -> str:
     }
     if task.waits_for:
         return _("%(activity)s waits for a worker with %(lacks)s.") % words
+    if one.pollers:
+        ready = _("%(activity)s is ready since %(since)s.") % words
+        return f"{ready} {no_code(task.activity, queue=task.queue, pollers=one.pollers)}."
     text = _("%(activity)s is ready since %(since)s, and no live worker takes it from the queue %(queue)s.") % words
     if one.last_seen is None:
         return text
     worker, at = one.last_seen
     seen = _("Last seen: %(worker)s, %(at)s.") % {"worker": worker, "at": when(at, now)}
     return f"{text} {seen}"
+
+
+def no_poller(queue: str) -> str:
+    """That no live worker polls a queue, as a part of a sentence."""
+    return _("none that is alive takes the queue %(queue)s") % {"queue": repr(queue)}
+
+
+def no_code(code: str, *, queue: str, pollers: int) -> str:
+    """That live workers poll a queue and lack some code, as a part of a sentence."""
+    text = ngettext(
+        "%(count)d worker polls the queue %(queue)s; it lacks the code of %(code)s",
+        "%(count)d workers poll the queue %(queue)s; none has the code of %(code)s",
+        pollers,
+    )
+    return text % {"count": pollers, "queue": queue, "code": code}
 
 
 def in_short(one: ActivityNow, now: datetime) -> tuple[bool, str]:

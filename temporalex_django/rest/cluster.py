@@ -90,13 +90,14 @@ class WorkerViewSet(Repeatable):
 
 
 class QueueOut(serializers.Base):
-    """What waits in a queue. ``lag``: seconds for which the oldest is due."""
+    """What waits in a queue. ``lag``: seconds for which the oldest is due; ``workers``: live ones that poll it."""
 
     queue = fields.CharField()
     due_runs = fields.IntegerField()
     due_activities = fields.IntegerField()
     held_activities = fields.IntegerField()
     running = fields.IntegerField()
+    workers = fields.ListField(child=fields.CharField())
     oldest_due = fields.DateTimeField(format=ISO_8601, default_timezone=UTC, allow_null=True)
     lag = fields.FloatField()
     off = fields.BooleanField()
@@ -105,7 +106,7 @@ class QueueOut(serializers.Base):
 
 
 class QueueViewSet(ContractViewSet):
-    """Queues that this process or a worker knows."""
+    """Queues that this process or a worker knows, and those in which something waits."""
 
     @says(
         Contract(
@@ -117,7 +118,7 @@ class QueueViewSet(ContractViewSet):
         )
     )
     def list(self, request: Request) -> Response:
-        """By name; four reads, of indexes."""
+        """By name; six reads, of indexes."""
         return Response({"next": None, "results": QueueOut(queue_figures(), many=True).data})
 
 

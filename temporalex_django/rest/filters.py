@@ -165,7 +165,8 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     paused = MarkFilter(help_text=_("Whether somebody stopped it until further notice."))
     stuck = MarkFilter(
         help_text=_(
-            "Whether it is blocked, fails again and again, has a failed message, or is due and taken by nobody."
+            "Whether it is blocked, fails again and again, has a failed message, is due and taken by nobody, or has an "
+            "activity that no live worker takes."
         )
     )
     cause = OwnFilter(

@@ -20,7 +20,7 @@ from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.delegate import Delegate
 from temporalex_django.actions.human_task import ActionOnTask
-from temporalex_django.actions.inbox import find_task, inbox
+from temporalex_django.actions.inbox import find_task, inbox, words_of
 from temporalex_django.actions.release import Release
 from temporalex_django.actions.seeing import seen
 from temporalex_django.authoring import people
@@ -204,6 +204,7 @@ class HumanTaskViewSet(Repeatable):
                 name: getattr(task, name) for name in map(str, serializers.HumanTaskOut().fields) if hasattr(task, name)
             },
             "text": deciding.sentence(task),
+            "asked": words_of(task),
             "subject": of_kind,
             "requested_by": _person(task.requested_by_key, task.requested_by_name),
             "claimed_by": _person(task.claimed_by_key, task.claimed_by_name),

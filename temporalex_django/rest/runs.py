@@ -19,7 +19,7 @@ from temporalex_django.actions.describe import describe, described
 from temporalex_django.actions.inbox import open_in
 from temporalex_django.actions.ordering import FoundAtOnce, ordered
 from temporalex_django.actions.seeing import seen as seen_by
-from temporalex_django.actions.summary import Reading, with_ends, with_failed_count, with_switches
+from temporalex_django.actions.summary import Reading, with_ends, with_messages, with_switches
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
 from temporalex_django.authoring.binding import Description
@@ -78,7 +78,7 @@ class RunViewSet(Repeatable):
         return self._with_parents(runs)
 
     def _row(self, target: RunTarget) -> Instance:
-        run = with_failed_count(with_switches(self._rows(storage().alias))).filter(pk=target.shown).first()
+        run = with_messages(with_switches(self._rows(storage().alias))).filter(pk=target.shown).first()
         if run is None:  # deleted since it was found
             raise errors.WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
         return run

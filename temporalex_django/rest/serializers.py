@@ -217,8 +217,12 @@ class FailedMessageOut(Base):
 
 
 class InstanceDetail(InstanceOut):
-    """A run alone: what it has open, too. ``human_tasks``: the first fifty."""
+    """A run alone: what it has open, too. ``human_tasks``: the first fifty.
 
+    ``notice`` is in the answer of an operation: what to know of the run, such as that no worker has its code.
+    """
+
+    notice = serializers.CharField(required=False)
     failed_messages = FailedMessageOut(many=True, source="described.failed_messages")
     activities = ActivityOut(many=True, source="described.activities")
     human_tasks = AskedOut(many=True)
@@ -296,6 +300,8 @@ class ItemOut(Base):
 class HumanTaskOut(Base):
     """What a person is asked to decide; ``text`` says it in a sentence or two.
 
+    ``asked``: who may decide, as words (``user:ann``, ``group:managers``, ``perm:shop.approve``), those among them to
+    whom it was handed on.
     ``ending`` is what became of a closed one: decided (``outcome``), overdue, cancelled or run_closed.
     ``four_eyes`` is the scope in which somebody else has to decide: chain or run. ``nobody_left``: it shuts out
     everybody whom the task asks.
@@ -312,6 +318,7 @@ class HumanTaskOut(Base):
     outcomes = serializers.ListField(child=serializers.CharField())
     four_eyes = serializers.ChoiceField(choices=FourEyesScope.values, allow_blank=True)
     nobody_left = serializers.BooleanField()
+    asked = serializers.ListField(child=serializers.CharField())
     requested_by = SenderOut(allow_null=True)
     opened_at = _time()
     due_at = _time(allow_null=True)
@@ -354,9 +361,9 @@ class HumanTaskDetail(HumanTaskOut):
 class TimelineOut(Base):
     """A thing that happened, or is happening: ``text`` is the row in words for people.
 
-    ``first`` and ``last`` are the seqs of its events; ``seq`` is the number of its command, by which operations name an
-    activity or a timer. ``due`` is a timer's; ``who`` sent a message, or ended it by hand; ``key`` is the id of a
-    child, the version of a run or the step of a decision.
+    ``first`` and ``last`` are the seqs of its events, ``activation`` is that of the first one; ``seq`` is the number of
+    its command, by which operations name an activity or a timer. ``due`` is a timer's; ``who`` sent a message, or ended
+    it by hand; ``key`` is the id of a child, the version of a run or the step of a decision.
     """
 
     kind = serializers.CharField()
@@ -365,6 +372,7 @@ class TimelineOut(Base):
     text = serializers.CharField()
     first = serializers.IntegerField(source="number")
     last = serializers.IntegerField()
+    activation = serializers.IntegerField()
     seq = serializers.IntegerField(allow_null=True)
     began = _time()
     ended = _time(allow_null=True)

@@ -41,7 +41,7 @@ def operation_of(action: type[Steering[Any]], run: Instance, user: Person) -> di
     return {
         "name": action.name,
         "of": action.of,
-        "effect": str(action.effect),
+        "effect": action.effect_on(run),
         "destructive": action.destructive,
         "why_not": _not_his(action, run, user) or action.why_not(run),
     }

@@ -174,7 +174,10 @@ class InstanceViewSet(ReadingViewSet):
             return (made, True) if isinstance(made, RunTarget) else (self._now(target), False)
 
         shown, new = self._done(act, lambda made: (made[0].shown, made[1]))
-        return self._steered(shown, new=new)
+        response = self._steered(shown, new=new)
+        if response.data is not None and (notice := str(action.notice)):
+            response.data["notice"] = notice
+        return response
 
     def again(self, made: UUID, *, new: bool, **names: Any) -> Response:
         try:

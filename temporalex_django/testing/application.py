@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from django.db.models import Q
 from django.utils import timezone
 
 from temporalex_django.actions import inline, waiting
@@ -74,6 +75,7 @@ def _stand_ins(env: DjangoEnvironment) -> list[tuple[Any, str, Any]]:
         # the environment takes all that is due
         (LiveWorkers, "missing", lambda _self, **_asked: None),
         (LiveWorkers, "has", lambda _self, _activity, **_asked: True),
+        (LiveWorkers, "without_taker", lambda _self: Q(pk__in=[])),
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,15 +13,15 @@ from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import NotConfigured
+from temporalex_django.present.facts import LATE
 
-_LATE = timedelta(seconds=60)
 _MANY_ATTEMPTS = 5
 
 Test = Callable[[MemoryRunStorage, RunState, MemoryRun, Any], bool]
 
 
 def _is_stuck(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, wanted: bool) -> bool:  # noqa: FBT001 - a value
-    late = chain.due_at is not None and chain.due_at < storage.clock - _LATE and not (chain.closed or chain.paused)
+    late = chain.due_at is not None and chain.due_at < storage.clock - LATE and not (chain.closed or chain.paused)
     tried = any(task.attempt > _MANY_ATTEMPTS for task in storage.tasks_of(chain.run_id))
     return (run.blocked is not None or late or tried) == wanted
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import transaction
+from django.utils import timezone
 
 from temporalex_django import Workflow, WorkflowHandle, errors
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
@@ -283,6 +285,7 @@ def test_signal_with_start_starts_once():
 
 def test_a_start_that_no_live_worker_can_take_says_so():
     handle = Orders.start({}, value="1")
+    Chain.objects.update(due_at=timezone.now() - timedelta(minutes=1))
 
     assert any("'orders'" in reason for reason in handle.describe().waiting_for)
 

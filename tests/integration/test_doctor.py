@@ -24,7 +24,7 @@ from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.management import exits
 from temporalex_django.management.replay import Checked
 from temporalex_django.models import ActivityTask, Chain, Instance, SwitchedOff, Worker
-from temporalex_django.present.diagnosis import PATIENCE
+from temporalex_django.present.facts import LATE as STUCK
 from tests.integration.test_commands import fits, golden
 from tests.support.client_flows import Basket, drain
 from tests.support.commands import shell, timeless, transcript
@@ -33,7 +33,7 @@ from tests.support.people import stored
 
 pytestmark = pytest.mark.django_db
 
-LATE = 2 * PATIENCE
+LATE = 2 * STUCK
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +176,7 @@ BROKEN: dict[str, Broken] = {
         lambda: (due(), worker(queues=["slow"])),
     ),
     "a worker with old code": Broken(
-        "1 run of test.Basket (version 1) is due since 14:02 and waits for a worker: none that is alive has the class",
+        "1 run of test.Basket (version 1) is due since 14:02 and waits for a worker: 1 worker polls the queue default; it lacks the code of",
         lambda: (due(), worker(workflows={Basket.name: [2]})),
     ),
     "workers that do not come to it": Broken(

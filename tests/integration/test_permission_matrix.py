@@ -546,12 +546,12 @@ ADMIN = {
     "switchedoff delete": Row(None, lambda page: page("switch"), of_run=False),
     "switchedoff off post": Row(
         ("use_switches",),
-        lambda page: page(None, {"kind": "activity", "name": "matrix.refused"}),
+        lambda page: page(None, {"thing": "activity:matrix.refused"}),
         of_run=False,
         of_all=True,
     ),
     "switchedoff on post": Row(
-        ("use_switches",), lambda page: page(None, {"kind": "queue", "name": "default"}), of_run=False, of_all=True
+        ("use_switches",), lambda page: page(None, {"thing": "queue:default"}), of_run=False, of_all=True
     ),
     "worker changelist": Row(("view_worker",), lambda page: page(), of_run=False),
     "worker change": Row(("view_worker",), lambda page: page("worker"), of_run=False),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped] # it ships no types
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from temporalex_django.authoring import workflow
@@ -204,6 +206,9 @@ def test_all_that_describe_says_is_there(api, basket):
 
 
 def test_a_pending_run_that_no_worker_takes_says_so(api, basket):
+    before = timezone.now() - timedelta(minutes=1)
+    Chain.objects.update(due_at=before)
+    Instance.objects.update(created_at=before)
     assert "queue 'default'" in str(api.get(f"{URL}b 1/").json()["waiting_for"])
     assert "queue 'default'" in str(api.get(URL).json()["results"][0]["waiting_for"])
 

@@ -622,6 +622,7 @@ def test_the_page_of_a_run_says_it_first(charging):
     assert "gives up after 20 attempts." in text
 
 
+@pytest.mark.usefixtures("asked_then")
 def test_the_page_of_a_run_tells_who_may_decide(env):
     handle = env.start(WriteOffs, value="7")
     assert "You can decide." not in _page(_reader()[1], f"{handle.run_id}/change/")

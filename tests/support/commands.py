@@ -34,7 +34,7 @@ def timeless() -> Iterator[None]:
             for name, said in (("when", "14:02"), ("span", "3 s")):
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, lambda *_, said=said: said))
-        stack.enter_context(patch.object(sentences, "_SOON", timedelta(days=1)))
+        stack.enter_context(patch.object(sentences, "PATIENCE", timedelta(days=1)))
         yield
 
 

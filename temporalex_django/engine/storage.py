@@ -93,7 +93,7 @@ class RunFacts:
     expires_at: datetime | None = None  # when the whole chain times out
     run_timeout: float | None = None  # seconds that each run of it has
     started_at: datetime | None = None
-    snapshot: dict[str, Any] | None = None  # what it begins with beside its input: see core.four_eyes, graph.snapshot
+    snapshot: dict[str, Any] | None = None  # what it begins with beside its input: see core.four_eyes
     search_attributes: Mapping[str, Any] | None = None  # those that it has at present
 
     @classmethod

@@ -392,7 +392,7 @@ def test_waiting_callers_are_limited(api, monkeypatch):
     monkeypatch.setattr(waiting, "time", clock)
     monkeypatch.setattr(Basket, "version", 2)  # this process does not have the run's class: a worker is to do it
 
-    with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), seat() as granted:
+    with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), seat("somebody") as granted:
         assert granted
         result = api.get(f"{URL}s-1/result/?wait=60")
         update = api.post(f"{URL}b-1/updates/add/?wait=60", {"args": 1, "id": "u"}, format="json")

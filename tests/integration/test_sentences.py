@@ -637,9 +637,8 @@ def test_the_list_of_the_admin_says_it_of_open_runs(env, charging, django_assert
     env.start(SaysLittle, "raises")
     _rest_of, pages = _reader()
     _page(pages)
-    with django_assert_max_num_queries(
-        9
-    ):  # session, user, two of permissions, count, runs, activities, workers, switches
+    # session, user, two of permissions, count, runs, activities, workers, switches, failures of activities and of runs
+    with django_assert_max_num_queries(11):
         text = _page(pages)
 
     assert "Charge the card has failed 8 times since " in text

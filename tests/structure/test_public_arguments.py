@@ -130,7 +130,16 @@ UNREAD: dict[str, list[str]] = {
     "actions/delete.py": ["why_not:seq"],
     "actions/failed_message.py": ["why_not:seq"],
     "actions/on_activity.py": ["why_not_task:task"],
-    "actions/steering.py": ["why_not:seq", "notice_of:run"],  # what is done to an activity or a timer reads it
+    # actions on activities and timers read them
+    "actions/steering.py": [
+        "parts:selection",
+        "parts:alias",
+        "options:runs",
+        "options:alias",
+        "why_not:seq",
+        "notice_of:run",
+    ],
+    "actions/skip_timer.py": ["parts:selection"],  # timers have no selectors
     "authoring/activity.py": [  # steps of graphs read them
         *("prepared:source", "outgoing:args", "outgoing:source", "by_hand:args", "by_hand:source", "edited:args"),
     ],

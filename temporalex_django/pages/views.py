@@ -19,7 +19,7 @@ from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.claim import Claim
 from temporalex_django.actions.decide import Decide
-from temporalex_django.actions.inbox import find_task
+from temporalex_django.actions.inbox import find_task, words_of
 from temporalex_django.actions.release import Release
 from temporalex_django.actions.seeing import seen
 from temporalex_django.authoring import people
@@ -29,6 +29,7 @@ from temporalex_django.forms.decisions import DecisionForm, outcome_label
 from temporalex_django.models import HumanTask
 from temporalex_django.pages.inbox import asked_of
 from temporalex_django.pages.links import person_and_task
+from temporalex_django.present.human_tasks import people_of
 
 _ROWS = 50
 _DO: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release}
@@ -123,6 +124,7 @@ def _shown(
         "done": done,
         "text": deciding.sentence(shown, subject=about),
         "shows": deciding.written(shown),
+        "asks": ", ".join(people_of(words_of(task))),
         "why_not": why_not,
         "form": None if why_not else form,
         "claimed": deciding.is_claimed(task) and task.claimed_by_key == people.key_of(by.user),

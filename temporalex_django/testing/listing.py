@@ -23,7 +23,7 @@ Test = Callable[[MemoryRunStorage, RunState, MemoryRun, Any], bool]
 def _is_stuck(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, wanted: bool) -> bool:  # noqa: FBT001 - a value
     late = chain.due_at is not None and chain.due_at < storage.clock - LATE and not (chain.closed or chain.paused)
     tried = any(task.attempt > _MANY_ATTEMPTS for task in storage.tasks_of(chain.run_id))
-    return (run.blocked is not None or late or tried) == wanted
+    return (run.blocked is not None or late or tried or bool(storage.failed_messages(chain.chain_id))) == wanted
 
 
 def _caused(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, cause: str) -> bool:

@@ -135,3 +135,12 @@ def test_a_reset_behind_it_keeps_it(env):
     last = h.history()[-1].activation
     h.reset(last)
     assert failed(h) == [("p1", "paid", "KeyError")]
+
+
+def test_a_run_with_a_failed_message_is_stuck_on_every_host(env):
+    h = env.start(Order, id="order")
+    env.start(Order, id="well")
+    h.signal("paid", 5, id="webhook")
+    assert [one.id for one in env.list(Order, stuck=True)] == ["order"]
+    h.discard("webhook")
+    assert [*env.list(Order, stuck=True)] == []

@@ -266,7 +266,7 @@ def test_updates_of_a_history_are_known_to_a_chain_that_never_had_them(place: Pl
     place.quiet(chain)
     with place.storage.transaction():
         place.storage.claim(limit=1, queues=["default"], chains=[chain])
-        place.storage.keep_accepted(chain, updates)
+        place.storage.keep_taken(chain, updates)
 
     assert (place.inbox(chain), place.claim()) == ([], [])
     under_way = place.send(chain, "add", [1], kind="update", request_id="under-way", sender=ada)

@@ -222,7 +222,7 @@ def test_a_turn_takes_the_ends_of_as_many_runs_as_it_has_room_for(loop: WorkerLo
     loop.poll()
 
     assert [bool(ends(handle)) for handle in handles].count(True) == 2
-    assert {result.task.workflow_id for result in loop.pool.results()} > {fresh.id}
+    wait_for(lambda: {result.task.workflow_id for result in loop.pool.results()} > {fresh.id})
     assert sorted(polled(loop, handle) for handle in handles) == ["four", "one", "three", "two"]
     assert (polled(loop, fresh), len(ran), HistoryEvent.objects.filter(kind="ActivityCompleted").count()) == (
         "fresh",

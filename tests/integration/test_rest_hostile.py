@@ -400,7 +400,7 @@ def test_waiting_callers_are_limited(api, monkeypatch):
     for response in (result, update):
         assert (response.status_code, response["Retry-After"]) == (202, "1")
     assert update["Location"].endswith("/updates/add/?id=u")
-    with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), seat() as granted, seat() as second:
+    with override_settings(TEMPORALEX={"WAITING_REQUESTS": 1}), seat("somebody") as granted, seat("another") as second:
         assert (granted, second) == (True, False)
 
 

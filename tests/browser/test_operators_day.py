@@ -1,0 +1,110 @@
+"""An operator's day: failures with one cause are found, understood and repaired with few clicks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from temporalex_django import Ok, RetryPolicy, Workflow, activity
+from temporalex_django.db import chores
+from temporalex_django.models import ActivityTask, Instance
+from tests.browser.test_admin import RUNS, Operator, operator  # noqa: F401 - the second is a fixture
+from tests.support.client_flows import drain
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BANK = {"is_away": True}
+_MOST_CLICKS_TO_RETRY, _MOST_CLICKS_TO_RESET = 8, 5
+
+
+@activity(name="day.charge", retry=RetryPolicy(initial_interval=3600, max_attempts=9))
+def charge_the_card(order: int) -> int:
+    if BANK["is_away"]:
+        raise ConnectionError("the bank is away")
+    return order
+
+
+class Sale(Workflow):
+    """Charges a card."""
+
+    name = "test.SaleOfTheDay"
+
+    async def run(self, order: int) -> Ok[int]:
+        if order < 0:
+            raise KeyError("vat")
+        return Ok(await charge_the_card(order))
+
+
+class Clicks:
+    """Counts what an operator clicks or chooses."""
+
+    def __init__(self, somebody: Operator) -> None:
+        self.operator = somebody
+        self.count = 0
+
+    def on(self, locator: Any, *, leads: bool = True) -> None:
+        self.count += 1
+        if not leads:
+            locator.click()
+            return
+        with self.operator.page.expect_navigation():
+            locator.click()
+        self.operator.looks()
+
+    def chooses(self, locator: Any, label: str) -> None:
+        self.count += 1
+        locator.select_option(label=label)
+
+
+@pytest.fixture(autouse=True)
+def _the_bank_is_away() -> Iterator[None]:
+    BANK["is_away"] = True
+    yield
+    BANK["is_away"] = True
+
+
+def test_five_failures_with_one_cause_are_retried_together(operator: Operator) -> None:  # noqa: F811 - the fixture
+    for order in range(1, 6):
+        Sale.start(order, id=f"sale-{order}")
+    drain()
+    page, clicks = operator.page, Clicks(operator)
+    page.goto(f"{operator.url}{RUNS}")
+    cause = ActivityTask.objects.values_list("cause", flat=True)[0]
+    assert f"{cause} (5)" in page.inner_text("#changelist-filter")  # what is wrong, and with how many
+
+    clicks.on(page.get_by_role("link", name=f"{cause} (5)"))
+    clicks.on(page.locator("#action-toggle"), leads=False)
+    clicks.chooses(page.locator("select[name=action]").first, "Retry now…")
+    name = "Run" if page.get_by_role("button", name="Run", exact=True).count() else "Go"
+    clicks.on(page.get_by_role("button", name=name, exact=True))
+    assert "It can be done to 5 activities of 5 of 5 chosen runs now." in operator.reads
+    BANK["is_away"] = False
+    page.get_by_label("Reason").fill("the bank is back")
+    clicks.on(page.get_by_role("button", name="Retry now", exact=True))
+    while chores.done("default"):
+        pass
+    drain()
+
+    assert {run.status for run in Instance.objects.all()} == {"completed"}
+    assert clicks.count <= _MOST_CLICKS_TO_RETRY
+
+
+def test_a_run_is_reset_from_a_row_of_its_history(operator: Operator) -> None:  # noqa: F811 - the fixture
+    BANK["is_away"] = False
+    Sale.start(7, id="sale-7")
+    drain()
+    first = Instance.objects.get().pk
+    page, clicks = operator.page, Clicks(operator)
+    page.goto(f"{operator.url}{RUNS}")
+
+    clicks.on(page.locator("#result_list tbody th a").first)
+    clicks.on(page.get_by_role("link", name="Reset to here").first)
+    page.get_by_label("Reason").fill("charged the wrong card")
+    clicks.on(page.get_by_role("button", name="Reset", exact=True))
+    drain()
+
+    assert Instance.objects.exclude(pk=first).get().status == "completed"
+    assert str(first) not in page.url  # it leads to the new run
+    assert clicks.count <= _MOST_CLICKS_TO_RESET

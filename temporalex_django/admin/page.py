@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from temporalex_django import errors
 from temporalex_django.actions.deciding import with_nobody_left
 from temporalex_django.actions.inbox import open_in, words_of
-from temporalex_django.actions.live_workers import able
+from temporalex_django.actions.live_workers import LiveWorkers, able
 from temporalex_django.actions.seeing import seen
 from temporalex_django.actions.summary import Known, summary_of, tasks_of
 from temporalex_django.admin import history as histories
@@ -75,7 +75,7 @@ def page_of(
     shown = [
         {
             **_activity(task, view, now=now),
-            "tools": tools("activity", task.seq, taken=task.atomic or live.has(task.activity, queue=task.queue)),
+            "tools": tools("activity", task.seq, taken=task.atomic or not _lacks_code(live, task)),
             "switch": None if task.atomic else switch("activity", task.activity),
         }
         for task in tasks[:MOST]
@@ -118,6 +118,11 @@ def page_of(
         "automatic": [row for row in acted if row.automatic],
         "limit": MOST,
     }
+
+
+def _lacks_code(live: LiveWorkers, task: ActivityTask) -> bool:
+    """Whether workers poll the queue of the activity, and none of them has its code: a retry would change nothing."""
+    return live.pollers(task.queue) > 0 and not live.has(task.activity, queue=task.queue)
 
 
 def _family(run: Instance, there: QuerySet[Instance]) -> QuerySet[Instance]:

@@ -82,7 +82,7 @@ def sentence(task: HumanTask, *, subject: str = "") -> str:
 
 
 def written(task: HumanTask) -> str:
-    """What people decide about, as JSON for a page; "" for nothing."""
+    """Write the value that people decide about as JSON for a page; "" for nothing."""
     value = task.shown_value
     return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=repr)
 

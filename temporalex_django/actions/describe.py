@@ -83,7 +83,7 @@ def failed_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
 
 
 def _absent(run: Instance, workers: LiveWorkers, *, late: datetime, storage: DjangoStorage) -> list[str]:
-    """What activities wait for that are due since ``late`` and nobody takes: their code, or the key of a payload."""
+    """Name the code or key that activities lack which are due since ``late`` and nobody takes."""
     rows = storage.sql.select(
         "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"
         " and (due_at <= %s or waits_for is not null) order by 1, 2, 3",

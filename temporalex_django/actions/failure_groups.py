@@ -20,7 +20,7 @@ _RECENT, _NEWEST = timedelta(days=1), 1000
 def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[FailureGroup]:
     """Activities that fail and are tried again, then runs that failed within a day, by class and cause.
 
-    Of those of ``runs``; None: of all. Three reads, by indexes that hold nothing but failures. The filter ``cause`` of
+    ``runs`` narrows them; None: of all. Three reads, by indexes that hold nothing but failures. The filter ``cause`` of
     runs takes the cause of a group.
     """
     tasks: Any = ActivityTask.objects.using(alias).filter(cause__isnull=False, chain__isnull=False)

@@ -146,7 +146,7 @@ def stands(user: Person, task: HumanTask) -> tuple[str, Person] | None:
 
 
 def words_of(task: HumanTask) -> list[str]:
-    """Who may decide it, as words (see ``HumanTask.asked``): those who were asked, and to whom it was handed on."""
+    """List who may decide a task, as words (see ``HumanTask.asked``): people asked, and people it was handed on to."""
     return [*task.asked, *(f"user:{one['to']}" for one in task.delegated)]
 
 

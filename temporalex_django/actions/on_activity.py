@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
@@ -65,12 +66,15 @@ class OnActivity(Steering[None]):
         return _("no activity is under way")
 
     @classmethod
-    def parts(cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str) -> list[tuple[UUID, int | None]]:
+    def parts(
+        cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, most: int
+    ) -> list[tuple[UUID, int | None]]:
         found: list[tuple[UUID, int | None]] = []
         for some in batches(runs):
             tasks = ActivityTask.objects.using(alias).filter(run__in=some, **selection).order_by("-run", "seq")
-            rows = tasks.defer("call", "heartbeat", "failure")
-            found += [(task.run_id, task.seq) for task in rows if cls.why_not_task(task) is None]
+            rows = tasks.defer("call", "options", "heartbeat", "failure").iterator(chunk_size=_TOGETHER)
+            possible = ((task.run_id, task.seq) for task in rows if cls.why_not_task(task) is None)
+            found += islice(possible, most - len(found))
         return found
 
     @classmethod

@@ -46,7 +46,7 @@ class QueueFigures:
 
 
 def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
-    """Of these queues, or of all that this process or a worker knows, or in which something waits, by name.
+    """Figures of these queues by name, or of all that this process or a worker knows, or in which something waits.
 
     At most six reads; locks nothing.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
@@ -46,7 +47,9 @@ class SkipTimer(Steering[None]):
         return str(_("somebody has let it fire already")) if asked.exists() else None
 
     @classmethod
-    def parts(cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str) -> list[tuple[UUID, int | None]]:
+    def parts(
+        cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, most: int
+    ) -> list[tuple[UUID, int | None]]:
         """Every running timer of the runs: sleeps, and time limits of phases, waits and human tasks."""
         del selection
         found: list[tuple[UUID, int | None]] = []
@@ -55,7 +58,8 @@ class SkipTimer(Steering[None]):
             events = HistoryEvent.objects.using(alias).filter(run__in=some, kind__in=TIMERS).order_by("seq")
             for event in events:
                 of_runs[event.run_id].append((event.kind, event.data))
-            found += [(run, seq) for run, events in of_runs.items() for seq in pending_timers(events)]
+            running = ((run, seq) for run, events in of_runs.items() for seq in pending_timers(events))
+            found += islice(running, most - len(found))
         return found
 
     def perform(self) -> None:

@@ -203,12 +203,12 @@ class StartBulk(Action[BulkJob]):
         action, limit = steering(self.action), get_settings().BULK_LIMIT
         if action is None:
             return [(run, None) for run in runs]
-        parts = action.parts(runs, self.selection, alias=self.storage.alias)
+        parts = action.parts(runs, self.selection, alias=self.storage.alias, most=limit + 1)
         if not parts:
-            raise ActionNotPossible(f"none of the {len(runs):,} runs has an {action.of} to do that to")
+            raise ActionNotPossible(f"none of the {len(runs):,} runs has any {action.of} to do that to")
         if len(parts) > limit:
             raise ActionNotPossible(
-                f"a bulk job takes {action.count_of(limit)} at most (BULK_LIMIT), and these are {len(parts):,}: choose fewer"
+                f"a bulk job takes {action.count_of(limit)} at most (BULK_LIMIT), and these are more: choose fewer"
             )
         return parts
 

@@ -121,13 +121,16 @@ class Steering(ActionOnRun[T]):
         return {name: known[name].checked(value) for name, value in values.items()}
 
     @classmethod
-    def parts(cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str) -> list[tuple[UUID, int | None]]:
+    def parts(
+        cls, runs: Sequence[UUID], selection: Mapping[str, Any], *, alias: str, most: int
+    ) -> list[tuple[UUID, int | None]]:
         """The items of a bulk job over these runs: the run, and the ``seq`` of an activity or timer of it.
 
-        ``selection`` are values of the ``selectors``, by name. Parts to which it cannot be done now are left out.
+        ``selection`` are values of the ``selectors``, by name. Parts to which it cannot be done now are left out. Stops
+        at ``most`` of them: a fan-out may have any number.
         """
         del selection, alias
-        return [(run, None) for run in runs]
+        return [(run, None) for run in runs[:most]]
 
     @classmethod
     def options(cls, runs: Sequence[UUID], *, alias: str) -> dict[str, dict[str, int]]:
@@ -168,18 +171,18 @@ class Steering(ActionOnRun[T]):
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
-        """What to know of that run before and after, beside ``effect`` and ``done``; empty where there is nothing."""
+        """A notice about that run, before and after, beside ``effect`` and ``done``; empty where there is none."""
         del run
         return ""
 
     @classmethod
     def effect_on(cls, run: Instance) -> str:
-        """What will happen to that run."""
+        """The effect on that run, in words."""
         return f"{cls.effect} {cls.notice_of(run)}".strip()
 
     @property
     def notice(self) -> Text:
-        """What to know of the run afterwards."""
+        """The notice about the run afterwards."""
         return self.notice_of(self.target.row)
 
     @property

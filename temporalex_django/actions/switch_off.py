@@ -105,7 +105,7 @@ def _each_queue(name: str, table: str, where: str) -> str:
 
 
 def known_names(kind: str, *, alias: str) -> set[str]:
-    """Those that this process has, and live workers; of queues also those in which something waits."""
+    """Names that this process has, and live workers; of queues also the ones in which something waits."""
     rows = [*Worker.objects.using(alias).filter(buried_at=None)]
     found: Iterable[str]
     if kind == SwitchedOff.Switchable.WORKFLOW:

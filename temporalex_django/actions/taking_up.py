@@ -142,7 +142,7 @@ def code_here(workflow: str, version: int) -> type[Workflow] | None:
 
 
 def details(plan: Plan, **more: Any) -> dict[str, Any]:
-    """What the audit keeps: no payloads, and of edited inputs the digests of the old and the new one."""
+    """The details for the audit: no payloads, and the digests of the old and the new input of an edit."""
     return {
         "activation": plan.prefix.activation,
         "messages": AGAIN if plan.again else DROP,

@@ -278,7 +278,11 @@ def effect_on(
     reasons: dict[str, list[str]] = defaultdict(list)
     ids, alias, parts = [run.pk for run in found[:_LOOKED_AT]], storage().alias, Counter[UUID]()
     if action.of != "run":
-        parts.update(run for run, _seq in action.parts(ids, selection, alias=alias))
+        those = action.parts(ids, selection, alias=alias, most=limit + 1)
+        if len(those) > limit:
+            many = _("These are more than %(limit)s, which one job takes at most: narrow the filters.")
+            return Effect(said="", left=(), why_not=many % {"limit": action.count_of(limit)}, newest=None)
+        parts.update(run for run, _seq in those)
     for run in found[:_LOOKED_AT]:
         why = not_yours(action, user, run) or not_the_present(run)
         if why is None and action.of == "run":

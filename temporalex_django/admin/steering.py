@@ -224,7 +224,7 @@ class SteeringPage(RunPage):
         return super().afterwards(request, run) if made is None else self.admin.address_of(made)
 
     def _again(self, request: HttpRequest, run: Instance) -> list[str]:
-        """What is done again when the run is taken up at the activation that the address names."""
+        """List the work that is done again when the run is taken up at the activation that the address names."""
         to = request.GET.get("to", "")
         if not issubclass(self._action(request), TakingUp) or not to.isascii() or not to.isdigit():
             return []

@@ -12,7 +12,6 @@ when it is called.
 from __future__ import annotations
 
 import ast
-import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -254,16 +253,11 @@ def _imported(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _public_names(module: str) -> Iterable[str]:
-    """The names that a star import brings from this package or Python's own library; of others they are unknown."""
-    if not _is_readable(module):
+    """The names that a star import brings from a module that is loaded; of others they are unknown."""
+    loaded = sys.modules.get(module)
+    if loaded is None:
         return ()
-    found = importlib.import_module(module)
-    return getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
-
-
-def _is_readable(module: str) -> bool:
-    """Whether importing a module only to read its names runs no code of others."""
-    return module.partition(".")[0] in (_PACKAGE, *sys.stdlib_module_names) and module not in ("this", "antigravity")
+    return getattr(loaded, "__all__", None) or [name for name in vars(loaded) if not name.startswith("_")]
 
 
 def _hidden(body: Iterable[ast.stmt]) -> Iterator[Finding]:
@@ -271,7 +265,7 @@ def _hidden(body: Iterable[ast.stmt]) -> Iterator[Finding]:
     for node in _statements(body):
         match node:
             case ast.ImportFrom(module=module, names=[ast.alias(name="*")], level=level):
-                if level or not _is_readable(str(module)):
+                if level or module not in sys.modules:
                     source = "." * level + (module or "")
                     call = f"from {source} import *"
                     problem = "nothing that it brings can be checked"

@@ -84,7 +84,7 @@ class View:
         return text if self.words else REDACTED
 
     def waiting(self, waiting_for: Iterable[str], waits: Iterable[Mapping[str, Any]] | None) -> list[str]:
-        """What a run waits for, in words; the titles of human tasks are payloads, and their keys stand for them."""
+        """List in words what a run waits for; titles of human tasks are payloads, and their keys stand for them."""
         if self.words:
             return [*waiting_for]
         keys = {f"{DECISION}{one.get('label')}": f"{DECISION}{one['name']}" for one in waits or () if "name" in one}

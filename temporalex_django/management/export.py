@@ -95,7 +95,7 @@ def handle(
         )
 
 
-#: Whoever may write to the folder must not choose, by a link, which file is overwritten.
+#: People who may write to the folder must not choose, by a link, which file is overwritten.
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 

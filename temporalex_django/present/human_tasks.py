@@ -35,7 +35,7 @@ class TaskNow:
 
 
 def people_of(words: Iterable[str]) -> list[str]:
-    """Who is asked, for people, from words as ``HumanTask.asked`` has them; each once."""
+    """Name for readers the people that a task asks, from words as ``HumanTask.asked`` has them; each once."""
     texts = {
         "user": "%(name)s",
         "group": _("the group %(name)s"),

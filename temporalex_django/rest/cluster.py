@@ -90,7 +90,7 @@ class WorkerViewSet(Repeatable):
 
 
 class QueueOut(serializers.Base):
-    """What waits in a queue. ``lag``: seconds for which the oldest is due; ``workers``: live ones that poll it."""
+    """Figures of a queue. ``lag``: seconds for which the oldest is due; ``workers``: live ones that poll it."""
 
     queue = fields.CharField()
     due_runs = fields.IntegerField()

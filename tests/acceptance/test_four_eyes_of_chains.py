@@ -108,6 +108,7 @@ def test_who_rejected_has_decided_too(env: Any) -> None:
     run.decide("rejected", by=bob)
     refuses(run, bob)
     run.decide("approved", by=cleo)
+    assert run.result() == ["approved", "cleo"]
 
 
 @pytest.mark.parametrize("to", [0, 1])
@@ -159,6 +160,7 @@ def test_a_reset_keeps_who_decided_before_it(env: Any) -> None:
         run.reset(to)
         refuses(run, bob)
         refuses(run, ann)
+    assert titles(env, cleo) == ["Pay it"]
 
 
 def test_a_child_shuts_out_who_started_its_parent(env: Any) -> None:
@@ -184,6 +186,7 @@ def test_a_child_of_a_forked_run_shuts_out_who_forked_it(env: Any) -> None:
     refuses(child, bob)
     refuses(child, ann)
     refuses(child, cleo)
+    assert child.status == "waiting"
 
 
 def test_a_child_that_counts_itself_alone(env: Any) -> None:
@@ -191,6 +194,7 @@ def test_a_child_that_counts_itself_alone(env: Any) -> None:
     run = env.start(Parent, {"asks": True, "scope": "run"}, id="parent", by=ann)
     run.decide("approved", by=bob)
     env.handle("child-0").decide("approved", by=ann)
+    assert env.handle("child-0").result() == "ann"
 
 
 def test_a_forked_graph(env: Any) -> None:

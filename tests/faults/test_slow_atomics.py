@@ -117,6 +117,7 @@ def test_one_that_does_not_come_back_makes_its_worker_unlive(subprocess_env: dic
         slow.let_go()
         wait_for(slow.is_done_once)
         wait_for(lambda: only(*me)["live"])
+        assert process.terminate() == 0
 
 
 @pytest.mark.postgres

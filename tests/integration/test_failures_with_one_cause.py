@@ -216,7 +216,7 @@ def test_activities_are_completed_failed_and_retried_over_rest() -> None:
     )
     assert (failed.status_code, failed.json()["total"]) == (201, 2)
     none = post("retry_activity", runs=runs, inputs={"activity": "cause.other"})
-    assert (none.status_code, "none of the 2 runs has an activity" in none.json()["detail"]) == (409, True)
+    assert (none.status_code, "none of the 2 runs has any activity" in none.json()["detail"]) == (409, True)
     finished()
     assert {run.status for run in Instance.objects.all()} == {"failed"}
 

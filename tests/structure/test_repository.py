@@ -67,7 +67,7 @@ def test_the_wheel_holds_everything_the_package_needs(tmp_path: Path) -> None:
 
 
 def _pins(file: str) -> dict[str, tuple[str, str]]:
-    """Of each package its version, and the lines with its hashes."""
+    """The version of each package, and the lines with its hashes."""
     text = (ROOT / "constraints" / file).read_text()
     entries = re.split(r"\n(?=\S)", "\n".join(line for line in text.splitlines() if not line.startswith("#")))
     found = {}

@@ -19,6 +19,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.conf import get_settings
 from temporalex_django.core.names import shown
 from temporalex_django.core.renamed import names_of, present_name
 from temporalex_django.db.rows import CHAINS, RUNS
@@ -119,6 +120,11 @@ class ActionOnRun(Action[T]):
             present = Instance.objects.using(alias).get(pk=target.run_id)
             for asked in self.all_asked:
                 access.admit(self.by.user, asked, alias=alias, run=present)
+
+
+def in_workers_alone(code: type[Workflow] | None) -> bool:
+    """Return whether the class, or else the setting, leaves updates (and replays of people) to workers."""
+    return ((None if code is None else code.updates_in) or get_settings().UPDATES_IN) == "workers"
 
 
 def find(

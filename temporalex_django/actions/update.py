@@ -18,7 +18,7 @@ from temporalex_django import access
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor, logger, plain
 from temporalex_django.actions.live_workers import live_workers
-from temporalex_django.actions.targets import ActionOnRun, RunTarget
+from temporalex_django.actions.targets import ActionOnRun, RunTarget, in_workers_alone
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, inside_transaction, wait_for
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.messages import tell_of_change
@@ -62,12 +62,6 @@ class UpdateStatus:
         return self.outcome is not None and self.outcome.status != "accepted"
 
 
-def _in_workers(target: RunTarget) -> bool:
-    """Whether the class, or else the setting, leaves updates to workers."""
-    where = None if target.code is None else target.code.updates_in
-    return (where or get_settings().UPDATES_IN) == "workers"
-
-
 class JudgedMessage(ActionOnRun[Any]):
     """A message that is judged and answered: an update, or the resume of a graph.
 
@@ -108,7 +102,7 @@ class JudgedMessage(ActionOnRun[Any]):
         self.body = plain(body, what=f"the body of {self.kind} {message!r}")
         self.id = str(uuid4()) if id is None else check_message_id(id, what="update")
         self.deadline = Deadline(wait)
-        self._left_to_workers = mode == "worker" or _in_workers(target)
+        self._left_to_workers = mode == "worker" or in_workers_alone(target.code)
         self._turns_here = not self._left_to_workers and target.code is not None
         self._message: int | None = None
         self._new = False  # it was not sent before

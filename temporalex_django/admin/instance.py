@@ -29,6 +29,7 @@ from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.summary import Reading, with_ends, with_messages, with_switches
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.bulk import CHOICES, MOST_CHOSEN, BulkPage, may_choose, may_not_choose
+from temporalex_django.admin.compare import ComparePage, may_compare
 from temporalex_django.admin.filters import (
     CauseFilter,
     OrderFilter,
@@ -206,6 +207,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             ),
             path("<path:run_id>/message/", self._page(MessagePage), name="temporalex_django_instance_message"),
             path("<path:run_id>/query/", self._page(QueryPage), name="temporalex_django_instance_query"),
+            path("<path:run_id>/compare/", self._page(ComparePage), name="temporalex_django_instance_compare"),
             path("<path:run_id>/do/<slug:action>/", self._page(SteeringPage), name="temporalex_django_instance_do"),
             *super().get_urls(),
         ]
@@ -284,6 +286,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             **self._parent(request, run),
             "queries": query_links(run, user, address=self.address_of(run, "query")),
             "like": like_address(run, user, address=self._start_address),
+            "compare_address": self.address_of(run, "compare") if may_compare(run, user) else None,
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name

@@ -334,7 +334,7 @@ class Executors:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         logger.warning(
             "%s %s: the code gives another input than the history has at %s%s: is it from the iteration of a set, hash() or id()? "
-            "Changed on purpose, it is legal; see temporalex replay",
+            "Changed on purpose, it is legal. The page of the run compares both values; see temporalex replay",
             entry.facts.workflow,
             entry.facts.workflow_id,
             found[0],

@@ -22,6 +22,7 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
+from temporalex_django.actions.compare import replay_limit
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import json_file, replay
@@ -101,7 +102,6 @@ output = HistoriesReplayed
 
 #: Runs that one process takes at a time.
 _CHUNK = 20
-_REPLAYED_PER_SECOND = 10_000
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -218,14 +218,11 @@ def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> 
 
 def _check(about: Finding, events: Sequence[HistoryEvent], findings: list[Finding], differences: list[Finding]) -> None:
     """Replay one history, and add what there is to say of it."""
-    limit = get_settings().DEADLOCK_TIMEOUT
-    if limit is not None:
-        limit += len(events) / _REPLAYED_PER_SECOND
     try:
         definition = workflow.code_of(
             about["workflow"], events[0].attributes.get("version", 1) if events else 1
         ).definition
-        bounded = partial(watchdog.run, limit=limit, what=f"run {about['run']}")
+        bounded = partial(watchdog.run, limit=replay_limit(len(events)), what=f"run {about['run']}")
         found = replay.replay(definition, events, run=bounded)
     except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the finding
         findings.append({**about, **_described(exc)})

@@ -39,6 +39,7 @@ from django.utils import timezone
 from temporalex_django import WorkflowHandle, errors
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.actions.claim import Claim
+from temporalex_django.actions.compare import CompareInputs
 from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.delegate import Delegate
 from temporalex_django.actions.drain_worker import DrainWorker
@@ -219,6 +220,7 @@ OPERATIONS = {
     "update": Row(("update_instance",), lambda by: SendUpdate(red(), update="add", args=5, by=by)),
     "resume": Row(("signal_instance",), lambda by: Resume(red(), event="approved", by=by), "graph"),
     "query": Row(("query_instance",), lambda by: Query(red(), query="items", by=by)),
+    "compare": Row(("view_payload",), lambda by: CompareInputs(red(), by=by)),
     "move": Row(("terminate_instance",), lambda by: Move(red(), version=2, by=by), "moving"),
 }
 
@@ -343,7 +345,7 @@ def test_operations(name: str, asking: str) -> None:
 
     if row.may(asking):
         row.do(by).execute()
-        assert standing() != before or name == "query"
+        assert standing() != before or name in ("query", "compare")
         return
     wanted = errors.WorkflowNotFound if asking == "other tenant" and row.of_run else errors.ActionNotPermitted
     with pytest.raises(wanted):
@@ -500,6 +502,8 @@ ADMIN = {
         lambda page: page("run", {"token": token(), "payload": "1"}, query="?kind=signal&name=note"),
     ),
     "instance query": Row(LOOK, lambda page: page("run", query="?name=items")),
+    "instance compare": Row(LOOK, lambda page: page("run")),
+    "instance compare post": Row(SEE, lambda page: page("run", {"token": token()})),
     "instance start": Row(("start_instance",), lambda page: page(), of_run=False),
     "instance delete": Row(None, lambda page: page("run")),
     "instance add": Row(None, lambda page: page(), of_run=False),
@@ -574,14 +578,10 @@ def steered_in_the_admin(name: str, *, posted: bool) -> Any:
     return do
 
 
-def looked_at(run: Any) -> dict[str, str]:
-    """What the page of many runs posts."""
-    return {"token": token(), "reason": "why", "newest": str(run)}
-
-
 def for_many(page: Any) -> Any:
-    """The page of what is done to many runs is posted."""
-    return page("run", looked_at, query=lambda run: f"?chosen={_written([str(run)])}")
+    """Post the page of an operation on many runs."""
+    body = lambda run: {"token": token(), "reason": "why", "newest": str(run)}  # noqa: E731
+    return page("run", body, query=lambda run: f"?chosen={_written([str(run)])}")
 
 
 def steered_pages() -> dict[str, Row]:
@@ -656,8 +656,9 @@ def test_admin(name: str, asking: str) -> None:
     if asking == "anonymous":
         assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/admin/login/"), text
     elif row.may(asking):
-        assert answer.status_code == (302 if name.endswith(" post") or " chosen " in name else 200), text
-        assert (standing() != before) == name.endswith(" post")
+        leads_on = (name.endswith(" post") or " chosen " in name) and name != "instance compare post"
+        assert answer.status_code == (302 if leads_on else 200), text
+        assert (standing() != before) == (leads_on and " chosen " not in name)
         return
     elif asking != "other tenant" or row.takes is None:
         assert answer.status_code == 403 or (asking == "other tenant" and answer.status_code == 302), text

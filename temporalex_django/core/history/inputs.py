@@ -62,7 +62,8 @@ class ReplayDifference:
 
     ``event`` is the number of the history event, ``command`` says which command it is, ``path`` where in the input they
     differ: names that the code declares, ``…`` for keys that may be data. ``place`` is the file and line of the code
-    (``path:line``), where it is known. ``recorded`` and ``produced`` are the two values at that path.
+    (``path:line``), where it is known. ``recorded`` and ``produced`` are the two values at that path, and ``keys`` are
+    its steps as they stand in the input: payload, like the values.
     """
 
     kind: Kind
@@ -72,6 +73,7 @@ class ReplayDifference:
     place: str | None = None
     recorded: Any = field(default=None, repr=False)
     produced: Any = field(default=None, repr=False)
+    keys: Sequence[str | int] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         at = f" ({self.place})" if self.place is not None else ""
@@ -87,6 +89,7 @@ def difference(
         if recorded.get("duration") == produced.get("duration"):
             return None
         values: tuple[Any, Any] = recorded.get("duration"), produced.get("duration")
+        keys: Sequence[str | int] = ("duration",)
         path, kind = "duration", "duration"
     else:
         names = _INPUTS.get(event.kind, ())
@@ -95,7 +98,7 @@ def difference(
         found = _differing(recorded, produced, names, reader)
         if found is None:
             return None
-        path, kind, values = found[0], "input", found[1]
+        kind, (path, keys, values) = "input", found
     return ReplayDifference(
         kind=typing.cast("Kind", kind),
         event=event.number,
@@ -104,13 +107,14 @@ def difference(
         place=place(),
         recorded=values[0],
         produced=values[1],
+        keys=keys,
     )
 
 
 def _differing(
     recorded: Mapping[str, Any], produced: Mapping[str, Any], names: Sequence[str], reader: Reader | None
-) -> tuple[str, tuple[Any, Any]] | None:
-    """Path and both values of the first difference."""
+) -> tuple[str, Sequence[str | int], tuple[Any, Any]] | None:
+    """Return the path of the first difference in words, its steps, and both values."""
     hints: Mapping[str, Any] = {}
     before: Any = {name: recorded[name] for name in names if recorded.get(name)}
     after: Any = {name: produced[name] for name in names if produced.get(name)}
@@ -128,8 +132,8 @@ def _differing(
     found = first_difference(before, after)
     if found is None:
         return None
-    path, values = found
-    return _shown(path, hints or dict.fromkeys(names, Any)), values
+    keys, values = found
+    return _shown(keys, hints or dict.fromkeys(names, Any)), keys, values
 
 
 def first_difference(before: Any, after: Any) -> tuple[tuple[str | int, ...], tuple[Any, Any]] | None:

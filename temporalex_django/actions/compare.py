@@ -1,0 +1,118 @@
+"""Compare the inputs that the history of a run has with those that today's code gives: both values, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django import access
+from temporalex_django.actions import inline
+from temporalex_django.actions.base import CODE, Actor
+from temporalex_django.actions.targets import ActionOnRun, RunTarget, in_workers_alone
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.viewing import EVERYTHING, View
+from temporalex_django.conf import get_settings
+from temporalex_django.core.history import replay
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.inputs import ReplayDifference
+from temporalex_django.engine.watchdog import watchdog
+from temporalex_django.errors import ActionNotPossible, NondeterminismError, TemporalexError
+from temporalex_django.models import Instance
+
+#: A replay gets one second more for each so many events.
+REPLAYED_PER_SECOND = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputComparison:
+    """A difference between a history and the code. The two values are as the user may see them."""
+
+    difference: ReplayDifference
+    recorded: Any
+    produced: Any
+
+
+class CompareInputs(ActionOnRun[Sequence[InputComparison]]):
+    """Replay the history of a run with the code of this process, and return the inputs and durations that differ.
+
+    Nothing is written. The replay may take ``DEADLOCK_TIMEOUT`` seconds, and one second more for each ten thousand
+    events; ``LEASE_SECONDS`` is the most. Raises ``ActionNotPossible`` where the code is not here, runs in workers
+    alone (``updates_in``), or does not fit the history.
+    """
+
+    name: ClassVar[str] = "compare"
+    permission: ClassVar[str] = "view_payload"
+
+    def __init__(self, target: RunTarget, *, by: Actor = CODE) -> None:
+        super().__init__(by=by)
+        self.target = target
+
+    @classmethod
+    def why_not(cls, run: Instance) -> str | None:
+        """Return why the run cannot be replayed in this process, or None."""
+        code = workflows.present(run.workflow, run.version)
+        if code is None:
+            words = _("the class {workflow} (version {version}) is not in this process, which would have to run it")
+        elif in_workers_alone(code):
+            words = _("the code of {workflow} runs in workers alone (updates_in): use the command “temporalex replay”")
+        else:
+            return None
+        return str(format_lazy(words, workflow=run.workflow, version=run.version))
+
+    def perform(self) -> Sequence[InputComparison]:
+        run_id = self.target.shown
+        if (why := self.why_not(self.row)) is not None:
+            raise ActionNotPossible(why)
+        code = workflows.code_of(self.target.workflow, self.target.version)
+        view = EVERYTHING if self.by.user is None else access.view_of(self.by.user, self.row)
+        events = self.storage.histories({run_id: 0}).get(run_id, [])
+        limit = replay_limit(len(events), most=get_settings().LEASE_SECONDS)
+        bounded = partial(watchdog.run, limit=limit, what=f"run {run_id}")
+        try:
+            with inline.marker(self.storage).noted("run", run_id):
+                differences = replay.replay(code.definition, events, run=bounded)
+        except NondeterminismError as exc:
+            raise ActionNotPossible(f"the history does not fit the code: {view.text(exc.message)}") from exc
+        except TemporalexError as exc:
+            raise ActionNotPossible(f"the replay broke off: {view.text(exc.message)}") from exc
+        except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the answer
+            error = type(exc).__name__
+            raise ActionNotPossible(f"the code raised {error} in the replay ({view.text(str(exc))})") from None
+        return [_compared(difference, events[difference.event - 1], view) for difference in differences]
+
+
+def replay_limit(events: int, *, most: float | None = None) -> float | None:
+    """Return the seconds that the replay of so many events may take; None where no deadlock is looked for."""
+    limit = get_settings().DEADLOCK_TIMEOUT
+    if limit is None:
+        return most
+    limit += events / REPLAYED_PER_SECOND
+    return limit if most is None else min(limit, most)
+
+
+def _compared(difference: ReplayDifference, event: HistoryEvent, view: View) -> InputComparison:
+    """Show both values as the history shows them: redacted by where in the input they stand."""
+    if difference.kind == "duration":
+        return InputComparison(difference=difference, recorded=difference.recorded, produced=difference.produced)
+    recorded, produced = (
+        _as_shown(payload, difference.keys, event, view) for payload in (difference.recorded, difference.produced)
+    )
+    return InputComparison(difference=difference, recorded=recorded, produced=produced)
+
+
+def _as_shown(payload: Any, keys: Sequence[str | int], event: HistoryEvent, view: View) -> Any:
+    names = [key for key in keys if isinstance(key, str)]
+    for name in reversed(names):
+        payload = {name: payload}
+    attributes = {**event.attributes, "args": payload, "kwargs": {}}
+    shown = view.attributes(attributes, kind=event.kind)["args"]
+    for name in names:
+        if not isinstance(shown, Mapping) or name not in shown:
+            break  # hidden, or redacted further up
+        shown = shown[name]
+    return shown

@@ -1,0 +1,102 @@
+"""The page that replays a run with today's code and shows which inputs differ, with both values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+
+from temporalex_django.access import Operation, policy
+from temporalex_django.actions import audit
+from temporalex_django.actions.compare import CompareInputs, InputComparison
+from temporalex_django.admin.requests import actor_of, refuse, user_of
+from temporalex_django.admin.run_pages import Confirmation, RunPage
+from temporalex_django.admin.shown import Value, value
+from temporalex_django.authoring.people import APP, Person
+from temporalex_django.errors import ActionNotPermitted, TemporalexError
+from temporalex_django.forms.payload_forms import TokenForm
+from temporalex_django.models import Instance
+
+_PERMISSION = f"{APP}.{CompareInputs.permission}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRow:
+    """A difference as a row of the table. ``place`` is the file and line of the code, or empty."""
+
+    event: int
+    command: str
+    path: str
+    place: str
+    recorded: Value
+    produced: Value
+
+
+def may_compare(run: Instance, user: Person) -> bool:
+    """Return whether the page of the run leads to the comparison: the user may see payloads, and the code is here."""
+    return _refusal(user, run) is None and run.started_at is not None and CompareInputs.why_not(run) is None
+
+
+class ComparePage(RunPage):
+    """Shows what it would do; posted, it replays the run and shows the differences below."""
+
+    template = "admin/temporalex_django/instance/compare.html"
+
+    def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
+        return Confirmation(
+            heading=_("Compare inputs with the code"),
+            effect=_(
+                "The history is replayed here with the code of this process. The page lists the inputs of activities and "
+                "children, and the durations of timers, that the code gives now and the history does not have. Nothing is "
+                "changed."
+            ),
+            button=_("Compare"),
+            why_not=CompareInputs.why_not(run),
+            not_yours=_refusal(user_of(request), run),
+            action=CompareInputs.name,
+        )
+
+    def form(self, request: HttpRequest, run: Instance) -> TokenForm:
+        return TokenForm(request.POST if request.method == "POST" else None)
+
+    def act(self, request: HttpRequest, run: Instance, form: TokenForm) -> Any:
+        return CompareInputs(self.target(request, run), by=actor_of(request)).execute()
+
+    def posted(self, request: HttpRequest, run: Instance, said: Confirmation, form: Any) -> HttpResponse:
+        """The differences stand on the page: another process may find others."""
+        if said.not_yours is not None:
+            refuse(request, said.action, said.not_yours, run=run)
+        if said.why_not is not None:
+            return self.page(request, run, said, form, status=409)
+        if not form.is_valid():
+            return self.page(request, run, said, form)
+        try:
+            differences = self.act(request, run, form)
+        except ActionNotPermitted as exc:
+            raise PermissionDenied(str(exc)) from exc
+        except TemporalexError as exc:
+            form.add_error(None, exc.message)
+            return self.page(request, run, said, form, status=409)
+        audit.read(actor_of(request), run)
+        return self.page(request, run, said, form, compared=True, differences=[_row(row) for row in differences])
+
+
+def _row(compared: InputComparison) -> ComparisonRow:
+    difference = compared.difference
+    return ComparisonRow(
+        event=difference.event,
+        command=difference.command,
+        path=difference.path,
+        place=difference.place or "",
+        recorded=value(compared.recorded),
+        produced=value(compared.produced),
+    )
+
+
+def _refusal(user: Person, run: Instance) -> str | None:
+    if policy().allows(user, Operation(action=CompareInputs.name, permission=_PERMISSION).of(run)):
+        return None
+    return _("You may not compare: that takes the permission %(permission)s.") % {"permission": _PERMISSION}

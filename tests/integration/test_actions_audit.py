@@ -76,6 +76,7 @@ def test_every_operation_is_listed():
         "stop_bulk",
         "resume_bulk",
         Move.name,
+        "compare",  # see test_compare_inputs
         "claim",  # see test_human_tasks
         "release",
         "delegate",

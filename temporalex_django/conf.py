@@ -19,8 +19,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from temporalex_django.core.limits import NONE, Limits, wrong_queues
-from temporalex_django.core.names import shown
+from temporalex_django.core.limits import NO_LIMITS, Limits, queue_errors
+from temporalex_django.core.names import quoted
 from temporalex_django.errors import NotConfigured, PayloadError, TemporalexError
 
 if TYPE_CHECKING:
@@ -288,13 +288,13 @@ def _wrong(raw: Any, known: Mapping[str, Any]) -> Iterator[str]:
             near = difflib.get_close_matches(str(name).upper(), known, n=1)
             yield f"{SETTING}[{name!r}] is not a setting" + (f": did you mean {near[0]!r}?" if near else ".")
         elif name == "QUEUES":
-            yield from (f"{SETTING}[{name!r}]{'' if why[0] == '[' else ' '}{why}." for why in wrong_queues(value))
+            yield from (f"{SETTING}[{name!r}]{'' if why[0] == '[' else ' '}{why}." for why in queue_errors(value))
         elif not _fits(name, value, known[name]):
             hint = ""
             if name in _METHODS and not isinstance(value, str):
                 cls = value if isinstance(value, type) else type(value)
                 hint = f" Write the path of the class: '{cls.__module__}.{cls.__qualname__}'."
-            yield f"{SETTING}[{name!r}] must be {_describe(name, known[name])}, not {shown(value)}.{hint}"
+            yield f"{SETTING}[{name!r}] must be {_describe(name, known[name])}, not {quoted(value)}.{hint}"
 
 
 def _misspelt() -> Iterator[str]:
@@ -332,13 +332,13 @@ def queue_limits() -> Mapping[str, Limits]:
     global _limits  # noqa: PLW0603 - as above
     settings = get_settings()
     if _limits is None or _limits[0] is not settings:
-        _limits = settings, {name: Limits.of(given) for name, given in settings.QUEUES.items()}
+        _limits = settings, {name: Limits.from_options(given) for name, given in settings.QUEUES.items()}
     return _limits[1]
 
 
 def weight_of(queue: str) -> int:
     """How often it comes first."""
-    return queue_limits().get(queue, NONE).weight
+    return queue_limits().get(queue, NO_LIMITS).weight
 
 
 _made: dict[tuple[str, str], Any] = {}
@@ -448,7 +448,7 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 def _fits(name: str, value: Any, annotation: Any) -> bool:
     if name == "QUEUES":
-        return not wrong_queues(value)
+        return not queue_errors(value)
     refuse = Settings.__dataclass_fields__[name].metadata["refuse"]
     return _is_of(value, annotation) and not (refuse is not None and refuse(value))
 

@@ -13,7 +13,7 @@ from temporalex_django.authoring import people
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.messages import MessageKind, declared
 from temporalex_django.authoring.people import APP, Person
-from temporalex_django.core.payloads import hints
+from temporalex_django.core.payloads import resolve_hints
 from temporalex_django.errors import ActionNotPermitted, UnknownWorkflow
 from temporalex_django.graph.events import declared_of
 from temporalex_django.graph.steps import from_outside, key_of, role_of
@@ -130,4 +130,4 @@ def answered(run: Instance) -> dict[str, Any]:
 
 def _asked(fn: Any) -> Any:
     parameters = [*inspect.signature(fn).parameters]
-    return hints(fn).get(parameters[1], Any) if len(parameters) > 1 else None
+    return resolve_hints(fn).get(parameters[1], Any) if len(parameters) > 1 else None

@@ -237,7 +237,7 @@ class Action(ABC, Generic[T]):
 
 def refuse_inside_workflow(what: str) -> None:
     """Raises ``NestingError``: workflow code has primitives of its own for all this, which replay."""
-    if current.inside_workflow():
+    if current.is_inside_workflow():
         raise NestingError(
             f"{what} through a handle inside workflow code: use api.signal_external, api.cancel_external or api.child, or do it in "
             "an activity"
@@ -249,4 +249,4 @@ def plain(value: Any, *, what: str) -> Any:
 
     Raises ``PayloadError`` with the path of what cannot be encoded, or for one too large.
     """
-    return payloads.plain(value, what=what, limit=get_settings().MAX_PAYLOAD_BYTES)
+    return payloads.to_plain(value, label=what, limit=get_settings().MAX_PAYLOAD_BYTES)

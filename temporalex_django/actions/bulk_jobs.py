@@ -26,7 +26,7 @@ from temporalex_django.actions.taking_up import TakingUp
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.authoring.people import Person
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, TemporalexError, UpdateTimeout
 from temporalex_django.liveness.verdicts import MOST_CRASHES
@@ -220,7 +220,7 @@ def _do(job: BulkJob, item: BulkItem, do: Callable[[], object], storage: DjangoS
     except Exception as exc:
         if isinstance(exc, DatabaseError) and (storage.transient(exc) or storage.lost(exc)):
             raise
-        logger.error("%s of run %s in bulk job %s: %s", job.action, item.run_id, job.pk, told(exc))
+        logger.error("%s of run %s in bulk job %s: %s", job.action, item.run_id, job.pk, error_line(exc))
         _failed(item, "internal", type(exc).__name__)
     else:
         item.outcome = "done"

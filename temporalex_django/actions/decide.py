@@ -18,7 +18,7 @@ from temporalex_django.actions.update import JudgedMessage, UpdateStatus, standi
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.human_tasks import judged, step_of
 from temporalex_django.authoring.people import Person
-from temporalex_django.core.payloads import text
+from temporalex_django.core.payloads import check_text
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.human_tasks import question_of
 from temporalex_django.db.starts import Inserted, sent_before
@@ -55,7 +55,7 @@ class Decide(JudgedMessage):
         by: Actor,
     ) -> None:
         self.task = task if isinstance(task, HumanTask) else find_task(task, by.user)
-        self.comment = text(comment, what="the comment")
+        self.comment = check_text(comment, label="the comment")
         self.form = form
         self._again = False
         if not isinstance(outcome, str) or outcome not in self.task.outcomes:

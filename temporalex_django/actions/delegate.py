@@ -14,7 +14,7 @@ from temporalex_django.actions.human_task import ActionOnTask, what
 from temporalex_django.actions.inbox import key_barred
 from temporalex_django.authoring import people
 from temporalex_django.authoring.people import Person
-from temporalex_django.core.names import shown
+from temporalex_django.core.names import quoted
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, FourEyes
 from temporalex_django.models import Candidate, HumanTask
@@ -72,7 +72,7 @@ class Delegate(ActionOnTask[None]):
         if to is None or isinstance(to, str) or who is None or not who.name or not self._may_have(task, to):
             called = to if isinstance(to, str) else getattr(to, "get_username", lambda: to)()
             raise ActionNotPermitted(
-                f"{self.user} may not hand {what(task)} on to {shown(called)}: that takes an active user of that name, to "
+                f"{self.user} may not hand {what(task)} on to {quoted(called)}: that takes an active user of that name, to "
                 "whom the access policy lets you hand it on and for whom there is that run"
             )
         if key_barred(to, task):

@@ -18,8 +18,8 @@ from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_se
 from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description, FailedMessage
 from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.conf import codec
-from temporalex_django.core.attributes import all_typed
-from temporalex_django.core.durations import check_waiting
+from temporalex_django.core.attributes import decode_all
+from temporalex_django.core.durations import check_wait
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.db.failed_messages import failed_count, failed_messages
 from temporalex_django.db.graph_instances import instance_of
@@ -133,7 +133,7 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: 
         accepts=run.accepts or {"signals": [], "updates": []},
         started_at=run.started_at,
         closed_at=run.closed_at,
-        search_attributes=all_typed(run.search_attributes),
+        search_attributes=decode_all(run.search_attributes),
         tags=run.tags or [],
     )
 
@@ -171,7 +171,7 @@ class Result:
         self.view = view
         self.seat = seat
         self.storage = storage
-        self.deadline = Deadline(check_waiting(timeout))
+        self.deadline = Deadline(check_wait(timeout))
 
     def get(self) -> Any:
         if inside_transaction(self.storage.alias):

@@ -8,8 +8,8 @@ from uuid import UUID
 from django.utils import timezone
 
 from temporalex_django.actions.base import CODE, Action, Actor, Subject
-from temporalex_django.core.names import shown
-from temporalex_django.core.payloads import text
+from temporalex_django.core.names import quoted
+from temporalex_django.core.payloads import check_text
 from temporalex_django.errors import ActionNotPossible, WorkerNotFound
 from temporalex_django.models import Worker
 
@@ -29,7 +29,7 @@ class DrainWorker(Action[Worker]):
     def __init__(self, worker: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.worker = worker
-        self.reason = text(reason, what="the reason")
+        self.reason = check_text(reason, label="the reason")
 
     def perform(self) -> Worker:
         alias = self.storage.alias
@@ -48,8 +48,8 @@ def _living(ref: UUID | str, *, alias: str) -> Worker:
     try:
         pk = UUID(str(ref))
     except ValueError:
-        raise WorkerNotFound(f"there is no worker {shown(str(ref))}") from None
+        raise WorkerNotFound(f"there is no worker {quoted(str(ref))}") from None
     row = Worker.objects.using(alias).select_for_update().filter(pk=pk, buried_at=None).first()
     if row is None:
-        raise WorkerNotFound(f"there is no worker {shown(str(ref))}")
+        raise WorkerNotFound(f"there is no worker {quoted(str(ref))}")
     return row

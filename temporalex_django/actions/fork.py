@@ -17,7 +17,7 @@ from temporalex_django.actions.taking_up import TakingUp, code_here, details
 from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import forked_options
-from temporalex_django.core.four_eyes import for_fork
+from temporalex_django.core.four_eyes import fork_snapshot
 from temporalex_django.db.starts import NewStart, copy_subject, insert_start
 from temporalex_django.engine import anew
 from temporalex_django.engine.points import fork_id
@@ -77,7 +77,7 @@ class Fork(TakingUp[RunTarget]):
             named = fork_id(target.workflow_id, self.given.get("id"), code.unique, suffix=lambda: os.urandom(4).hex())
             seed = facts.seed if plan.prefix.activation else plan.seed
             options = forked_options(code, tags=self._tags(facts.run_id))
-            snapshot = for_fork(facts.snapshot, self.by.sender)
+            snapshot = fork_snapshot(facts.snapshot, self.by.sender)
             new = NewStart(
                 workflow_id=named,
                 args=facts.args,

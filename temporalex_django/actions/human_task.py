@@ -14,7 +14,7 @@ from temporalex_django.actions.inbox import find_task, happened, key_barred, sta
 from temporalex_django.authoring import people
 from temporalex_django.authoring.human_tasks import step_of
 from temporalex_django.authoring.people import Person
-from temporalex_django.core.payloads import text
+from temporalex_django.core.payloads import check_text
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -44,7 +44,7 @@ class ActionOnTask(Action[T]):
     def __init__(self, task: HumanTask | UUID | str, *, reason: str = "", by: Actor) -> None:
         super().__init__(by=by)
         self.task = task if isinstance(task, HumanTask) else find_task(task, by.user)
-        self.reason = text(reason, what="the reason")
+        self.reason = check_text(reason, label="the reason")
 
     @property
     def asked(self) -> access.Operation:

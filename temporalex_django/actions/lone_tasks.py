@@ -45,7 +45,7 @@ def enqueue(
     ``options``: see ``engine.lone``. Raises ``PayloadError`` for arguments that are too large, ``NestingError`` inside
     workflow code.
     """
-    if current.inside_workflow():
+    if current.is_inside_workflow():
         raise NestingError(
             f"{path} was enqueued in workflow code: await api.task(...) runs it, an activity may enqueue it"
         )

@@ -15,7 +15,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import start_options
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.people import for_next_run
+from temporalex_django.core.history.people import next_run_snapshot
 from temporalex_django.core.history.replay import replay
 from temporalex_django.db.starts import ring_on_commit
 from temporalex_django.engine.endings import handed_on
@@ -126,7 +126,7 @@ class Move(ActionOnRun[MoveOutcome]):
             projection = Projection(code)
             projection.feed(events)
             instance = moved(projection.instance, self.to, self.names)
-            snapshot = {**instance, "due": projection.due(self.names), **for_next_run(events)}
+            snapshot = {**instance, "due": projection.due(self.names), **next_run_snapshot(events)}
         write = handed_on(run, run_id=uuid7(), seed=token() >> 2, now=self.storage.now(), facts=facts)
         self.storage.write([write])
         assert write.next_run is not None

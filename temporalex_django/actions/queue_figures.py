@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.switch_off import known_names
 from temporalex_django.conf import queue_limits
-from temporalex_django.core.limits import NONE, Limits
+from temporalex_django.core.limits import NO_LIMITS, Limits
 from temporalex_django.db.switches import read_switches
 from temporalex_django.models import SwitchedOff, Worker
 
@@ -84,7 +84,7 @@ def queue_figures(queues: Collection[str] | None = None) -> list[QueueFigures]:
             running.get(queue, 0),
             workers=[name for name, queues in pollers if queue in queues],
             off=queue in off,
-            limits=limits.get(queue, NONE),
+            limits=limits.get(queue, NO_LIMITS),
         )
         for queue, row in zip(named, rows, strict=True)
     ]

@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.conf import settings
 
 from temporalex_django.actions.base import CODE, Action, Actor, Subject
-from temporalex_django.core.payloads import text
+from temporalex_django.core.payloads import check_text
 from temporalex_django.db.chores import burst
 from temporalex_django.errors import ActionNotPossible
 
@@ -26,7 +26,7 @@ class RunDue(Action[int]):
     def __init__(self, *, timeout: float = 20.0, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.timeout = timeout
-        self.reason = text(reason, what="the reason")
+        self.reason = check_text(reason, label="the reason")
 
     def perform(self) -> int:
         if not settings.DEBUG:

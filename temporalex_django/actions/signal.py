@@ -59,9 +59,9 @@ class SendSignal(ActionOnRun[None]):
         return str(self.signal)
 
     def perform(self) -> None:
-        target, name = self.target, check_name(self.signal, what="signal")
+        target, name = self.target, check_name(self.signal, label="signal")
         body = plain(self.payload, what=f"the payload of signal {name!r}")
-        request_id = None if self.id is None else check_message_id(self.id, what="signal")
+        request_id = None if self.id is None else check_message_id(self.id, label="signal")
         sent = Sent("signal", name, body, self.by.sender)
         if target.closed and request_id is not None and self._was_read(request_id, sent):
             return

@@ -17,7 +17,7 @@ from temporalex_django.authoring.people import APP, Person
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, start_options, with_default
 from temporalex_django.core import payloads
-from temporalex_django.core.handing_over import warn_of_change
+from temporalex_django.core.handing_over import warn_lossy_value
 from temporalex_django.db.starts import NewStart, insert_start
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import ActionNotPermitted, AlreadyRunning, InvalidId, PayloadError
@@ -100,8 +100,8 @@ class Start(Action[RunTarget]):
         what = f"the input of {cls.name}"
         args = plain(with_default(cls, self.args), what=what)
         # here it is the caller's error, later it would be the run's
-        payloads.fit(args, cls.definition.args_type, what=what)
-        warn_of_change(self.args, args, lambda: cls.definition.args_type, reader=f"run of {cls.name}")
+        payloads.convert(args, cls.definition.args_type, label=what)
+        warn_lossy_value(self.args, args, lambda: cls.definition.args_type, reader=f"run of {cls.name}")
         return NewStart(
             workflow_id=workflow_id,
             args=args,

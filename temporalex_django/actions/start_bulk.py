@@ -19,8 +19,8 @@ from temporalex_django.actions.bulk_jobs import steering
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.authoring.people import APP
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.names import check_message_id, check_name, shown
-from temporalex_django.core.payloads import text
+from temporalex_django.core.names import check_message_id, check_name, quoted
+from temporalex_django.core.payloads import check_text
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.lookup import as_run_id
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, IdempotencyKeyReused, WorkflowNotFound
@@ -71,8 +71,8 @@ class StartBulk(Action[BulkJob]):
         super().__init__(by=by)
         self.action = action
         self.runs = _chosen(runs)
-        self.reason = text(reason, what="the reason")
-        self.token = None if token is None else check_message_id(token, what="bulk job")
+        self.reason = check_text(reason, label="the reason")
+        self.token = None if token is None else check_message_id(token, label="bulk job")
         self.among = among
         self.admits = admits
         self.needs, self.given, self.selection = _checked(action, inputs)
@@ -237,7 +237,7 @@ class StartBulk(Action[BulkJob]):
     def _id(self, run: object) -> UUID:
         run_id = run if isinstance(run, UUID) else as_run_id(run) if isinstance(run, str) else None
         if run_id is None:
-            raise WorkflowNotFound(f"there is no run {shown(run)}")
+            raise WorkflowNotFound(f"there is no run {quoted(run)}")
         return run_id
 
 
@@ -252,7 +252,7 @@ def _chosen(runs: object) -> QuerySet[Instance] | list[object]:
             raise TypeError(f"runs is a queryset of {runs.model.__name__}: one of Instance is wanted, or run ids")
         return runs
     if isinstance(runs, str | bytes | Mapping) or not isinstance(runs, Iterable):
-        raise TypeError(f"runs={shown(runs)}: a list of run ids is wanted, or a queryset of runs")
+        raise TypeError(f"runs={quoted(runs)}: a list of run ids is wanted, or a queryset of runs")
     return [*runs]
 
 
@@ -261,12 +261,12 @@ def _checked(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], 
     if action == SendSignal.name:
         if unknown := sorted(set(inputs) - {"signal", "payload"}):
             raise TypeError(f"signal takes no {', '.join(unknown)}")
-        name = check_name(inputs.get("signal"), what="signal")
+        name = check_name(inputs.get("signal"), label="signal")
         payload = plain(inputs.get("payload"), what=f"the payload of signal {name!r}")
         return SendSignal.permission, {"signal": name, "payload": payload}, {}
     found = steering(action) if isinstance(action, str) else None
     if found is None:
-        raise ActionNotPossible(f"{shown(action)} is nothing that is done to runs")
+        raise ActionNotPossible(f"{quoted(action)} is nothing that is done to runs")
     chooses = {one.name for one in found.selectors}
     selection = found.checked(found.selectors, {name: value for name, value in inputs.items() if name in chooses})
     values = found.checked(found.inputs, {name: value for name, value in inputs.items() if name not in chooses})

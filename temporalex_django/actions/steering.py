@@ -24,7 +24,7 @@ from temporalex_django.actions.base import CODE, Actor, plain
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.conf import get_settings
-from temporalex_django.core.payloads import text
+from temporalex_django.core.payloads import check_text
 from temporalex_django.engine.storage import RunState
 from temporalex_django.errors import ActionNotPossible, PayloadError, UpdateTimeout, WorkflowClosed, WorkflowNotFound
 from temporalex_django.models import Chain, Instance
@@ -62,7 +62,7 @@ class Input:
         ):
             raise PayloadError(f"{what} is to be {self.kind.__name__}, not {type(value).__name__}")
         if self.kind is str:
-            value = text(value, what=what)
+            value = check_text(value, label=what)
         if self.choices and value not in self.choices:
             raise PayloadError(f"{what} is to be one of {', '.join(self.choices)}")
         return value
@@ -98,7 +98,7 @@ class Steering(ActionOnRun[T]):
         """Raises ``PayloadError`` for an input of the wrong kind, ``TypeError`` for an unknown or missing one."""
         super().__init__(by=by)
         self.target = target
-        self.reason = text(reason, what="the reason")
+        self.reason = check_text(reason, label="the reason")
         if (seq is None) != (self.of == "run") or not (seq is None or type(seq) is int):
             raise TypeError(
                 f"{type(self).__name__} takes {'no seq' if self.of == 'run' else f'seq, the number of the {self.of}'}"

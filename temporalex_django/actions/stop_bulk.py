@@ -7,7 +7,7 @@ from uuid import UUID
 
 from temporalex_django.actions.base import CODE, Action, Actor, Subject
 from temporalex_django.actions.bulk_jobs import jobs_for
-from temporalex_django.core.payloads import text
+from temporalex_django.core.payloads import check_text
 from temporalex_django.errors import ActionNotPossible, WorkflowNotFound
 from temporalex_django.models import BulkJob
 
@@ -28,7 +28,7 @@ class StopBulk(Action[BulkJob]):
     def __init__(self, job: UUID | str, *, reason: str = "", by: Actor = CODE) -> None:
         super().__init__(by=by)
         self.job = job
-        self.reason = text(reason, what="the reason")
+        self.reason = check_text(reason, label="the reason")
 
     def perform(self) -> BulkJob:
         alias = self.storage.alias

@@ -36,7 +36,7 @@ from temporalex_django.actions.live_workers import able
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.authoring.viewing import View
-from temporalex_django.core import renamed
+from temporalex_django.core import aliases
 from temporalex_django.db.failed_messages import failed_count
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, OperatorAction, SwitchedOff, Worker
@@ -295,12 +295,12 @@ class Reading:
         return failed_count(run) if self.whole else 0
 
     def _switch_of(self, run: Instance) -> SwitchNow | None:
-        names = (run.workflow, renamed.present_name(run.workflow))
+        names = (run.workflow, aliases.current_name(run.workflow))
         of_class = (self.switches.get(("workflow", name)) for name in names)
         return next(filter(None, of_class), None) or self.switches.get(("queue", run.queue))
 
     def _switch_of_activity(self, name: str) -> SwitchNow | None:
-        now = renamed.ACTIVITIES.get(name, name)
+        now = aliases.ACTIVITIES.get(name, name)
         return self.switches.get(("activity", name)) or self.switches.get(("activity", now))
 
     @staticmethod

@@ -10,8 +10,8 @@ from temporalex_django.actions.base import CODE, Action, Actor, Subject
 from temporalex_django.authoring import activity
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import queue_limits
-from temporalex_django.core.names import shown
-from temporalex_django.core.payloads import text
+from temporalex_django.core.names import quoted
+from temporalex_django.core.payloads import check_text
 from temporalex_django.db import lone_tasks
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPossible
@@ -43,11 +43,11 @@ class SwitchOff(Action[SwitchedOff]):
         super().__init__(by=by)
         if kind not in SwitchedOff.Switchable.values:
             raise ActionNotPossible(
-                f"there is no switch for {shown(kind)}: there are {', '.join(SwitchedOff.Switchable.values)}"
+                f"there is no switch for {quoted(kind)}: there are {', '.join(SwitchedOff.Switchable.values)}"
             )
         self.kind = kind
-        self.thing = text(thing, what=f"the name of the {kind}")
-        self.reason = text(reason, what="the reason")
+        self.thing = check_text(thing, label=f"the name of the {kind}")
+        self.reason = check_text(reason, label="the reason")
 
     def perform(self) -> SwitchedOff:
         alias = self.storage.alias
@@ -55,7 +55,7 @@ class SwitchOff(Action[SwitchedOff]):
         if self.thing not in known and not self._is_enqueued():
             some = f": there are {', '.join(sorted(known)[:_NAMED])}" if known else ""
             raise ActionNotPossible(
-                f"neither this process nor a worker knows the {self.kind} {shown(self.thing)}{some}"
+                f"neither this process nor a worker knows the {self.kind} {quoted(self.thing)}{some}"
             )
         here = activity.registry.get(self.thing) if self.kind == SwitchedOff.Switchable.ACTIVITY else None
         if here is not None and here.options_set.atomic:

@@ -20,8 +20,8 @@ from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
-from temporalex_django.core.names import shown
-from temporalex_django.core.renamed import names_of, present_name
+from temporalex_django.core.aliases import all_names, current_name
+from temporalex_django.core.names import quoted
 from temporalex_django.db.rows import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import read_switches
@@ -145,11 +145,11 @@ def find(
     """
     of = f" of {workflow}" if workflow else ""
     if not isinstance(ref, str) or not ref.isprintable():
-        raise WorkflowNotFound(f"no run{of} has the id {shown(ref)}")
+        raise WorkflowNotFound(f"no run{of} has the id {quoted(ref)}")
     there = _ids(among, alias=storage.alias)
     own, narrowed = _in("i", there), [*there[1]]
     if workflow is not None:
-        known = names_of(workflow)
+        known = all_names(workflow)
         own += f" and i.workflow in ({', '.join(['%s'] * len(known))})"
         narrowed += known
     if version is not None:
@@ -171,7 +171,7 @@ def find(
             return _target(rows[0], storage=storage)
     elif (target := _of_any_workflow(ref, there, storage=storage)) is not None:
         return target
-    raise WorkflowNotFound(f"no run{of} has the id {shown(ref)}")
+    raise WorkflowNotFound(f"no run{of} has the id {quoted(ref)}")
 
 
 def _of_any_workflow(ref: str, there: Ids, *, storage: DjangoStorage) -> RunTarget | None:
@@ -211,7 +211,7 @@ def find_one(ref: str, *, storage: DjangoStorage, workflow: str, version: int | 
     Raises ``UnknownVersion`` when several versions are open and none is named.
     """
     if version is None:
-        known = names_of(workflow)
+        known = all_names(workflow)
         rows = storage.sql.select(
             "select distinct i.version from temporalex_instance i join temporalex_chain c on c.run_id = i.id"  # noqa: S608
             f" where i.workflow_id = %s and i.workflow in ({', '.join(['%s'] * len(known))}) and not c.closed",
@@ -238,7 +238,7 @@ def found_by(
     runs = Instance.objects.using(storage.alias) if there is None else there
     filters = dict(filters)
     order = filters.pop("order", NEWEST_FIRST)
-    runs = narrowing.narrowed(narrowing.present(runs.filter(workflow__in=names_of(workflow))), filters)
+    runs = narrowing.narrowed(narrowing.present(runs.filter(workflow__in=all_names(workflow))), filters)
     rows = in_order(runs.only("workflow_id", "chain_id", "closed_at"), order, size=_PAGE)
     return ((row.workflow_id, row.chain_id) for row in rows)
 
@@ -275,7 +275,7 @@ def find_chain(chain_id: UUID, *, storage: DjangoStorage, among: Runs = None) ->
 def _target(row: tuple[object, ...], *, storage: DjangoStorage, pinned: UUID | None = None) -> RunTarget:
     """Of a class that was renamed one statement more: the switch has its present name."""
     chain_id, run_id, queue, closed, paused, workflow_id, workflow, version, status, off = row
-    if present_name(str(workflow)) != workflow:
+    if current_name(str(workflow)) != workflow:
         off = off or workflow in read_switches(storage.sql).workflows
     return RunTarget(
         chain_id=chain_id,  # type: ignore[arg-type] # the types are those of _TYPES

@@ -24,8 +24,8 @@ from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.authoring.messages import tell_of_change
 from temporalex_django.authoring.viewing import EVERYTHING, HIDDEN, View
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.durations import check_waiting
-from temporalex_django.core.names import check_message_id, check_name, shown
+from temporalex_django.core.durations import check_wait
+from temporalex_django.core.names import check_message_id, check_name, quoted
 from temporalex_django.db.hearing import hearing
 from temporalex_django.db.starts import Inserted, insert_message, ring_on_commit, sent_before
 from temporalex_django.db.storage import DjangoStorage
@@ -96,11 +96,11 @@ class JudgedMessage(ActionOnRun[Any]):
         super().__init__(by=by)
         self.exact = exact
         self.seat = seat
-        wait = check_waiting(timeout, mode)
+        wait = check_wait(timeout, mode)
         self.target = target
-        self.message = check_name(message, what=self.kind)
+        self.message = check_name(message, label=self.kind)
         self.body = plain(body, what=f"the body of {self.kind} {message!r}")
-        self.id = str(uuid4()) if id is None else check_message_id(id, what="update")
+        self.id = str(uuid4()) if id is None else check_message_id(id, label="update")
         self.deadline = Deadline(wait)
         self._left_to_workers = mode == "worker" or in_workers_alone(target.code)
         self._turns_here = not self._left_to_workers and target.code is not None
@@ -489,11 +489,11 @@ def outcome_of(target: RunTarget, update: str, update_id: str, *, storage: Djang
 
     Whoever sent it is told in any case, others when they may see payloads.
     """
-    before = sent_before(target.chain_id, check_message_id(update_id, what="update"), storage=storage)
+    before = sent_before(target.chain_id, check_message_id(update_id, label="update"), storage=storage)
     found = standing(target.chain_id, update_id, storage=storage)
     if found is None or before is None or before[1][:2] != ("update", update):
         raise WorkflowNotFound(
-            f"{target.workflow} {target.workflow_id} knows no update {shown(update)} with the id {update_id!r}"
+            f"{target.workflow} {target.workflow_id} knows no update {quoted(update)} with the id {update_id!r}"
         )
     what = f"the update {update_id!r} of {target.workflow} {target.workflow_id}"
     if by.user is None:

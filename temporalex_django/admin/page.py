@@ -26,7 +26,7 @@ from temporalex_django.admin.shown import Value, duration, status_badge, value
 from temporalex_django.admin.steering import Tool
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.viewing import View
-from temporalex_django.core.attributes import readable
+from temporalex_django.core.attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import Payload
 from temporalex_django.models.message import ATTENTION
@@ -269,7 +269,7 @@ def _payloads(run: Instance, view: View) -> list[tuple[str, Value]]:
         else:
             found.append((_("How it ended"), value(view.attributes(closing))))
     if run.search_attributes:
-        found.append((_("Search attributes"), value(readable(run.search_attributes))))
+        found.append((_("Search attributes"), value(to_readable(run.search_attributes))))
     if run.tags:
         found.append((_("Tags"), value(run.tags)))
     if run.metadata:

@@ -23,7 +23,7 @@ from temporalex_django.admin.requests import actor_of, asked, refuse, sent_befor
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.people import APP, Person
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.attributes import KINDS, kept, parsed
+from temporalex_django.core.attributes import ATTRIBUTE_TYPES, encode, parse
 from temporalex_django.errors import ActionNotPermitted, InvalidId, PayloadError, TemporalexError
 from temporalex_django.forms.fields import NOTHING
 from temporalex_django.forms.payload_forms import PayloadForm
@@ -57,7 +57,7 @@ class StartForm(PayloadForm):
             field.help_text = _("Left empty, it gets one of its own.")
 
     def _attribute(self, name: str) -> forms.Field:
-        kind = KINDS[self.declared[name]]
+        kind = ATTRIBUTE_TYPES[self.declared[name]]
         field = forms.CharField(required=False, label=_("Search attribute %(name)s") % {"name": name})
         field.widget.attrs["class"] = "vTextField"
         field.help_text = _("%(kind)s; left empty, it has none.") % {"kind": kind.name}
@@ -72,8 +72,8 @@ class StartForm(PayloadForm):
                 continue
             try:
                 several = [part.strip() for part in text.split(",") if part.strip()]
-                value = several if kind == list[str] else parsed(text, kind)
-                kept(name, value, self.declared, what=str(_("What is written here")))
+                value = several if kind == list[str] else parse(text, kind)
+                encode(name, value, self.declared, label=str(_("What is written here")))
             except (ValueError, PayloadError) as exc:
                 self.add_error(_ATTRIBUTE + name, str(exc))
             else:

@@ -10,15 +10,15 @@ from functools import partial, update_wrapper
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from temporalex_django.authoring.retry import RetryPolicy
-from temporalex_django.core import current, payloads, renamed
-from temporalex_django.core.copying import copied
-from temporalex_django.core.durations import seconds
-from temporalex_django.core.handing_over import require_kept, unchanged
-from temporalex_django.core.history.inputs import InputReading, as_read
+from temporalex_django.core import aliases, current, payloads
+from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.durations import to_seconds
+from temporalex_django.core.handing_over import is_unchanged, require_lossless
+from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.ivar import Call
-from temporalex_django.core.limits import Limits, wrong_key, wrong_limits
-from temporalex_django.core.names import check_code_name, check_label, is_name, shown
-from temporalex_django.core.port import Port
+from temporalex_django.core.limits import Limits, key_error, limit_errors
+from temporalex_django.core.names import check_code_name, check_label, is_name, quoted
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 
 P = ParamSpec("P")
@@ -67,14 +67,14 @@ class Options:
         for name in _TIMEOUTS:
             value = getattr(self, name)
             try:
-                if value is not None and seconds(value, what=name) <= 0:
+                if value is not None and to_seconds(value, label=name) <= 0:
                     wrong.append(f"{name} must be more than 0, not {value!r}")
             except (TypeError, ValueError) as exc:
                 wrong.append(str(exc))
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
             wrong.append(f"retry must be a RetryPolicy, not {self.retry!r}")
         if self.queue is not None and not is_name(self.queue):
-            wrong.append(f"queue must be a name of 1 to 200 printable characters, not {shown(self.queue)}")
+            wrong.append(f"queue must be a name of 1 to 200 printable characters, not {quoted(self.queue)}")
         switches = {"local": self.local, "by_hand": self.by_hand}
         wrong += [
             f"{name} must be True or False, not {on!r}" for name, on in switches.items() if not isinstance(on, bool)
@@ -92,8 +92,8 @@ class Options:
 
     def _wrong_limits(self) -> list[str]:
         given = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
-        wrong = wrong_limits(given)
-        if self.concurrency_key is not None and (why := wrong_key(self.concurrency_key)):
+        wrong = limit_errors(given)
+        if self.concurrency_key is not None and (why := key_error(self.concurrency_key)):
             wrong.append(why)
         if given or self.concurrency_key is not None:
             if self.local:
@@ -111,14 +111,14 @@ class Options:
     @property
     def limits(self) -> Limits:
         """Those of its own, beside those of its queue."""
-        return Limits.of({name: getattr(self, name) for name in _LIMITS})
+        return Limits.from_options({name: getattr(self, name) for name in _LIMITS})
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for the command, only what is set: a history repeats it for each call. Timeouts in seconds."""
         data: dict[str, Any] = {} if self.retry is None else {"retry": self.retry.as_dict()}
         for name in _TIMEOUTS:
             if (value := getattr(self, name)) is not None:
-                data[name] = seconds(value)
+                data[name] = to_seconds(value)
         for name in ("queue", "concurrency_key"):
             if (value := getattr(self, name)) is not None:
                 data[name] = value
@@ -184,7 +184,7 @@ class Activity(Generic[P, R]):
 
         Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` here, at the call.
         """
-        port = current.port_for(self.name)
+        port = current.runtime_for(self.name)
         if kwargs or not self._takes(len(args)):
             self._bind(args, kwargs)
         attributes: dict[str, Any] = {
@@ -195,21 +195,23 @@ class Activity(Generic[P, R]):
             attributes["kwargs"] = {k: self._handed(port, k, arg) for k, arg in kwargs.items()}
         if self._plain_options:
             attributes["options"] = self._plain_options
-        call = Call(self.name, lambda: port.calls.schedule_activity(attributes, self.result_type, self.read_input))
+        call = Call(
+            self.name, lambda: port.pending_commands.schedule_activity(attributes, self.result_type, self.read_input)
+        )
         return cast("Awaitable[R]", call)
 
-    def _handed(self, port: Port, given: int | str, arg: Any) -> Any:
+    def _handed(self, port: WorkflowRuntime, given: int | str, arg: Any) -> Any:
         """An argument as plain data, of which the annotation of its parameter makes what it was."""
         what = f"argument {repr(given) if isinstance(given, str) else given + 1} of {self.name}"
-        made = port.standing.plain(arg, what)
-        if not unchanged(made, arg):
+        made = port.run_context.to_plain(arg, what)
+        if not is_unchanged(made, arg):
             read = partial(self._read, given)
             where = f"annotate that parameter of {self.__wrapped__.__name__}"
-            require_kept(arg, made, what=what, read=read, annotate=where)
+            require_lossless(arg, made, label=what, read=read, annotate=where)
         return made
 
     def _read(self, given: int | str, plain: Any) -> Any:
-        return payloads.fit(plain, self._expected(given))
+        return payloads.convert(plain, self._expected(given))
 
     def _expected(self, given: int | str) -> Any:
         """The annotation of the parameter that takes an argument, by its place or its name."""
@@ -250,7 +252,7 @@ class Activity(Generic[P, R]):
     @property
     def _annotations(self) -> dict[str, Any]:
         if self._hints is None:
-            self._hints = payloads.hints(self.__wrapped__)
+            self._hints = payloads.resolve_hints(self.__wrapped__)
         return self._hints
 
     def _takes(self, count: int) -> bool:
@@ -288,12 +290,12 @@ class Activity(Generic[P, R]):
 
     def read_result(self, result: Any) -> Any:
         """What workflow code gets for a result (plain data). Raises ``PayloadError``."""
-        return payloads.fit(result, self.result_type, what=f"the result of {self.name}")
+        return payloads.convert(result, self.result_type, label=f"the result of {self.name}")
 
     def by_hand(self, result: Any, args: Sequence[Any], source: Source) -> Any:
         """What goes into the history for a result that somebody gave as plain data. Raises ``PayloadError``."""
         del args, source
-        payloads.fit(copied(result), self.result_type, what=f"the result of {self.name}")
+        payloads.convert(deep_copy(result), self.result_type, label=f"the result of {self.name}")
         return result
 
     def edited(self, given: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -305,7 +307,7 @@ class Activity(Generic[P, R]):
         if not isinstance(given, list | dict):
             raise PayloadError(f"the input of {self.name} is a list of arguments, or an object of them by name")
         positional, named = ([], given) if isinstance(given, dict) else (given, {})
-        self.decode(copied(positional), copied(named))
+        self.decode(deep_copy(positional), deep_copy(named))
         return positional, named
 
     def decode(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -323,15 +325,15 @@ class Activity(Generic[P, R]):
                         expected = tuple[expected, ...]
                     case inspect.Parameter.VAR_KEYWORD:
                         expected = dict[str, expected]
-                bound.arguments[name] = payloads.fit(value, expected, what=f"argument {name!r} of {self.name}")
+                bound.arguments[name] = payloads.convert(value, expected, label=f"argument {name!r} of {self.name}")
         return bound.args, bound.kwargs
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
         """The input of a call (plain data) as the function reads it, with its defaults. Raises ``PayloadError``."""
-        args, kwargs = self.decode(copied(attributes["args"]), copied(attributes.get("kwargs", {})))
+        args, kwargs = self.decode(deep_copy(attributes["args"]), deep_copy(attributes.get("kwargs", {})))
         bound = self._bind(args, kwargs)
         bound.apply_defaults()
-        return as_read(bound.arguments, {name: self._annotations.get(name, Any) for name in bound.arguments})
+        return to_reading(bound.arguments, {name: self._annotations.get(name, Any) for name in bound.arguments})
 
     def __repr__(self) -> str:
         return f"<activity {self.name}>"
@@ -421,12 +423,12 @@ def activity(
     if fn is not None and (options != Options() or aliases or name is not None or label is not None):
         raise WorkflowDefinitionError("activity: give options as @activity(...), without the function")
     if name is not None:
-        check_code_name(name, what="activity", reserved=False)
-    check_label(label, what="activity")
+        check_code_name(name, label="activity", reserved=False)
+    check_label(label, owner="activity")
     if not isinstance(aliases, (list, tuple)):
-        raise WorkflowDefinitionError(f"activity: aliases {shown(aliases)} must be a list of names")
+        raise WorkflowDefinitionError(f"activity: aliases {quoted(aliases)} must be a list of names")
     for alias in aliases:
-        check_code_name(alias, what="activity: an alias", reserved=False)
+        check_code_name(alias, label="activity: an alias", reserved=False)
 
     def decorate(target: Callable[..., Any]) -> Activity[Any, Any]:
         if isinstance(target, Activity) or not callable(target) or not hasattr(target, "__qualname__"):
@@ -461,17 +463,17 @@ defined_in: dict[str, dict[str, None]] = {}
 
 def register(made: Activity[Any, Any]) -> None:
     """From now on this is the activity of its name."""
-    renamed.ACTIVITIES.pop(made.name, None)
+    aliases.ACTIVITIES.pop(made.name, None)
     for name in (made.name, *made.aliases):
         if name != made.name:
             if name in registry and registry[name].name == name:  # there is one that is called so now
                 continue
-            renamed.ACTIVITIES[name] = made.name
+            aliases.ACTIVITIES[name] = made.name
         registry[name] = made
         (asyncs.add if made.is_async else asyncs.discard)(name)
         (apart.add if made.options_set.lane else apart.discard)(name)
         limited.pop(name, None)
-        if (limits := made.options_set.limits).limited:
+        if (limits := made.options_set.limits).is_limited:
             limited[name] = limits
 
 

@@ -34,7 +34,7 @@ class ActivityContext:
 
         Cheap: call it often.
         """
-        self._beat(payloads.plain(details, what="heartbeat details"))
+        self._beat(payloads.to_plain(details, label="heartbeat details"))
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the result any more: the wait was cancelled, or the lease was lost."""

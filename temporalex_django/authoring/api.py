@@ -20,15 +20,15 @@ from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import Workflow, fitted_result, read_input, start_options, with_default
-from temporalex_django.core import current, names, other_runs, payloads, primitives
+from temporalex_django.core import current, external_runs, names, payloads, primitives
 from temporalex_django.core.approvals import Decision
 from temporalex_django.core.branches import Parallel, Race
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.executor import SUGGEST_CONTINUE_AS_NEW
-from temporalex_django.core.handing_over import warn_of_change
+from temporalex_django.core.handing_over import warn_lossy_value
 from temporalex_django.core.ivar import Call
 from temporalex_django.core.phase import Phase
-from temporalex_django.core.port import Port
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.scopes import Saga, Shield
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
@@ -56,9 +56,9 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
 
     ``then`` says what follows, to people who look at the run.
     """
-    port = current.port_for("sleep")
-    wait = wait_seconds(duration, what="sleep")
-    said = names.check_label(then, what="sleep")
+    port = current.runtime_for("sleep")
+    wait = wait_seconds(duration, label="sleep")
+    said = names.check_label(then, owner="sleep")
     return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(port, wait, said)))
 
 
@@ -79,18 +79,18 @@ def wait_for_signal(name: str) -> Awaitable[Any]:
 
     Raises ``WorkflowDefinitionError`` here for one that the class, where it declares ``signals``, does not.
     """
-    port = current.port_for("wait_for_signal")
-    names.check_code_name(name, what="wait_for_signal")
+    port = current.runtime_for("wait_for_signal")
+    names.check_code_name(name, label="wait_for_signal")
     _require_declared(port, "wait_for_signal", (name,))
     return cast("Awaitable[Any]", Call("wait_for_signal", lambda: port.dispatcher.wait_for_signal(name)))
 
 
-def _require_declared(port: Port, what: str, wanted: Iterable[str]) -> None:
+def _require_declared(port: WorkflowRuntime, what: str, wanted: Iterable[str]) -> None:
     """Nobody could send a signal that the class does not declare. Raises ``WorkflowDefinitionError``."""
-    known = port.standing.signals
+    known = port.run_context.signals
     if known is not None and (missing := [name for name in wanted if name not in known]):
         raise WorkflowDefinitionError(
-            f"{what}: {', '.join(map(repr, missing))} is not among the signals that {port.standing.info.workflow} declares "
+            f"{what}: {', '.join(map(repr, missing))} is not among the signals that {port.run_context.info.workflow} declares "
             f"(signals = {tuple(sorted(known))!r}), so nobody can send it: add it there"
         )
 
@@ -122,10 +122,10 @@ def approval(
     beside the title, the decision is for that alone, and ``decision.covers(value)`` asks later whether it still holds.
     Raises ``WorkflowDefinitionError`` and ``PayloadError`` here.
     """
-    port = current.port_for("approval")
+    port = current.runtime_for("approval")
     current.unit_for("approval")
-    if not isinstance(title, str) or not names.is_name(title := names.fitted_title(title)):
-        raise WorkflowDefinitionError(f"approval: {names.shown(title)} is no text of 1 to 200 printable characters")
+    if not isinstance(title, str) or not names.is_name(title := names.shorten_title(title)):
+        raise WorkflowDefinitionError(f"approval: {names.quoted(title)} is no text of 1 to 200 printable characters")
     asked = asking(
         title,
         called=f"the human task {title!r}",
@@ -139,12 +139,12 @@ def approval(
         remind=remind,
         escalate=escalate,
         due=due is not None,
-        shows=port.standing.plain(shows, "what the approval shows"),
+        shows=port.run_context.to_plain(shows, "what the approval shows"),
     )
-    if not asked.asked:
+    if not asked.candidates:
         raise WorkflowDefinitionError(f"approval {title!r} asks nobody: give it a role, users or groups")
     wait = None if due is None else positive(due, what="approval: due")
-    return cast("Awaitable[Decision]", Call("approval", lambda: port.approvals.ask(asked, wait)))
+    return cast("Awaitable[Decision]", Call("approval", lambda: port.approvals.request_decision(asked, wait)))
 
 
 def publish_state(value: Any) -> None:
@@ -153,8 +153,8 @@ def publish_state(value: Any) -> None:
     Raises ``PayloadError`` for what cannot be encoded, and for what queries would see as something else.
     """
     current.unit_for("publish_state")
-    port = current.port_for("publish_state")
-    port.publish(port.standing.handed(value, "the published state"))
+    port = current.runtime_for("publish_state")
+    port.publish(port.run_context.encode_lossless(value, "the published state"))
 
 
 def set_search_attributes(attributes: Mapping[str, Any]) -> None:
@@ -164,31 +164,31 @@ def set_search_attributes(attributes: Mapping[str, Any]) -> None:
     ``PayloadError`` for a name that is not declared and for a value of another type; nothing is set then.
     """
     current.unit_for("set_search_attributes")
-    current.port_for("set_search_attributes").set_search_attributes(attributes)
+    current.runtime_for("set_search_attributes").set_search_attributes(attributes)
 
 
 def now() -> datetime:
     """The time of the present activation: aware, UTC, constant until the run waits and is woken."""
-    return current.port_for("now").standing.now
+    return current.runtime_for("now").run_context.now
 
 
 def random() -> float:
     """A float in [0, 1) from the run's recorded seed."""
     current.unit_for("random")
-    return current.port_for("random").rng.random()
+    return current.runtime_for("random").rng.random()
 
 
 def uuid4() -> uuid.UUID:
     """A UUID from the run's recorded seed."""
     current.unit_for("uuid4")
-    return uuid.UUID(int=current.port_for("uuid4").rng.getrandbits(128), version=4)
+    return uuid.UUID(int=current.runtime_for("uuid4").rng.getrandbits(128), version=4)
 
 
 def patched(id: str) -> bool:
     """True in new code, False for a run that went past here before the patch: branch on it."""
     current.unit_for("patched")
-    port = current.port_for("patched")
-    answer, mark = port.patches.patched(_patch_id(id), replaying=port.standing.replaying)
+    port = current.runtime_for("patched")
+    answer, mark = port.patches.check_patch(_patch_id(id), replaying=port.run_context.replaying)
     if mark:
         port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": False})
     return answer
@@ -197,8 +197,8 @@ def patched(id: str) -> bool:
 def deprecate_patch(id: str) -> None:
     """Say that no run without the patch is open any more; later the call can go, too."""
     current.unit_for("deprecate_patch")
-    port = current.port_for("deprecate_patch")
-    if port.patches.deprecate(_patch_id(id), replaying=port.standing.replaying):
+    port = current.runtime_for("deprecate_patch")
+    if port.patches.deprecate(_patch_id(id), replaying=port.run_context.replaying):
         port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": True})
 
 
@@ -215,10 +215,10 @@ def phase(
     ``label`` says what it is about, to people who look at the run.
     Raises ``WorkflowDefinitionError`` here for handlers that cannot work and for a phase that could never end.
     """
-    port = current.port_for("phase")
+    port = current.runtime_for("phase")
     host = current.unit_for("phase")
-    wait = None if timeout is None else wait_seconds(timeout, what="the timeout of phase")
-    said = names.check_label(label, what="phase")
+    wait = None if timeout is None else wait_seconds(timeout, label="the timeout of phase")
+    said = names.check_label(label, owner="phase")
     for kind, handlers in (("signal", signal), ("update", update)):
         if handlers is not None and not isinstance(handlers, Mapping):
             raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
@@ -233,7 +233,7 @@ def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[lis
     A branch is a function without arguments or an awaitable. ``limit`` bounds how many run at once; they start in input
     order.
     """
-    port = current.port_for("parallel")
+    port = current.runtime_for("parallel")
     if limit is not None and (type(limit) is not int or limit < 1):
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number from 1, not {limit!r}")
     if isinstance(branches, (str, bytes, Mapping)) or not hasattr(branches, "__iter__"):
@@ -248,7 +248,7 @@ def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
     Branches are what ``parallel`` takes. Of several that finish in one activation the lowest index wins. The others are
     cancelled, and all have ended when this returns.
     """
-    port = current.port_for("race")
+    port = current.runtime_for("race")
     if not branches:
         raise WorkflowDefinitionError("race: without a branch it could never end")
     return cast("Awaitable[tuple[int, Any]]", Call("race", Race(port, branches).run))
@@ -259,14 +259,14 @@ def update_state(fn: Callable[[Any], tuple[T, Any]]) -> Awaitable[T]:
 
     Gives ``result``.
     """
-    port = current.port_for("update_state")
+    port = current.runtime_for("update_state")
     return cast("Awaitable[T]", Call("update_state", lambda: primitives.update_state(port, fn)))
 
 
 def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | None = None) -> Awaitable[bool]:
     """Block until ``predicate()`` is true; True then, False after ``timeout``."""
-    port = current.port_for("wait_condition")
-    wait = None if timeout is None else wait_seconds(timeout, what="the timeout of wait_condition")
+    port = current.runtime_for("wait_condition")
+    wait = None if timeout is None else wait_seconds(timeout, label="the timeout of wait_condition")
     begin = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
     return cast("Awaitable[bool]", Call("wait_condition", begin))
 
@@ -288,7 +288,7 @@ def child(
     ``ChildWorkflowFailure``, also when the id is taken; here, at the call, ``InvalidId``, ``PayloadError``,
     ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
-    port = current.port_for("child")
+    port = current.runtime_for("child")
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
     concrete = cast("type[Startable]", workflow).choose(version, {})
@@ -298,10 +298,10 @@ def child(
         )
     current.unit_for("child")
     what = f"the input of {concrete.name}"
-    plain = port.standing.plain(with_default(concrete, args), what)
-    payloads.fit(plain, concrete.definition.args_type, what=what)
-    if not port.standing.replaying:
-        warn_of_change(args, plain, lambda: concrete.definition.args_type, reader=f"run of {concrete.name}")
+    plain = port.run_context.to_plain(with_default(concrete, args), what)
+    payloads.convert(plain, concrete.definition.args_type, label=what)
+    if not port.run_context.replaying:
+        warn_lossy_value(args, plain, lambda: concrete.definition.args_type, reader=f"run of {concrete.name}")
     attributes: dict[str, Any] = {
         "id": _child_id(concrete, id, value),
         "args": plain,
@@ -310,7 +310,7 @@ def child(
     }
     fitted = partial(fitted_result, concrete)
     reader = partial(read_input, concrete)
-    return cast("Awaitable[R]", Call("child", lambda: other_runs.child(port, attributes, fitted, reader)))
+    return cast("Awaitable[R]", Call("child", lambda: external_runs.start_child(port, attributes, fitted, reader)))
 
 
 def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
@@ -319,11 +319,11 @@ def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:
     Raises at the await ``WorkflowNotFound``, ``WorkflowClosed``, ``AmbiguousId``, and ``UnknownSignal`` for a run whose
     class declares other signals.
     """
-    port = current.port_for("signal_external")
-    names.check_code_name(name, what="signal_external")
-    plain = port.standing.plain(payload, f"the payload of signal {name!r}")
+    port = current.runtime_for("signal_external")
+    names.check_code_name(name, label="signal_external")
+    plain = port.run_context.to_plain(payload, f"the payload of signal {name!r}")
     attributes = {"id": check_id(id), "name": name, "payload": plain}
-    call = Call("signal_external", lambda: other_runs.external(port, "SignalExternal", attributes))
+    call = Call("signal_external", lambda: external_runs.send_external(port, "SignalExternal", attributes))
     return cast("Awaitable[None]", call)
 
 
@@ -332,9 +332,9 @@ def cancel_external(id: str) -> Awaitable[None]:
 
     Raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId`` at the await.
     """
-    port = current.port_for("cancel_external")
+    port = current.runtime_for("cancel_external")
     attributes = {"id": check_id(id)}
-    call = Call("cancel_external", lambda: other_runs.external(port, "CancelExternal", attributes))
+    call = Call("cancel_external", lambda: external_runs.send_external(port, "CancelExternal", attributes))
     return cast("Awaitable[None]", call)
 
 
@@ -343,9 +343,9 @@ def cancel_requested() -> bool:
 
     Who has heard yes and continues as new does not pass the request on.
     """
-    port = current.port_for("cancel_requested")
-    if port.cancellation.requested and port.standing.pure_context != "validator":  # which a replay does not run
-        port.cancellation.heard()
+    port = current.runtime_for("cancel_requested")
+    if port.cancellation.requested and port.run_context.pure_context != "validator":  # which a replay does not run
+        port.cancellation.acknowledge()
     return port.cancellation.requested
 
 
@@ -355,7 +355,7 @@ def wait_cancelled() -> Awaitable[None]:
     This is how the unit hears of the cancel: its later waits do not raise ``Cancelled`` for it, unless it is inside
     ``shield``.
     """
-    port = current.port_for("wait_cancelled")
+    port = current.runtime_for("wait_cancelled")
     return cast("Awaitable[None]", Call("wait_cancelled", lambda: primitives.wait_cancelled(port)))
 
 
@@ -380,8 +380,8 @@ def saga() -> Saga:
 
 def info() -> Info:
     """Facts about this run."""
-    port = current.port_for("info")
-    run = port.standing.info
+    port = current.runtime_for("info")
+    run = port.run_context.info
     return Info(
         workflow=run.workflow,
         id=run.id,
@@ -389,8 +389,8 @@ def info() -> Info:
         version=run.version,
         attempt=run.attempt,
         parent=run.parent,
-        history_length=port.standing.history_length,
-        continue_as_new_suggested=port.standing.history_length >= SUGGEST_CONTINUE_AS_NEW,
+        history_length=port.run_context.history_length,
+        continue_as_new_suggested=port.run_context.history_length >= SUGGEST_CONTINUE_AS_NEW,
     )
 
 
@@ -403,9 +403,9 @@ def sender() -> Sender | None:
     signal which the unit took last with ``wait_for_signal``, None before the first. From the history, so it is the same
     on replay.
     """
-    port = current.port_for("sender")
-    if port.standing.pure_context is not None:
-        return port.standing.validated
+    port = current.runtime_for("sender")
+    if port.run_context.pure_context is not None:
+        return port.run_context.update_sender
     return current.unit_for("sender").sender
 
 
@@ -413,16 +413,16 @@ class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only i
     """Says nothing while a history is replayed; adds the ids of the run."""
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the base class's name
-        port = current.current()
-        return (port is None or not port.standing.replaying) and super().isEnabledFor(level)
+        port = current.current_runtime()
+        return (port is None or not port.run_context.replaying) and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        port = current.current()
+        port = current.current_runtime()
         if port is not None:
             ids = {
-                "workflow": port.standing.info.workflow,
-                "workflow_id": port.standing.info.id,
-                "run_id": port.standing.info.run_id,
+                "workflow": port.run_context.info.workflow,
+                "workflow_id": port.run_context.info.id,
+                "run_id": port.run_context.info.run_id,
             }
             kwargs["extra"] = {**ids, **(kwargs.get("extra") or {})}
         return msg, kwargs
@@ -443,4 +443,4 @@ def _child_id(workflow: type[Workflow], id: str | None, value: str | None) -> st
 
 
 def _patch_id(value: object) -> str:
-    return names.check_code_name(value, what="the id of a patch", reserved=False)
+    return names.check_code_name(value, label="the id of a patch", reserved=False)

@@ -10,8 +10,8 @@ from typing import Any
 from temporalex_django.authoring.people import word_of
 from temporalex_django.core import names
 from temporalex_django.core.durations import wait_seconds
-from temporalex_django.core.four_eyes import scope_of
-from temporalex_django.core.human_tasks import OVERDUE, Asking, form_of
+from temporalex_django.core.four_eyes import parse_scope
+from temporalex_django.core.human_tasks import OVERDUE, HumanTaskSpec, build_form_spec
 from temporalex_django.errors import WorkflowDefinitionError
 
 
@@ -40,9 +40,9 @@ def asking(
     escalate: Escalation | None,
     due: bool,
     shows: Any = None,
-) -> Asking:
+) -> HumanTaskSpec:
     """What code says, checked. Raises ``WorkflowDefinitionError``."""
-    scope = scope_of(four_eyes)
+    scope = parse_scope(four_eyes)
     if scope is None:
         raise WorkflowDefinitionError(f"{what}: four_eyes must be True or False, 'chain' or 'run', not {four_eyes!r}")
     if escalate is not None and not isinstance(escalate, Escalation):
@@ -54,16 +54,16 @@ def asking(
         others = words_for(f"{what}: escalate", escalate.role, escalate.users, escalate.groups)
         if not others:
             raise WorkflowDefinitionError(f"{what}: escalate names nobody: give it a role, users or groups")
-    return Asking(
+    return HumanTaskSpec(
         title=title,
-        called=called,
-        asked=words_for(what, role, users, groups),
+        label=called,
+        candidates=words_for(what, role, users, groups),
         outcomes=_outcomes(what, outcomes, due=due),
         four_eyes=scope,
         form=None if form is None else _form(what, form),
         remind=None if remind is None else positive(remind, what=f"{what}: remind"),
-        after=after,
-        others=others,
+        escalate_after=after,
+        escalation_candidates=others,
         shows=shows,
     )
 
@@ -86,7 +86,7 @@ def words_for(what: str, role: str | None, users: Sequence[str], groups: Sequenc
 def positive(value: Any, *, what: str) -> float:
     """A duration in seconds that is not zero. Raises ``WorkflowDefinitionError``."""
     try:
-        found = wait_seconds(value, what=what)
+        found = wait_seconds(value, label=what)
     except (TypeError, ValueError) as exc:
         raise WorkflowDefinitionError(str(exc)) from None
     if not found:
@@ -97,7 +97,7 @@ def positive(value: Any, *, what: str) -> float:
 def _outcomes(what: str, outcomes: Sequence[str], *, due: bool) -> tuple[str, ...]:
     if isinstance(outcomes, str) or not isinstance(outcomes, Sequence) or not outcomes:
         raise WorkflowDefinitionError(f"{what}: outcomes must be a list of names, not {outcomes!r}")
-    found = tuple(str.__str__(names.check_code_name(one, what=f"{what}: an outcome")) for one in outcomes)
+    found = tuple(str.__str__(names.check_code_name(one, label=f"{what}: an outcome")) for one in outcomes)
     if len(set(found)) < len(found):
         raise WorkflowDefinitionError(f"{what}: outcomes has one twice: {', '.join(found)}")
     if due and OVERDUE in found:
@@ -107,6 +107,6 @@ def _outcomes(what: str, outcomes: Sequence[str], *, due: bool) -> tuple[str, ..
 
 def _form(what: str, form: Any) -> Any:
     try:
-        return form_of(form, what)
+        return build_form_spec(form, what)
     except TypeError:  # what cannot be hashed is no type either
         raise WorkflowDefinitionError(f"{what}: form must be a type or a dotted path, not {form!r}") from None

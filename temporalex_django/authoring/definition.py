@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from temporalex_django.authoring.facade import FACADE
 from temporalex_django.authoring.unique import Unique
 from temporalex_django.core import attributes, names
-from temporalex_django.core.durations import seconds
-from temporalex_django.core.payloads import text
-from temporalex_django.core.phase import takes
-from temporalex_django.core.stored import KINDS
+from temporalex_django.core.durations import to_seconds
+from temporalex_django.core.payloads import check_text
+from temporalex_django.core.phase import accepts_arguments
+from temporalex_django.core.stored import FIELD_TYPES
 from temporalex_django.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
 def _identity(cls: type[Workflow]) -> Iterator[str]:
     """What its runs are found by."""
     if not names.is_name(cls.name) or cls.name.startswith("__"):
-        yield f"name {names.shown(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
+        yield f"name {names.quoted(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
     if type(cls.version) is not int or cls.version < 1:
         yield f"version {cls.version!r} must be a whole number from 1"
     if not names.is_name(cls.task_queue):
-        yield f"task_queue {names.shown(cls.task_queue)} must be a string of 1 to 200 printable characters"
+        yield f"task_queue {names.quoted(cls.task_queue)} must be a string of 1 to 200 printable characters"
     if not isinstance(cls.aliases, (list, tuple)) or not all(map(names.is_name, cls.aliases)):
-        yield f"aliases {names.shown(cls.aliases)} must be a tuple of names that the class had once"
+        yield f"aliases {names.quoted(cls.aliases)} must be a tuple of names that the class had once"
     if cls.unique is not None and not isinstance(cls.unique, Unique):
         yield f"unique {cls.unique!r} must be Unique(key=..., scope=...)"
 
@@ -86,10 +86,10 @@ def _labels(cls: type[Workflow]) -> Iterator[str]:
 
 def with_tags(cls: type[Workflow], given: Sequence[str]) -> list[str]:
     """The tags of a run: those of its class, and those that it is given. Raises ``PayloadError``."""
-    if not isinstance(given, (list, tuple)) or len(given) > attributes.MOST or not all(map(names.is_name, given)):
+    if not isinstance(given, (list, tuple)) or len(given) > attributes.MAX_TEXTS or not all(map(names.is_name, given)):
         raise PayloadError(
-            f"start of {cls.name}: tags are a list of at most {attributes.MOST} names of 1 to {names.LONGEST} printable "
-            f"characters, not {names.shown(given)}"
+            f"start of {cls.name}: tags are a list of at most {attributes.MAX_TEXTS} names of 1 to {names.MAX_LENGTH} printable "
+            f"characters, not {names.quoted(given)}"
         )
     return list(dict.fromkeys([*cls.tags, *given]))
 
@@ -98,7 +98,7 @@ def _durations(cls: type[Workflow]) -> Iterator[str]:
     for name in DURATIONS:
         value = getattr(cls, name)
         try:
-            if value is not None and seconds(value, what=name) <= 0:
+            if value is not None and to_seconds(value, label=name) <= 0:
                 yield f"{name} must be more than 0"
         except (TypeError, ValueError) as exc:
             yield str(exc)
@@ -115,9 +115,9 @@ def _exposure(cls: type[Workflow]) -> Iterator[str]:
     if cls.start_permission is not None and not names.is_permission(cls.start_permission):
         yield f"start_permission must be of the form app.codename, not {cls.start_permission!r}"
     yield from _no_paths(cls.redacted)
-    stored = ", ".join(kind.__name__ for kind in KINDS)
-    yield from _typed_names(cls, "stored", KINDS, stored)
-    yield from _typed_names(cls, "search_attributes", attributes.KINDS, attributes.WRITTEN)
+    stored = ", ".join(kind.__name__ for kind in FIELD_TYPES)
+    yield from _typed_names(cls, "stored", FIELD_TYPES, stored)
+    yield from _typed_names(cls, "search_attributes", attributes.ATTRIBUTE_TYPES, attributes.TYPE_NAMES)
 
 
 def _signals(cls: type[Workflow]) -> Iterator[str]:
@@ -125,11 +125,11 @@ def _signals(cls: type[Workflow]) -> Iterator[str]:
     if cls.signals is None:
         return
     if not isinstance(cls.signals, (list, tuple)):
-        yield f"signals {names.shown(cls.signals)} must be a tuple of names, such as ('paid',)"
+        yield f"signals {names.quoted(cls.signals)} must be a tuple of names, such as ('paid',)"
         return
     for name in cls.signals:
         if not names.is_name(name) or name.startswith("__"):
-            yield f"signals: {names.shown(name)} is no name of 1 to 200 printable characters that does not begin with '__'"
+            yield f"signals: {names.quoted(name)} is no name of 1 to 200 printable characters that does not begin with '__'"
 
 
 def _typed_names(cls: type[Workflow], what: str, kinds: Container[Any], written: str) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _typed_names(cls: type[Workflow], what: str, kinds: Container[Any], written:
         return
     for name, kind in declared.items():
         if not isinstance(name, str) or not name.isidentifier() or "__" in name or len(name) > _LONGEST_NAME:
-            yield f"{what}: {names.shown(name)} is no name of a field without '__', of at most {_LONGEST_NAME} characters"
+            yield f"{what}: {names.quoted(name)} is no name of a field without '__', of at most {_LONGEST_NAME} characters"
         elif not isinstance(kind, Hashable) or kind not in kinds:
             yield f"{what}: {name} must be {written}, not {kind!r}"
         elif isinstance(cls.redacted, (list, tuple)) and name in cls.redacted:
@@ -154,7 +154,7 @@ def _no_paths(redact: Any) -> Iterator[str]:
         return
     for path in redact:
         if not names.is_name(path) or not all(part and part == part.strip() for part in path.split(".")):
-            yield f"redacted: {names.shown(path)} is no path of keys such as 'card' or 'customer.email'"
+            yield f"redacted: {names.quoted(path)} is no path of keys such as 'card' or 'customer.email'"
 
 
 def clashes(names: Sequence[str]) -> Iterator[str]:
@@ -167,7 +167,7 @@ def clashes(names: Sequence[str]) -> Iterator[str]:
 def uncallable(functions: Mapping[str, Callable[..., Any]], form: str, *counts: int) -> Iterator[str]:
     """Those that can be called with none of ``counts`` positional arguments; ``form`` says how they are called."""
     for what, fn in functions.items():
-        if not any(takes(fn, count) for count in counts):
+        if not any(accepts_arguments(fn, count) for count in counts):
             yield f"{what} must be callable as {form}"
 
 
@@ -211,7 +211,7 @@ def not_json(what: str, value: Any, path: str = "") -> Iterator[str]:
 def _not_text(what: str, value: str) -> Iterator[str]:
     """What keeps a text out of the columns of databases."""
     try:
-        text(value, what=f"{what} {value!r}")
+        check_text(value, label=f"{what} {value!r}")
     except PayloadError as exc:
         yield str(exc)
 

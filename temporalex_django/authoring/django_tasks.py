@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity, Options, Source
 from temporalex_django.authoring.activity_context import ActivityContext, activity_context
-from temporalex_django.core.payloads import reason_of
+from temporalex_django.core.payloads import error_reason
 from temporalex_django.errors import ActivityNotFound, NotConfigured, PayloadError, WorkflowDefinitionError
 
 #: What the names of these activities begin with; then comes the path of the function.
@@ -129,7 +129,7 @@ def load(path: str) -> DjangoTask:
     try:
         task = getattr(import_module(module), name)
     except Exception as exc:  # a module may raise anything, and must not hold up the other tasks
-        raise ActivityNotFound(f"no Django task {path!r} in this process: {reason_of(exc)}") from exc
+        raise ActivityNotFound(f"no Django task {path!r} in this process: {error_reason(exc)}") from exc
     if not is_task(task):
         raise ActivityNotFound(f"{path!r} is no Django task in this process: it has lost its @task")
     if task.module_path != path:

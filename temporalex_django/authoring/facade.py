@@ -12,7 +12,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from temporalex_django.authoring import binding, listing
-from temporalex_django.core.names import value_text
+from temporalex_django.core.names import key_text
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
 if TYPE_CHECKING:
@@ -277,9 +277,9 @@ def business(
     if len(rest) > 1 or (rest and args is not _UNSET):
         form = "start(value, args)" if cls.unique is not None else "start(args, id=...)"
         raise TypeError(f"{cls.name}.start takes {form}")
-    return value_text(value), rest[0] if rest else None if args is _UNSET else args
+    return key_text(value), rest[0] if rest else None if args is _UNSET else args
 
 
 def _id(cls: type[Startable], value: str) -> str:
     assert cls.unique is not None
-    return cls.unique.id_for(value_text(value))
+    return cls.unique.id_for(key_text(value))

@@ -31,4 +31,4 @@ def cleaned(path: str, data: Any, *, what: str) -> Any:
     if not form.is_valid():
         said = "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
         raise PayloadError(f"{what} do not fit: {said}")
-    return payloads.plain(dict(form.cleaned_data), what=what)
+    return payloads.to_plain(dict(form.cleaned_data), label=what)

@@ -27,7 +27,7 @@ def update(
         raise WorkflowDefinitionError(f"update: not callable: {handler!r}, validator {validator!r}")
     _check_permission("update", permission)
     args_type = first_annotation(handler)
-    label = names.check_label(label, what="update")
+    label = names.check_label(label, owner="update")
     return Handler(handler, validator=validator, permission=permission, args_type=args_type, label=label)
 
 
@@ -53,7 +53,7 @@ def signal(
     _check_permission("signal", permission)
     if on_error not in ("keep", "block"):
         raise WorkflowDefinitionError(f'signal: on_error is "keep" or "block", not {on_error!r}')
-    label = names.check_label(label, what="signal")
+    label = names.check_label(label, owner="signal")
     args_type = first_annotation(handler)
     return Handler(handler, permission=permission, args_type=args_type, label=label, on_error=on_error)
 

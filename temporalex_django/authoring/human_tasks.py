@@ -39,13 +39,13 @@ class OpenHumanTask:
 
     @classmethod
     def of(cls, task: HumanTaskState, id: str) -> OpenHumanTask:
-        asking = task.asking
+        asking = task.spec
         return cls(
             id=id,
             key=task.key,
             title=asking.title,
             outcomes=asking.outcomes,
-            asked=task.asked,
+            asked=task.candidates,
             opened_at=task.opened_at,
             due_at=task.due_at,
             reminders=task.reminders,
@@ -53,7 +53,7 @@ class OpenHumanTask:
             four_eyes=asking.four_eyes,
             form=None if asking.form is None else asking.form.as_dict(),
             shows=asking.shows,
-            happened=task.happened if task.ending else "",
+            happened=task.outcome_text if task.ending else "",
         )
 
 

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring.searching import conditions
-from temporalex_django.core.attributes import in_utc
+from temporalex_django.core.attributes import to_utc
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.core.names import is_name, shown
+from temporalex_django.core.names import is_name, quoted
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.facade import Startable
@@ -32,13 +32,13 @@ WAITS = tuple(WORDS)
 
 def _text(value: Any) -> str:
     if not is_name(value):
-        raise ValueError(f"is 1 to 200 printable characters, not {shown(value)}")
+        raise ValueError(f"is 1 to 200 printable characters, not {quoted(value)}")
     return str(value)
 
 
 def _cause(value: Any) -> str:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError(f"is the printable text of a cause, not {shown(value)}")
+        raise ValueError(f"is the printable text of a cause, not {quoted(value)}")
     return value
 
 
@@ -47,46 +47,46 @@ def _statuses(value: Any) -> list[str]:
     several = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else []
     wrong = [one for one in several if not isinstance(one, str) or one not in STATUSES]
     if wrong or not several:
-        raise ValueError(f"is one of {', '.join(sorted(STATUSES))}, or a list of them, not {shown(value)}")
+        raise ValueError(f"is one of {', '.join(sorted(STATUSES))}, or a list of them, not {quoted(value)}")
     return several
 
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**31) <= value < 2**31:
-        raise ValueError(f"is a whole number, not {shown(value)}")
+        raise ValueError(f"is a whole number, not {quoted(value)}")
     return value
 
 
 def _yes_or_no(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"is True or False, not {shown(value)}")  # noqa: TRY004 - the name is right, the value is not
+        raise ValueError(f"is True or False, not {quoted(value)}")  # noqa: TRY004 - the name is right, the value is not
     return value
 
 
 def _waits(value: Any) -> str:
     if value not in WAITS:
-        raise ValueError(f"is one of {', '.join(WAITS)}, not {shown(value)}")
+        raise ValueError(f"is one of {', '.join(WAITS)}, not {quoted(value)}")
     return str(value)
 
 
 def _order(value: Any) -> str:
     if value not in ORDERS:
-        raise ValueError(f"is one of {', '.join(ORDERS)}, not {shown(value)}")
+        raise ValueError(f"is one of {', '.join(ORDERS)}, not {quoted(value)}")
     return str(value)
 
 
 def _moment(value: Any) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ValueError(f"is a datetime with a time zone, not {shown(value)}")
+        raise ValueError(f"is a datetime with a time zone, not {quoted(value)}")
     try:
-        return in_utc(value)
+        return to_utc(value)
     except ValueError as exc:
-        raise ValueError(f"is {exc}, not {shown(value)}") from None
+        raise ValueError(f"is {exc}, not {quoted(value)}") from None
 
 
 def _subject(value: Any) -> Any:
     if isinstance(value, type) or getattr(value, "_meta", None) is None or value.pk is None:
-        raise ValueError(f"is an object of a model that has been saved, not {shown(value)}")
+        raise ValueError(f"is an object of a model that has been saved, not {quoted(value)}")
     return value
 
 

@@ -21,8 +21,8 @@ from typing import Any, Literal, cast
 
 from temporalex_django.authoring import api, handlers
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.handing_over import unchanged, warn_of_change
-from temporalex_django.core.payloads import hints
+from temporalex_django.core.handing_over import is_unchanged, warn_lossy_value
+from temporalex_django.core.payloads import resolve_hints
 from temporalex_django.core.phase import Handler, first_annotation
 
 MessageKind = Literal["signal", "update"]
@@ -60,12 +60,12 @@ def tell_of_change(
 
     Of one that is not found in the code nothing is known, and nothing said.
     """
-    if unchanged(made, value):
+    if is_unchanged(made, value):
         return
     said = declared(cast("Any", cls)).get((kind, name))
     if said is not None:
         reader = f"{kind} {name!r} of {cls.name}"
-        warn_of_change(value, made, lambda: said.args_type, reader=reader, aloud=aloud)
+        warn_lossy_value(value, made, lambda: said.args_type, reader=reader, emit_warning=aloud)
 
 
 def _functions(cls: type[Workflow]) -> Iterator[FunctionType]:
@@ -219,7 +219,7 @@ def _annotation(fn: Any, index: int) -> Any:
         names = [*inspect.signature(fn).parameters]
     except (TypeError, ValueError):
         return Any
-    return hints(fn).get(names[index], Any) if len(names) > index else Any
+    return resolve_hints(fn).get(names[index], Any) if len(names) > index else Any
 
 
 def _cells(fn: FunctionType) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from temporalex_django.core.durations import seconds
+from temporalex_django.core.durations import to_seconds
 from temporalex_django.errors import WorkflowDefinitionError
 
 #: Seconds between two attempts at most, unless a policy says more.
@@ -39,7 +39,7 @@ class RetryPolicy:
             if name == "max_interval" and self.max_interval is None:
                 continue
             try:
-                if seconds(getattr(self, name), what=name) < 0:
+                if to_seconds(getattr(self, name), label=name) < 0:
                     wrong.append(f"{name}={getattr(self, name)!r} is negative")
             except (TypeError, ValueError) as exc:
                 wrong.append(str(exc))
@@ -56,12 +56,12 @@ class RetryPolicy:
 
     def as_dict(self) -> dict[str, Any]:
         """As it is stored with an activity: durations in seconds, 0 for no limit of attempts."""
-        first = seconds(self.initial_interval)
+        first = to_seconds(self.initial_interval)
         return {
             "max_attempts": self.max_attempts or 0,
             "initial_interval": first,
             "backoff": float(self.backoff),
-            "max_interval": max(_LONGEST, first) if self.max_interval is None else seconds(self.max_interval),
+            "max_interval": max(_LONGEST, first) if self.max_interval is None else to_seconds(self.max_interval),
             "non_retryable": [n if isinstance(n, str) else n.__name__ for n in self.non_retryable],
         }
 

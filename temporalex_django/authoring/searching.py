@@ -9,8 +9,8 @@ from operator import eq, ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from temporalex_django.core import attributes
-from temporalex_django.core.attributes import KINDS, Kind
-from temporalex_django.core.names import shown
+from temporalex_django.core.attributes import ATTRIBUTE_TYPES, AttributeType
+from temporalex_django.core.names import quoted
 from temporalex_django.errors import PayloadError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SearchCondition(NamedTuple):
     def holds(self, there: Mapping[str, Any]) -> bool:
         """Of the search attributes of a run, as they are kept."""
         of_it = {self.name: there[self.name]} if self.name in there else {}
-        values = (getattr(row, self.column) for row in attributes.searched(of_it))
+        values = (getattr(row, self.column) for row in attributes.search_rows(of_it))
         test, wanted = OPERATORS[self.operator], _number(self.value, self.column)
         return any(value is not None and test(_number(value, self.column), wanted) for value in values)
 
@@ -59,7 +59,7 @@ def accepted(cls: type[Startable]) -> list[str]:
     return [
         f"{name}__{operator}" if operator else name
         for name, kind in declared_by(cls).items()
-        for operator in _operators(KINDS[kind])
+        for operator in _operators(ATTRIBUTE_TYPES[kind])
     ]
 
 
@@ -69,7 +69,7 @@ def conditions(cls: type[Startable], given: Any, *, texts: bool = False) -> list
     Raises ``TypeError`` for what is not declared or takes no such operator, ``ValueError`` for what one cannot be.
     """
     if not isinstance(given, Mapping):
-        raise ValueError(f"is a mapping of attributes to values, not {shown(given)}")  # noqa: TRY004 - see ``listing``
+        raise ValueError(f"is a mapping of attributes to values, not {quoted(given)}")  # noqa: TRY004 - see ``listing``
     if len(given) > MOST_CONDITIONS:
         raise ValueError(f"has {MOST_CONDITIONS} conditions at most, and these are {len(given)}")
     return [_condition(cls, asked, value, texts=texts) for asked, value in given.items()]
@@ -81,28 +81,28 @@ def _condition(cls: type[Startable], asked: Any, value: Any, *, texts: bool) -> 
         near = difflib.get_close_matches(asked, known, n=1) if isinstance(asked, str) else []
         hint = f"; did you mean {near[0]}?" if near else ""
         raise TypeError(
-            f"{cls.name} is not searched by the attribute {shown(asked)} (it is by: {', '.join(known) or 'none'}){hint}"
+            f"{cls.name} is not searched by the attribute {quoted(asked)} (it is by: {', '.join(known) or 'none'}){hint}"
         )
     name, _, operator = asked.partition("__")
     declared = declared_by(cls)[name]
-    kind = KINDS[declared]
+    kind = ATTRIBUTE_TYPES[declared]
     try:
         if texts:
-            value = attributes.parsed(value, declared)
+            value = attributes.parse(value, declared)
         one: Any = str if declared == list[str] else declared
-        kept = attributes.kept(name, value, {name: one}, what=asked)
+        kept = attributes.encode(name, value, {name: one}, label=asked)
     except PayloadError as exc:
         raise ValueError(exc.message) from None
     except ValueError as exc:
         raise ValueError(f"{asked} {exc}") from None
     if kept is None or (operator == "prefix" and kept == ""):
-        raise ValueError(f"{asked} is compared with a value, not {shown(value)}")
+        raise ValueError(f"{asked} is compared with a value, not {quoted(value)}")
     several = declared == list[str] and operator == "prefix"
-    return SearchCondition(cls.name, name, operator, kind.column, attributes.comparable(kept), several)
+    return SearchCondition(cls.name, name, operator, kind.column, attributes.to_comparable(kept), several)
 
 
-def _operators(kind: Kind) -> tuple[str, ...]:
-    if kind.ranges:
+def _operators(kind: AttributeType) -> tuple[str, ...]:
+    if kind.is_ordered:
         return _RANGES
     return ("", "prefix") if kind.column == "text" else ("",)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from temporalex_django.core.names import not_text, shown
+from temporalex_django.core.names import quoted, type_advice
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
 Scope = Literal["workflow", "version", "global", "none"]
@@ -37,7 +37,7 @@ class Unique:
         """``key::value``. Raises ``InvalidId`` unless the value is lower-case letters and digits, or a UUID."""
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
             raise InvalidId(
-                f"the value {value!r} for {self.key!r} must be lower-case letters and digits, or a UUID{not_text(value)}"
+                f"the value {value!r} for {self.key!r} must be lower-case letters and digits, or a UUID{type_advice(value)}"
             )
         return f"{self.key}{SEPARATOR}{value}"
 
@@ -72,5 +72,7 @@ class Unique:
 def check_id(value: object) -> str:
     """``value`` if it can be a run id: 1 to 200 printable characters without ``/``. Raises ``InvalidId``."""
     if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST or not value.isprintable() or "/" in value:
-        raise InvalidId(f"{shown(value)} is no id: 1 to {_LONGEST} printable characters without '/'{not_text(value)}")
+        raise InvalidId(
+            f"{quoted(value)} is no id: 1 to {_LONGEST} printable characters without '/'{type_advice(value)}"
+        )
     return value

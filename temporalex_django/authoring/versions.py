@@ -153,7 +153,7 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     ]
     if not names.is_name(cls.name) or cls.name.startswith("__"):
         found.append(
-            f"name {names.shown(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
+            f"name {names.quoted(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
         )
     if not isinstance(given, Mapping) or not given:
         return [*found, f"versions must be a mapping of version numbers to workflow classes, not {given!r}"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.binding import FailedMessage, OpenActivity
-from temporalex_django.core.approvals import DECISION
+from temporalex_django.core.approvals import DECISION_PREFIX
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.errors import ActionNotPermitted
 
@@ -87,8 +87,14 @@ class View:
         """List in words what a run waits for; titles of human tasks are payloads, and their keys stand for them."""
         if self.words:
             return [*waiting_for]
-        keys = {f"{DECISION}{one.get('label')}": f"{DECISION}{one['name']}" for one in waits or () if "name" in one}
-        return [keys.get(one, DECISION.strip()) if one.startswith(DECISION) else one for one in waiting_for]
+        keys = {
+            f"{DECISION_PREFIX}{one.get('label')}": f"{DECISION_PREFIX}{one['name']}"
+            for one in waits or ()
+            if "name" in one
+        }
+        return [
+            keys.get(one, DECISION_PREFIX.strip()) if one.startswith(DECISION_PREFIX) else one for one in waiting_for
+        ]
 
     def own_failure(self, text: str) -> str:
         """The words of an exception for the sender of the message that caused it, who knows what they sent."""

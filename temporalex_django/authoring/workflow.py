@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 from temporalex_django.authoring import binding, definition
 from temporalex_django.authoring.facade import Startable
 from temporalex_django.authoring.typed import A, R, Runs
-from temporalex_django.core import attributes, current, payloads, renamed
-from temporalex_django.core.copying import copied
+from temporalex_django.core import aliases, attributes, current, payloads
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.durations import seconds
-from temporalex_django.core.failures import message_of
+from temporalex_django.core.durations import to_seconds
+from temporalex_django.core.failures import exception_message
 from temporalex_django.core.history.activation import Definition
-from temporalex_django.core.history.inputs import InputReading, as_read
+from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 from temporalex_django.errors import (
     QueryFailed,
@@ -210,7 +210,7 @@ class Workflow(Startable):
         if not own and fn is None:
             known = ", ".join(sorted(cls._queries)) or "none"
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r} (it answers: {known})")
-        args, state = payloads.plain(args, what=f"the arguments of query {name!r}"), copied(state)
+        args, state = payloads.to_plain(args, label=f"the arguments of query {name!r}"), deep_copy(state)
         guard.watch(cls)
         try:
             with current.outside_workflow("query"):
@@ -220,8 +220,10 @@ class Workflow(Startable):
         except TemporalexError as exc:
             raise QueryFailed(f"query {name!r} of {cls.name}: {exc}") from exc
         except Exception as exc:
-            raise QueryFailed(f"query {name!r} of {cls.name} raised {type(exc).__name__}: {message_of(exc)}") from exc
-        return payloads.plain(value, what=f"the answer to query {name!r}")
+            raise QueryFailed(
+                f"query {name!r} of {cls.name} raised {type(exc).__name__}: {exception_message(exc)}"
+            ) from exc
+        return payloads.to_plain(value, label=f"the answer to query {name!r}")
 
     @classmethod
     def queries(cls) -> Mapping[str, Callable[..., Any]]:
@@ -350,8 +352,8 @@ def register(cls: type[Workflow | VersionedWorkflow]) -> None:
     """Make it known by its name."""
     cls.defined_as = next(_definitions)
     registry[cls.name] = cls
-    renamed.WORKFLOWS.pop(cls.name, None)
-    renamed.WORKFLOWS.update((alias, cls.name) for alias in getattr(cls, "aliases", ()) if alias not in registry)
+    aliases.WORKFLOWS.pop(cls.name, None)
+    aliases.WORKFLOWS.update((alias, cls.name) for alias in getattr(cls, "aliases", ()) if alias not in registry)
     defined_in.setdefault(cls.name, {})[cls.__module__] = None
 
 
@@ -368,7 +370,7 @@ def adopt(cls: type[Workflow], dispatcher: type[VersionedWorkflow]) -> None:
 def find(name: str) -> type[Workflow | VersionedWorkflow]:
     """What is registered under the name, or had it once. Raises ``UnknownWorkflow``, with the nearest names."""
     try:
-        return registry[renamed.present_name(name)]
+        return registry[aliases.current_name(name)]
     except (KeyError, TypeError):
         near = difflib.get_close_matches(str(name), registry, n=1)
         hint = f": did you mean {near[0]!r}?" if near else ": is its module a `workflows.py` of an installed app?"
@@ -377,12 +379,12 @@ def find(name: str) -> type[Workflow | VersionedWorkflow]:
 
 def known(name: str) -> type[Workflow | VersionedWorkflow] | None:
     """The same; None for a name that this process does not have."""
-    return registry.get(renamed.present_name(name))
+    return registry.get(aliases.current_name(name))
 
 
 def named() -> list[tuple[str, type[Workflow | VersionedWorkflow]]]:
     """Every name that a run may hold, those that classes had once among them, with what is behind it."""
-    old = ((alias, registry[name]) for alias, name in renamed.WORKFLOWS.items() if name in registry)
+    old = ((alias, registry[name]) for alias, name in aliases.WORKFLOWS.items() if name in registry)
     return [*registry.items(), *old]
 
 
@@ -435,7 +437,7 @@ def versions_here() -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for cls in concrete():
         found.setdefault(cls.name, []).append(cls.version)
-    return found | {old: found[new] for old, new in renamed.WORKFLOWS.items() if new in found}
+    return found | {old: found[new] for old, new in aliases.WORKFLOWS.items() if new in found}
 
 
 def forked_options(cls: type[Workflow], *, tags: Sequence[str]) -> dict[str, Any]:
@@ -451,13 +453,13 @@ def start_options(
     With what the caller says, who may find it by more than that. Raises ``PayloadError`` for what does not fit.
     """
     timeouts = {"execution_timeout": cls.execution_timeout, "run_timeout": cls.run_timeout}
-    options = {name: seconds(value) for name, value in timeouts.items() if value is not None}
+    options = {name: to_seconds(value) for name, value in timeouts.items() if value is not None}
     lists: dict[str, Any] = {"tags": list(cls.tags), "metadata": dict(cls.metadata)}
     if tags is not None:
         lists["tags"] = definition.with_tags(cls, tags)
     if search_attributes is not None:
-        given = attributes.fitting(search_attributes, cls.search_attributes, what=f"start of {cls.name}")
-        lists["search_attributes"] = attributes.merged({}, given)
+        given = attributes.encode_all(search_attributes, cls.search_attributes, label=f"start of {cls.name}")
+        lists["search_attributes"] = attributes.merge({}, given)
     return {
         "workflow": cls.name,
         "version": cls.version,
@@ -470,18 +472,18 @@ def start_options(
 
 def fitted_result(cls: type[Workflow], result: Any) -> Any:
     """A result (plain data) as ``run`` of the class is annotated. Raises ``PayloadError``."""
-    return payloads.fit(result, cls.definition.result_type, what=f"the result of {cls.name}")
+    return payloads.convert(result, cls.definition.result_type, label=f"the result of {cls.name}")
 
 
 def with_default(cls: type[Workflow], args: Any) -> Any:
     """The input of a start; without one the default of ``run``, where it has one."""
-    return copied(cls.definition.args_default) if args is None else args
+    return deep_copy(cls.definition.args_default) if args is None else args
 
 
 def read_input(cls: type[Workflow], attributes: Mapping[str, Any]) -> InputReading:
     """The input of a child (plain data) as ``run`` of the class reads it. Raises ``PayloadError``."""
     what, kind = f"the input of {cls.name}", cls.definition.args_type
-    return as_read({"args": payloads.fit(copied(attributes["args"]), kind, what=what)}, {"args": kind})
+    return to_reading({"args": payloads.convert(deep_copy(attributes["args"]), kind, label=what)}, {"args": kind})
 
 
 def require_signal(cls: type[Workflow], name: str) -> None:
@@ -522,7 +524,7 @@ def _entry(cls: type[Workflow]) -> Callable[[Any], Any]:
 
 def _args_type(cls: type[Workflow]) -> Any:
     parameters = [name for name in inspect.signature(cls.run).parameters if name != "self"]
-    return payloads.hints(cls.run).get(parameters[0], Any) if parameters else Any
+    return payloads.resolve_hints(cls.run).get(parameters[0], Any) if parameters else Any
 
 
 def _args_default(cls: type[Workflow]) -> Any:
@@ -533,7 +535,7 @@ def _args_default(cls: type[Workflow]) -> Any:
 
 def _result_type(cls: type[Workflow]) -> Any:
     """``T`` of ``run(...) -> Ok[T] | …``; Any where it does not say."""
-    said = payloads.hints(cls.run).get("return", Any)
+    said = payloads.resolve_hints(cls.run).get("return", Any)
     for part in typing.get_args(said) if typing.get_origin(said) in _UNIONS else (said,):
         if typing.get_origin(part) is Ok:
             (found,) = typing.get_args(part)

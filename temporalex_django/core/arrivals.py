@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from temporalex_django.core import senders
-from temporalex_django.core.history.cutting import Recorded
 from temporalex_django.core.history.events import DELIVERED, RESOLUTIONS, Job
+from temporalex_django.core.history.split_activations import RecordedActivation
 from temporalex_django.core.mailbox import Update
 from temporalex_django.core.process import REQUESTED
 from temporalex_django.errors import TemporalexError
 
-_NO_MESSAGES = RESOLUTIONS | {DELIVERED, "CancelRequested"}
+_NON_MESSAGE_KINDS = RESOLUTIONS | {DELIVERED, "CancelRequested"}
 
 
-def arrivals(
-    jobs: Sequence[Job], recorded: Recorded | None, *, received: int, carried: int, run: str
+def order_deliveries(
+    jobs: Sequence[Job], recorded: RecordedActivation | None, *, received: int, carried: int, run: str
 ) -> tuple[list[Update], list[Job | Update]]:
     """Updates that waited since an earlier activation, and what arrives now, both in order of arrival.
 
@@ -23,7 +23,7 @@ def arrivals(
     among what arrives. Raises ``TemporalexError`` for a job that is nothing to deliver.
     """
     if recorded is not None:
-        return _as_recorded(jobs, recorded, received=received, carried=carried)
+        return _order_recorded(jobs, recorded, received=received, carried=carried)
     incoming: list[Job | Update] = []
     waiting: list[Update] = []
     for job in jobs:
@@ -42,7 +42,7 @@ def arrivals(
                 0 if after is None else after,  # of a new one it is known when it arrives
                 accepted=False,
                 redelivered=attributes.get("redelivered", False),
-                sender=senders.of(attributes),
+                sender=senders.sender_from(attributes),
             )
             if after is None:
                 incoming.append(update)
@@ -50,24 +50,27 @@ def arrivals(
                 waiting.append(update)
         elif job.kind == REQUESTED:
             incoming.append(job)
-        elif job.kind not in _NO_MESSAGES:
+        elif job.kind not in _NON_MESSAGE_KINDS:
             raise TemporalexError(f"{run}: {job.kind!r} is nothing that can be delivered to a run")
     waiting.sort(key=lambda update: update.after)  # as a replay does: ids of an inbox need not be in order of arrival
     return waiting, incoming
 
 
-def _as_recorded(
-    jobs: Sequence[Job], recorded: Recorded, *, received: int, carried: int
+def _order_recorded(
+    jobs: Sequence[Job], recorded: RecordedActivation, *, received: int, carried: int
 ) -> tuple[list[Update], list[Job | Update]]:
-    base = received + carried
-    accepted = [event.attributes for event in recorded.outputs if event.kind == "UpdateAccepted"]
-    updates = [Update(a["id"], a["name"], a["args"], a["after"], accepted=True, sender=senders.of(a)) for a in accepted]
+    signal_offset = received + carried
+    accepted_attributes = [event.attributes for event in recorded.outputs if event.kind == "UpdateAccepted"]
+    updates = [
+        Update(a["id"], a["name"], a["args"], a["after"], accepted=True, sender=senders.sender_from(a))
+        for a in accepted_attributes
+    ]
     updates.sort(key=lambda update: update.after)
-    waiting = [update for update in updates if update.after < base]
-    rest = updates[len(waiting) :]
+    waiting = [update for update in updates if update.after < signal_offset]
+    later_updates = updates[len(waiting) :]
     signals = [job for job in jobs if job.kind == "SignalReceived"][carried:]
     incoming: list[Job | Update] = []
     for count in range(len(signals) + 1):
-        incoming.extend(update for update in rest if update.after == base + count)
+        incoming.extend(update for update in later_updates if update.after == signal_offset + count)
         incoming.extend(signals[count : count + 1])
     return waiting, incoming

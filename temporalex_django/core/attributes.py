@@ -14,50 +14,52 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
 from temporalex_django.core import payloads
-from temporalex_django.core.names import shown
+from temporalex_django.core.names import quoted
 from temporalex_django.errors import PayloadError
 
 #: Of a text, so that an index takes it; of a list of them.
-LONGEST: Final = 200
-MOST: Final = 50
+MAX_TEXT_LENGTH: Final = 200
+MAX_TEXTS: Final = 50
 #: Digits of a number before the point and behind it.
-WHOLE, FRACTION = 20, 12
-_LARGEST = 2**63
+MAX_INTEGER_DIGITS, MAX_FRACTION_DIGITS = 20, 12
+_INTEGER_BOUND = 2**63
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST:
-        raise ValueError(f"a text of at most {LONGEST} characters")
-    return payloads.text(value, what="it")
+def _encode_text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT_LENGTH:
+        raise ValueError(f"a text of at most {MAX_TEXT_LENGTH} characters")
+    return payloads.check_text(value, label="it")
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not -_LARGEST <= value < _LARGEST:
+def _encode_integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -_INTEGER_BOUND <= value < _INTEGER_BOUND:
         raise ValueError("a whole number of at most 64 bits")
     return value
 
 
-def _truth(value: Any) -> bool:
+def _encode_boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("True or False")  # noqa: TRY004 - whoever catches it says which attribute it is
     return value
 
 
-def _decimal(value: Any) -> dict[str, str]:
+def _encode_decimal(value: Any) -> dict[str, str]:
     number = Decimal(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    fits = isinstance(number, Decimal) and number.is_finite() and (not number or number.adjusted() < WHOLE)
-    if not fits or int(number.as_tuple().exponent) < -FRACTION:
-        raise ValueError(f"a Decimal of at most {WHOLE} digits before the point and {FRACTION} behind it")
+    fits = isinstance(number, Decimal) and number.is_finite() and (not number or number.adjusted() < MAX_INTEGER_DIGITS)
+    if not fits or int(number.as_tuple().exponent) < -MAX_FRACTION_DIGITS:
+        raise ValueError(
+            f"a Decimal of at most {MAX_INTEGER_DIGITS} digits before the point and {MAX_FRACTION_DIGITS} behind it"
+        )
     return {"decimal": format(number, "f")}
 
 
-def _moment(value: Any) -> dict[str, str]:
+def _encode_datetime(value: Any) -> dict[str, str]:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ValueError("a datetime with a time zone")
-    return {"datetime": in_utc(value).isoformat()}
+    return {"datetime": to_utc(value).isoformat()}
 
 
-def in_utc(moment: datetime) -> datetime:
+def to_utc(moment: datetime) -> datetime:
     """The same moment. Raises ``ValueError`` for one of the first or the last day of all, which UTC has not."""
     try:
         return moment.astimezone(UTC)
@@ -65,102 +67,102 @@ def in_utc(moment: datetime) -> datetime:
         raise ValueError("a datetime of the years 1 to 9999 in UTC") from None
 
 
-def _day(value: Any) -> dict[str, str]:
+def _encode_date(value: Any) -> dict[str, str]:
     if not isinstance(value, date) or isinstance(value, datetime):
         raise ValueError("a date")  # noqa: TRY004 - as above
     return {"date": value.isoformat()}
 
 
-def _words(value: Any) -> list[str]:
-    if not isinstance(value, (list, tuple)) or len(value) > MOST:
-        raise ValueError(f"a list of at most {MOST} texts")
-    return list(dict.fromkeys(_text(word) for word in value))
+def _encode_text_list(value: Any) -> list[str]:
+    if not isinstance(value, (list, tuple)) or len(value) > MAX_TEXTS:
+        raise ValueError(f"a list of at most {MAX_TEXTS} texts")
+    return list(dict.fromkeys(_encode_text(word) for word in value))
 
 
-class Kind(NamedTuple):
-    """A type that may be declared. ``kept`` makes of a value what is kept, or raises ``ValueError`` with what it is.
+class AttributeType(NamedTuple):
+    """A type that may be declared. ``encode`` makes of a value what is kept, or raises ``ValueError`` with what it is.
 
-    ``column``: in which it is searched; ``ranges``: whether values of it are more and less.
+    ``column``: in which it is searched; ``is_ordered``: whether values of it are more and less.
     """
 
     name: str
-    kept: Callable[[Any], Any]
+    encode: Callable[[Any], Any]
     column: str
-    ranges: bool = True
+    is_ordered: bool = True
 
 
-KINDS: Final[Mapping[Any, Kind]] = {
-    str: Kind("str", _text, "text", ranges=False),
-    int: Kind("int", _whole, "number"),
-    bool: Kind("bool", _truth, "number", ranges=False),
-    Decimal: Kind("Decimal", _decimal, "number"),
-    datetime: Kind("datetime", _moment, "moment"),
-    date: Kind("date", _day, "moment"),
-    list[str]: Kind("list[str]", _words, "text", ranges=False),
+ATTRIBUTE_TYPES: Final[Mapping[Any, AttributeType]] = {
+    str: AttributeType("str", _encode_text, "text", is_ordered=False),
+    int: AttributeType("int", _encode_integer, "number"),
+    bool: AttributeType("bool", _encode_boolean, "number", is_ordered=False),
+    Decimal: AttributeType("Decimal", _encode_decimal, "number"),
+    datetime: AttributeType("datetime", _encode_datetime, "moment"),
+    date: AttributeType("date", _encode_date, "moment"),
+    list[str]: AttributeType("list[str]", _encode_text_list, "text", is_ordered=False),
 }
 #: Types as they are written.
-WRITTEN: Final = ", ".join(kind.name for kind in KINDS.values())
+TYPE_NAMES: Final = ", ".join(kind.name for kind in ATTRIBUTE_TYPES.values())
 
 
-def fitting(given: Any, declared: Mapping[str, Any], *, what: str) -> dict[str, Any]:
-    """Values as they are kept; None, which takes one away, stays None. Raises ``PayloadError``, ``what`` in front."""
-    if not isinstance(given, Mapping):
-        raise PayloadError(f"{what}: search attributes are a mapping of names to values, not {shown(given)}")
-    return {name: kept(name, value, declared, what=what) for name, value in given.items()}
+def encode_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> dict[str, Any]:
+    """Values as they are kept; None, which takes one away, stays None. Raises ``PayloadError``, ``label`` in front."""
+    if not isinstance(attributes, Mapping):
+        raise PayloadError(f"{label}: search attributes are a mapping of names to values, not {quoted(attributes)}")
+    return {name: encode(name, value, declared, label=label) for name, value in attributes.items()}
 
 
-def kept(name: Any, value: Any, declared: Mapping[str, Any], *, what: str) -> Any:
+def encode(name: Any, value: Any, declared: Mapping[str, Any], *, label: str) -> Any:
     """One value. Raises ``PayloadError``."""
     if name not in declared:
-        raise PayloadError(f"{what}: {undeclared(name, declared)}")
+        raise PayloadError(f"{label}: {undeclared_text(name, declared)}")
     if value is None:
         return None
     try:
-        return KINDS[declared[name]].kept(value)
+        return ATTRIBUTE_TYPES[declared[name]].encode(value)
     except ValueError as exc:
-        raise PayloadError(f"{what}: the search attribute {name} is {exc}, not {shown(value)}") from None
+        raise PayloadError(f"{label}: the search attribute {name} is {exc}, not {quoted(value)}") from None
     except PayloadError as exc:
-        raise PayloadError(f"{what}: the search attribute {name}: {exc.message}") from None
+        raise PayloadError(f"{label}: the search attribute {name}: {exc.message}") from None
 
 
-def undeclared(name: Any, declared: Mapping[str, Any]) -> str:
+def undeclared_text(name: Any, declared: Mapping[str, Any]) -> str:
     """That there is no such attribute, and which there are."""
     near = difflib.get_close_matches(name, declared, n=1) if isinstance(name, str) else []
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"no search attribute {shown(name)} is declared (there are: {', '.join(sorted(declared)) or 'none'}){hint}"
+    suggestion = f"; did you mean {near[0]}?" if near else ""
+    return f"no search attribute {quoted(name)} is declared (there are: {', '.join(sorted(declared)) or 'none'}){suggestion}"
 
 
-def merged(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """What is there after the changes."""
     return {name: value for name, value in {**before, **changes}.items() if value is not None}
 
 
-_TYPED: Final[Mapping[str, Callable[[str], Any]]] = {
+_DECODERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "decimal": Decimal,
     "datetime": datetime.fromisoformat,
     "date": date.fromisoformat,
 }
 
 
-def typed(value: Any) -> Any:
+def decode(value: Any) -> Any:
     """What is kept as the Python value that it was."""
     if not isinstance(value, Mapping):
         return value
     ((kind, text),) = value.items()
-    return _TYPED[kind](text)
+    return _DECODERS[kind](text)
 
 
-def all_typed(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+def decode_all(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     """All of a run."""
-    return {name: typed(value) for name, value in (attributes or {}).items()}
+    return {name: decode(value) for name, value in (attributes or {}).items()}
 
 
-def readable(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def to_readable(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """All of a run as people read them: numbers with a fraction and times are texts."""
     return {n: next(iter(v.values())) if isinstance(v, Mapping) else v for n, v in attributes.items()}
 
 
-def parsed(value: Any, kind: Any) -> Any:
+def parse(value: Any, kind: Any) -> Any:
     """What is meant by a value that comes from a face: a text, or a part of JSON. Raises ``ValueError``."""
     if isinstance(value, float) and kind is Decimal:
         return Decimal(str(value))
@@ -171,31 +173,33 @@ def parsed(value: Any, kind: Any) -> Any:
             return {"true": True, "false": False}[value.lower()]
         if kind is Decimal or kind is int:
             return kind(value)
-        return _as_moment(value) if kind is datetime else date.fromisoformat(value)
+        return _parse_datetime(value) if kind is datetime else date.fromisoformat(value)
     except (ValueError, KeyError, InvalidOperation):
-        wanted = {bool: "true or false", datetime: "an ISO time with a zone", date: "an ISO date"}.get(kind, "a number")
-        raise ValueError(f"is {wanted}, not {shown(value)}") from None
+        expected = {bool: "true or false", datetime: "an ISO time with a zone", date: "an ISO date"}.get(
+            kind, "a number"
+        )
+        raise ValueError(f"is {expected}, not {quoted(value)}") from None
 
 
-def said(given: Any, declared: Mapping[str, Any], *, what: str) -> Any:
+def parse_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> Any:
     """What is given to a face as a mapping of names, as values. Raises ``PayloadError``."""
-    if not isinstance(given, Mapping):
-        return given
-    found = {}
-    for name, value in given.items():
+    if not isinstance(attributes, Mapping):
+        return attributes
+    parsed_attributes = {}
+    for name, value in attributes.items():
         try:
-            found[name] = parsed(value, declared.get(name, str))
+            parsed_attributes[name] = parse(value, declared.get(name, str))
         except ValueError as exc:
-            raise PayloadError(f"{what}: the search attribute {name} {exc}") from None
-    return found
+            raise PayloadError(f"{label}: the search attribute {name} {exc}") from None
+    return parsed_attributes
 
 
-def _as_moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+def _parse_datetime(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-class Searched(NamedTuple):
+class SearchRow(NamedTuple):
     """A row by which a run is found: in one of the columns stands the value, of lists ``place`` tells them apart."""
 
     name: str
@@ -205,25 +209,25 @@ class Searched(NamedTuple):
     moment: datetime | None = None
 
 
-def searched(attributes: Mapping[str, Any]) -> Iterator[Searched]:
+def search_rows(attributes: Mapping[str, Any]) -> Iterator[SearchRow]:
     """The rows of a run."""
     for name, value in attributes.items():
-        for place, one in enumerate(value if isinstance(value, list) else [value]):
-            yield Searched(name, place, **{column_of(one): comparable(one)})
+        for place, element in enumerate(value if isinstance(value, list) else [value]):
+            yield SearchRow(name, place, **{search_column(element): to_comparable(element)})
 
 
-def column_of(value: Any) -> str:
+def search_column(value: Any) -> str:
     """Where what is kept is searched."""
     if isinstance(value, str):
         return "text"
     return "moment" if isinstance(value, Mapping) and "decimal" not in value else "number"
 
 
-def comparable(value: Any) -> Any:
+def to_comparable(value: Any) -> Any:
     """What is kept as it stands in that column: a text, a number in words, a moment (a day begins at midnight UTC)."""
-    found = typed(value)
-    if isinstance(found, (str, datetime)):
-        return found
-    if isinstance(found, date):
-        return datetime.combine(found, time(), UTC)
-    return format(found, "f") if isinstance(found, Decimal) else str(int(found))
+    decoded = decode(value)
+    if isinstance(decoded, (str, datetime)):
+        return decoded
+    if isinstance(decoded, date):
+        return datetime.combine(decoded, time(), UTC)
+    return format(decoded, "f") if isinstance(decoded, Decimal) else str(int(decoded))

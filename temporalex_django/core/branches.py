@@ -9,23 +9,23 @@ from typing import Any
 from temporalex_django.core.invoking import invoke
 from temporalex_django.core.ivar import Call, IVar
 from temporalex_django.core.mailbox import Signal
-from temporalex_django.core.port import Port
 from temporalex_django.core.results import Async, Err
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.scheduler import Unit
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
 
-Hand = tuple[Signal, ...]
-Ended = Callable[[int, Any, BaseException | None, Hand], None]
+TakenSignals = tuple[Signal, ...]
+BranchCallback = Callable[[int, Any, BaseException | None, TakenSignals], None]
 
 
-class _Branches:
+class _BranchGroup:
     """What the two have in common: branches are taken over when the primitive is called and started when it is awaited.
 
     A signal that a branch took and returned is taken when the caller goes on with that value; else it stays in the
     mailbox.
     """
 
-    def __init__(self, port: Port, name: str, branches: Sequence[Any]) -> None:
+    def __init__(self, runtime: WorkflowRuntime, name: str, branches: Sequence[Any]) -> None:
         for branch in branches:
             if not callable(branch) and not inspect.isawaitable(branch):
                 raise WorkflowDefinitionError(
@@ -35,93 +35,93 @@ class _Branches:
             if isinstance(branch, Call):
                 branch.settle()
             elif inspect.iscoroutine(branch):
-                port.take_over(branch)
-        self.port = port
+                runtime.track_coroutine(branch)
+        self.runtime = runtime
         self.branches = branches
         self.running = 0
 
-    def start(self, index: int, host: Unit | None, ended: Ended) -> Unit:
+    def start_branch(self, index: int, host: Unit | None, on_end: BranchCallback) -> Unit:
         """Spawn one branch as a unit; ``ended(index, value, error, hand)`` is called when it is over."""
 
-        def finished(value: Any, error: BaseException | None) -> None:
+        def on_finish(value: Any, error: BaseException | None) -> None:
             self.running -= 1
-            self._forget(index)
+            self._untrack(index)
             if isinstance(error, (MemoryError, RecursionError)):
                 raise error
             if error is None and isinstance(value, Async):
                 error = NestingError(f"branch {index} returned Async: only a handler of a phase may")
-            ended(index, value, error, unit.hand if error is None else ())
+            on_end(index, value, error, unit.taken_signals if error is None else ())
 
         self.running += 1
-        scheduler = self.port.scheduler
-        unit = Unit(scheduler, "branch", f"branch {index}", finished, host)
+        scheduler = self.runtime.scheduler
+        unit = Unit(scheduler, "branch", f"branch {index}", on_finish, host)
         scheduler.spawn(unit, invoke(self.branches[index]))
         return unit
 
-    def give_up(self, hand: Hand) -> None:
+    def return_signals(self, taken_signals: TakenSignals) -> None:
         """The caller goes on without the value that those signals went into."""
-        unit = self.port.scheduler.current
+        unit = self.runtime.scheduler.current
         assert unit is not None
-        unit.hand = ()
-        self.port.dispatcher.put_back(hand)
+        unit.taken_signals = ()
+        self.runtime.dispatcher.return_signals(taken_signals)
 
-    def drop(self, first: int) -> None:
-        """Branches from ``first`` on will never be started."""
-        for index in range(first, len(self.branches)):
+    def close_unstarted(self, first_index: int) -> None:
+        """Branches from ``first_index`` on will never be started."""
+        for index in range(first_index, len(self.branches)):
             if inspect.iscoroutine(self.branches[index]):
                 self.branches[index].close()
-                self._forget(index)
+                self._untrack(index)
 
-    def _forget(self, index: int) -> None:
-        self.port.give_back(self.branches[index])
+    def _untrack(self, index: int) -> None:
+        self.runtime.untrack_coroutine(self.branches[index])
 
 
-class Parallel(_Branches):
+class Parallel(_BranchGroup):
     """Branches of one ``parallel`` call. All end before the caller goes on, whatever happens to one of them."""
 
-    def __init__(self, port: Port, branches: Sequence[Any], limit: int | None) -> None:
-        super().__init__(port, "parallel", branches)
+    def __init__(self, runtime: WorkflowRuntime, branches: Sequence[Any], limit: int | None) -> None:
+        super().__init__(runtime, "parallel", branches)
         self._limit = limit or len(branches)
         self._results: list[Any] = [None] * len(branches)
-        self._hand: Hand = ()
-        self._next = 0
-        self._cancelled: Cancelled | None = None
+        self._taken_signals: TakenSignals = ()
+        self._next_index = 0
+        self._cancel_error: Cancelled | None = None
         self._done = IVar(f"parallel of {len(branches)}")
 
     async def run(self) -> list[Any]:
-        self._host = self.port.scheduler.current
-        self._fill()
+        self._host = self.runtime.scheduler.current
+        self._start_branches()
         try:
             if self.branches:
                 await self._done
         except Cancelled:
-            self.drop(self._next)
-            self._next = len(self.branches)
+            self.close_unstarted(self._next_index)
+            self._next_index = len(self.branches)
             await self._done
-            self.give_up(self._hand)
+            self.return_signals(self._taken_signals)
             raise
-        if self._cancelled is not None:
-            self.give_up(self._hand)
-            raise self._cancelled
+        if self._cancel_error is not None:
+            self.return_signals(self._taken_signals)
+            raise self._cancel_error
         return self._results
 
-    def _fill(self) -> None:
-        while self._next < len(self.branches) and self.running < self._limit:
-            self._next += 1
-            self.start(self._next - 1, self._host, self._ended)
+    def _start_branches(self) -> None:
+        while self._next_index < len(self.branches) and self.running < self._limit:
+            self._next_index += 1
+            self.start_branch(self._next_index - 1, self._host, self._on_branch_end)
 
-    def _ended(self, index: int, value: Any, error: BaseException | None, hand: Hand) -> None:
+    def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
         if isinstance(error, Cancelled):
-            self._cancelled = self._cancelled or error
-        self._hand += hand
+            self._cancel_error = self._cancel_error or error
+        self._taken_signals += taken_signals
         self._results[index] = value if error is None else Err(error)
-        self._fill()
+        self._start_branches()
         if not self.running:
-            self._done.hand = self._hand
+            self._done.taken_signals = self._taken_signals
             self._done.put()
 
 
-class Race(_Branches):
+class Race(_BranchGroup):
     """Branches of one ``race`` call.
 
     Who won is decided when every unit is blocked, so that of those that ended in the same activation the lowest index
@@ -129,53 +129,53 @@ class Race(_Branches):
     goes on.
     """
 
-    def __init__(self, port: Port, branches: Sequence[Any]) -> None:
-        super().__init__(port, "race", branches)
+    def __init__(self, runtime: WorkflowRuntime, branches: Sequence[Any]) -> None:
+        super().__init__(runtime, "race", branches)
         self._units: list[Unit] = []
-        self._ends: dict[int, tuple[Any, BaseException | None, Hand]] = {}
+        self._outcomes: dict[int, tuple[Any, BaseException | None, TakenSignals]] = {}
         self._winner: int | None = None
         self._done = IVar(f"race of {len(branches)}")
 
     async def run(self) -> tuple[int, Any]:
-        host = self.port.scheduler.current
-        self._units = [self.start(index, host, self._ended) for index in range(len(self.branches))]
+        host = self.runtime.scheduler.current
+        self._units = [self.start_branch(index, host, self._on_branch_end) for index in range(len(self.branches))]
         try:
             await self._done
         except Cancelled:
             await self._done  # the same cancel has reached the branches
-            self.give_up(self._done.hand)
+            self.return_signals(self._done.taken_signals)
             raise
         assert self._winner is not None
-        value, error, hand = self._ends[self._winner]
+        value, error, taken_signals = self._outcomes[self._winner]
         if error is not None:
-            self.give_up(hand)
+            self.return_signals(taken_signals)
             raise error
         return self._winner, value
 
-    def _ended(self, index: int, value: Any, error: BaseException | None, hand: Hand) -> None:
-        self._ends[index] = value, error, hand
+    def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
+        self._outcomes[index] = value, error, taken_signals
         if self._winner is None:
-            if len(self._ends) == 1:
-                self.port.scheduler.when_blocked.append(self._decide)
+            if len(self._outcomes) == 1:
+                self.runtime.scheduler.when_blocked.append(self._pick_winner)
         else:
-            self._lost(index, error, hand)
+            self._discard_loser(index, error, taken_signals)
             if not self.running:
                 self._done.put()
 
-    def _decide(self) -> None:
-        self._winner = min(self._ends)
-        self._done.hand = self._ends[self._winner][2]
-        for index, (_, error, hand) in self._ends.items():
+    def _pick_winner(self) -> None:
+        self._winner = min(self._outcomes)
+        self._done.taken_signals = self._outcomes[self._winner][2]
+        for index, (_, error, taken_signals) in self._outcomes.items():
             if index != self._winner:
-                self._lost(index, error, hand)
+                self._discard_loser(index, error, taken_signals)
         for unit in self._units:
             if unit.coroutine is not None:
-                self.port.scheduler.cancel(unit)
+                self.runtime.scheduler.cancel(unit)
         if not self.running:
             self._done.put()
 
-    def _lost(self, index: int, error: BaseException | None, hand: Hand) -> None:
+    def _discard_loser(self, index: int, error: BaseException | None, taken_signals: TakenSignals) -> None:
         """An error of a loser goes to nobody; what it took stays for others."""
-        self.port.dispatcher.put_back(hand)
+        self.runtime.dispatcher.return_signals(taken_signals)
         if error is not None and not isinstance(error, Cancelled):
-            self.port.standing.complain(f"branch {index} lost its race and", error)
+            self.runtime.run_context.log_failure(f"branch {index} lost its race and", error)

@@ -27,14 +27,14 @@ class Cancellation:
             if unit.parent is None:
                 self._scheduler.cancel(unit, requested=True, notice=self.notice)
         if self.notice.waiters:
-            self._scheduler.hear_request()
+            self._scheduler.acknowledge_request()
         self.notice.put()
 
-    def heard(self) -> None:
+    def acknowledge(self) -> None:
         """Workflow code has asked for it and knows."""
-        self._scheduler.hear_request()
+        self._scheduler.acknowledge_request()
 
     @property
-    def unseen(self) -> dict[str, Any] | None:
+    def unseen_request(self) -> dict[str, Any] | None:
         """The attributes of a request that no unit has heard of; None when there is none."""
         return self._attributes if self.requested and not self._scheduler.request_seen else None

@@ -13,9 +13,9 @@ from typing import Any
 
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.journal import Journal
+from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.scheduler import Scheduler, Unit
-from temporalex_django.core.standing import Standing
-from temporalex_django.core.unit_contexts import inherited
+from temporalex_django.core.unit_contexts import inherit_context
 from temporalex_django.errors import NestingError
 
 
@@ -29,15 +29,15 @@ class Condition:
         self.predicate = predicate
         self.ivar = ivar
 
-    def holds(self) -> bool:
+    def is_true(self) -> bool:
         """Whether it is true. An async predicate would be true for ever: it raises ``NestingError``."""
-        verdict = inherited(self.unit.context).run(self.predicate)
+        verdict = inherit_context(self.unit.context).run(self.predicate)
         if inspect.isawaitable(verdict):
             getattr(verdict, "close", lambda: None)()
             raise NestingError("wait_condition needs a plain predicate: this one gave an awaitable")
         return bool(verdict)
 
-    def let_through(self, error: BaseException | None) -> None:
+    def resolve(self, error: BaseException | None) -> None:
         """Fill the wait without waking its unit, which is stepped by whoever asked."""
         self.ivar.waiters.clear()
         if error is None:
@@ -52,55 +52,55 @@ class Conditions:
     A predicate that raises fails its own waiter only.
     """
 
-    __slots__ = ("_journal", "_open", "_scheduler", "_standing")
+    __slots__ = ("_journal", "_open_conditions", "_run_context", "_scheduler")
 
-    def __init__(self, standing: Standing, journal: Journal, scheduler: Scheduler) -> None:
-        self._standing = standing
+    def __init__(self, run_context: RunContext, journal: Journal, scheduler: Scheduler) -> None:
+        self._run_context = run_context
         self._journal = journal
         self._scheduler = scheduler
-        self._open: list[Condition] = []
+        self._open_conditions: list[Condition] = []
 
     def watch(self, condition: Condition) -> None:
         """Look at it whenever a unit has run, until it is forgotten."""
-        self._open.append(condition)
-        self._scheduler.ask_after_each(self._next)
+        self._open_conditions.append(condition)
+        self._scheduler.set_next_waiter(self._next_unit)
 
-    def forget(self, condition: Condition) -> None:
+    def remove(self, condition: Condition) -> None:
         """Nobody waits for it any more, if anybody did."""
         with suppress(ValueError):
-            self._open.remove(condition)
+            self._open_conditions.remove(condition)
 
     def clear(self) -> None:
         """The run is dropped."""
-        self._open.clear()
+        self._open_conditions.clear()
 
-    def _next(self) -> Unit | None:
+    def _next_unit(self) -> Unit | None:
         """Whose condition holds.
 
         Nobody while there is nothing to record: a refused update must not move a run (its time could).
         """
-        if not self._open or not self._journal.recording:
+        if not self._open_conditions or not self._journal.is_recording:
             return None
-        with self._standing.pure("predicate"):
-            return self._first()
+        with self._run_context.pure_section("predicate"):
+            return self._resolve_first()
 
-    def _first(self) -> Unit | None:
+    def _resolve_first(self) -> Unit | None:
         """The one that is to go on now. Units that go on anyway, by their timer or a cancel, are left alone."""
         error: BaseException | None = None
-        for condition in self._open:
+        for condition in self._open_conditions:
             if condition.unit.queued:
                 continue
             try:
-                if not condition.holds():
+                if not condition.is_true():
                     continue
             except Exception as exc:  # noqa: BLE001 - user code; its waiter gets the error
                 error = exc
-            condition.let_through(error)
+            condition.resolve(error)
             return condition.unit
         return None
 
 
-def wants_state(predicate: Callable[..., Any]) -> bool:
+def takes_state(predicate: Callable[..., Any]) -> bool:
     """Whether the predicate takes the phase state."""
     try:
         parameters = inspect.signature(predicate).parameters.values()

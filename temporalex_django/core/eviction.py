@@ -21,12 +21,12 @@ from temporalex_django.core import current
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
 
 
-def _finalized(obj: object) -> None:
-    """Mark ``obj`` as one whose finalizer has run: bit 0 of ``_gc_prev``, the word before the object."""
-    ctypes.c_size_t.from_address(id(obj) - 8).value |= 1
+def _mark_finalized(target: object) -> None:
+    """Mark ``target`` as one whose finalizer has run: bit 0 of ``_gc_prev``, the word before the object."""
+    ctypes.c_size_t.from_address(id(target) - 8).value |= 1
 
 
-def parts(coroutine: Any) -> Iterable[Any]:
+def suspended_parts(coroutine: Any) -> Iterable[Any]:
     """The coroutine and all that it is suspended in.
 
     A wrapper (``coroutine.__await__()``) shows what is in it to ``gc`` only.
@@ -46,7 +46,7 @@ def parts(coroutine: Any) -> Iterable[Any]:
         coroutine = inner
 
 
-def _probe() -> bool:
+def _can_mark_finalized() -> bool:
     if (
         sys.implementation.name != "cpython"
         or ctypes.sizeof(ctypes.c_size_t) != 8
@@ -66,12 +66,12 @@ def _probe() -> bool:
 
     coroutine = probe()
     coroutine.send(None)
-    _finalized(coroutine)
+    _mark_finalized(coroutine)
     del coroutine
     return not ran
 
 
-SAFE = _probe()
+SAFE = _can_mark_finalized()
 
 
 def discard(coroutines: Iterable[Any]) -> None:
@@ -85,8 +85,8 @@ def discard(coroutines: Iterable[Any]) -> None:
     """
     if SAFE:
         for coroutine in coroutines:
-            for part in list(parts(coroutine)):
-                _finalized(part)
+            for part in list(suspended_parts(coroutine)):
+                _mark_finalized(part)
         return
     with current.outside_workflow("workflow that is being evicted"):
         for coroutine in coroutines:

@@ -18,34 +18,34 @@ from typing import Any
 
 from temporalex_django.core import attributes, current, eviction, four_eyes, payloads, senders
 from temporalex_django.core.approvals import Approvals
-from temporalex_django.core.arrivals import arrivals
-from temporalex_django.core.calls import Calls
+from temporalex_django.core.arrivals import order_deliveries
 from temporalex_django.core.cancellation import Cancellation
-from temporalex_django.core.closing import closing
+from temporalex_django.core.close_command import build_close_command
 from temporalex_django.core.conditions import Conditions
-from temporalex_django.core.copying import copied
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.dispatcher import Dispatcher
 from temporalex_django.core.history import matching
 from temporalex_django.core.history.activation import Activation, Completion, Definition, RunInfo
-from temporalex_django.core.history.cutting import Recorded, activations
 from temporalex_django.core.history.events import DELIVERED, ENGINE_VERSION, RESOLUTIONS, HistoryEvent, Job
 from temporalex_django.core.history.inputs import ReplayDifference
+from temporalex_django.core.history.split_activations import RecordedActivation, split_activations
 from temporalex_django.core.human_tasks import HumanTasks
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Signal, Update
 from temporalex_django.core.patches import Patches
-from temporalex_django.core.process import Process
+from temporalex_django.core.pending_commands import PendingCommands
+from temporalex_django.core.process import RequestJudge
+from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.scheduler import Scheduler, Unit
 from temporalex_django.core.senders import Judge
-from temporalex_django.core.shapes import Accepts, CarriedMessages, Waits
-from temporalex_django.core.standing import Standing
+from temporalex_django.core.typed_dicts import AcceptedNames, CarriedMessages, WaitInfo
 from temporalex_django.errors import EngineChanged
 
 #: A longer history slows every rebuild: the run should continue as new.
 SUGGEST_CONTINUE_AS_NEW = 10_000
-_WAITS_SHOWN = 20
+_MAX_WAITS_LISTED = 20
 #: A fan-out of thousands that all wait for the same must not make each activation slow.
-_UNITS_ASKED = 50
+_MAX_UNITS_LISTED = 50
 
 
 class Executor:
@@ -54,7 +54,7 @@ class Executor:
     ``on_wait`` is called whenever a unit has come to a wait, or ended. ``strict``: an input that differs from the
     history parts code and history. ``unexpected_error`` is the host's answer where the class has none: "fail" or
     "block". ``skip_failed``: replays do not call handlers of signals that failed and left nothing behind. To workflow
-    code it is a ``Port``.
+    code it is a ``WorkflowRuntime``.
     """
 
     def __init__(
@@ -73,49 +73,49 @@ class Executor:
         self.differences: list[ReplayDifference] = []  # inputs and durations, as far as it was replayed
         self._strict = strict
         blocks = (definition.unexpected_error or unexpected_error) == "block"
-        self.standing = standing = Standing(
+        self.run_context = run_context = RunContext(
             info, payload_limit=payload_limit, signals=definition.signals, blocks=blocks
         )
         self.journal = journal = Journal() if journal is None else journal
-        self.scheduler = scheduler = Scheduler(complain=standing.complain, on_wait=on_wait)
-        self.calls = Calls(standing, journal)
-        self.dispatcher = Dispatcher(standing, journal, scheduler, cancel_timer=self.calls.cancel_timer)
-        self.dispatcher.handling.failures.skipped = skip_failed
-        self.conditions = Conditions(standing, journal, scheduler)
+        self.scheduler = scheduler = Scheduler(log_failure=run_context.log_failure, on_wait=on_wait)
+        self.pending_commands = PendingCommands(run_context, journal)
+        self.dispatcher = Dispatcher(run_context, journal, scheduler, cancel_timer=self.pending_commands.cancel_timer)
+        self.dispatcher.handler_runner.failures.skip_failed = skip_failed
+        self.conditions = Conditions(run_context, journal, scheduler)
         self.cancellation = Cancellation(scheduler)
         self.patches = Patches()
-        self.asked_people: HumanTasks | None = None
+        self.opened_human_tasks: HumanTasks | None = None
         self._approvals: Approvals | None = None
-        self.suspect = False
+        self.is_suspect = False
         self.published: Any = None
         self.publications = 0
         self.search_attributes: Mapping[str, Any] = {}  # as ``core.attributes`` keeps them; replaced, never changed
         self.sets_attributes = False  # whether its code ever did
         self._seed = 0  # replaced by the recorded one
         self._rng: random.Random | None = None
-        self._taken_over: dict[int, Coroutine[Any, Any, Any]] = {}  # given as branches, until they have ended
+        self._tracked_coroutines: dict[int, Coroutine[Any, Any, Any]] = {}  # given as branches, until they have ended
 
     # -- activation ---------------------------------------------------------------------------------------------------
 
     def activate(
-        self, activation: Activation, *, enough: Callable[[], bool] | None = None, judge: Judge | None = None
+        self, activation: Activation, *, is_budget_spent: Callable[[], bool] | None = None, judge: Judge | None = None
     ) -> Completion:
         """Deliver, run until every unit is blocked, and answer.
 
-        ``enough`` is asked between two messages, when every unit is blocked: once it says so, those that follow are
-        left unapplied, for another activation; the same with those that a phase or a wait finds in the mailbox.
-        Something is always applied. A history says what each activation took: replay does not ask. ``judge`` says who
-        may send what; without one, who is named may do nothing that takes a permission.
+        ``is_budget_spent`` is asked between two messages, when every unit is blocked: once it says so, those that
+        follow are left unapplied, for another activation; the same with those that a phase or a wait finds in the
+        mailbox. Something is always applied. A history says what each activation took: replay does not ask. ``judge``
+        says who may send what; without one, who is named may do nothing that takes a permission.
 
         Raises what makes the activation (not the workflow) fail: ``MemoryError``, ``RecursionError``, a deadlock. The
         executor is of no use then.
         """
-        return self._activate(activation, None, enough, judge)
+        return self._activate(activation, None, is_budget_spent, judge)
 
     def replay(self, events: Sequence[HistoryEvent]) -> None:
         """Go on from where it stands through ``events``.
 
-        Raises ``NondeterminismError`` where the code parts from them, and ``HandlerPutRight``: then an executor with
+        Raises ``NondeterminismError`` where the code parts from them, and ``HandlerFixed``: then an executor with
         ``skip_failed`` is to replay them from the beginning.
         """
         for _ in self.replay_in_steps(events):
@@ -127,31 +127,39 @@ class Executor:
         A host that feeds a history in pages, which end at activations, tells of all its patch markers first: see
         ``expect_markers``.
         """
-        standing = self.standing
+        run_context = self.run_context
         self._check_engine(events)
         self.expect_markers(e.attributes["id"] for e in events if e.kind == "PatchMarked")
-        for recorded in activations(events):
-            if (copied := recorded.activation.copied) is not None:
+        for recorded in split_activations(events):
+            if (copy_mark := recorded.activation.copied) is not None:
                 self._seed, self._rng = recorded.activation.seed or 0, None
-                self._take_up(copied)
+                self._apply_copy_mark(copy_mark)
                 yield
                 continue
-            standing.replaying = True
+            run_context.replaying = True
             try:
                 completion = self._activate(recorded.activation, recorded)
             finally:
-                standing.replaying = False
-            self.dispatcher.handling.failures.check()
-            found = matching.check(
+                run_context.replaying = False
+            self.dispatcher.handler_runner.failures.check()
+            differences = matching.check_commands(
                 recorded.outputs,
                 completion.commands,
-                run=standing.run,
+                run=run_context.run_label,
                 place_of=self.place_of,
-                readers=self.calls.readers,
+                readers=self.pending_commands.readers,
             )
-            self.differences += found
-            if self._strict and (other := next((one for one in found if one.kind == "input"), None)) is not None:
-                raise matching.other_input(standing.run, other)
+            self.differences += differences
+            if (
+                self._strict
+                and (
+                    input_difference := next(
+                        (difference for difference in differences if difference.kind == "input"), None
+                    )
+                )
+                is not None
+            ):
+                raise matching.input_error(run_context.run_label, input_difference)
             yield
 
     def expect_markers(self, patches: Iterable[str]) -> None:
@@ -164,7 +172,7 @@ class Executor:
             engine = events[0].attributes.get("engine", 1)
             if engine != ENGINE_VERSION:
                 raise EngineChanged(
-                    f"{self.standing.run} (run {self.standing.info.run_id}) was started by engine {engine}, this is "
+                    f"{self.run_context.run_label} (run {self.run_context.info.run_id}) was started by engine {engine}, this is "
                     f"engine {ENGINE_VERSION}, which would not do the same: let it end under the version of "
                     "temporalex_django that started it, or terminate it and start it again"
                 )
@@ -172,128 +180,132 @@ class Executor:
     def _activate(
         self,
         activation: Activation,
-        recorded: Recorded | None,
-        enough: Callable[[], bool] | None = None,
+        recorded: RecordedActivation | None,
+        is_budget_spent: Callable[[], bool] | None = None,
         judge: Judge | None = None,
     ) -> Completion:
-        standing, calls, dispatcher = self.standing, self.calls, self.dispatcher
-        if self.asked_people is not None:
-            self.asked_people.begin()
+        run_context, pending_commands, dispatcher = self.run_context, self.pending_commands, self.dispatcher
+        if self.opened_human_tasks is not None:
+            self.opened_human_tasks.begin()
         completion = self.journal.begin(changed=activation.start is not None or dispatcher.unfinished)
         dispatcher.begin(
-            enough=enough,
-            most=activation.dispatched,
+            is_budget_spent=is_budget_spent,
+            dispatch_limit=activation.dispatched,
             judge=judge,
             refused=activation.refused,
             failed=activation.failed,
         )
-        standing.now = activation.now
-        standing.history_length = activation.history_length
-        standing.admits = activation.admit_updates
-        calls.bound(activation.max_pending)
+        run_context.now = activation.now
+        run_context.history_length = activation.history_length
+        run_context.admits_updates = activation.admit_updates
+        pending_commands.set_limit(activation.max_pending)
         if activation.seed is not None:
             self._seed, self._rng = activation.seed, None
         carried = activation.start.get("carried", 0) if activation.start is not None else 0
-        waiting, incoming = arrivals(
-            activation.jobs, recorded, received=dispatcher.mailbox.received, carried=carried, run=standing.info.id
+        waiting, incoming = order_deliveries(
+            activation.jobs, recorded, received=dispatcher.mailbox.received, carried=carried, run=run_context.info.id
         )
         # what is of no unit is of this activation alone
         Context().run(self._deliver, activation, carried, waiting, incoming)
-        left, requests = dispatcher.end()
-        completion.pending = [(update.id, self._position(update.after)) for update in left if not update.accepted]
+        unjudged, requests = dispatcher.end()
+        completion.pending = [
+            (update.message_id, self._position(update.after)) for update in unjudged if not update.accepted
+        ]
         completion.pending += [(request, self._position(dispatcher.mailbox.received)) for request in requests]
-        if standing.closed is None:
-            calls.let_go()
-        completion.closed = standing.closed
-        completion.changed = self.journal.recording
+        if run_context.closed is None:
+            pending_commands.release_deferred()
+        completion.closed = run_context.closed
+        completion.changed = self.journal.is_recording
         return completion
 
     def _deliver(
         self, activation: Activation, carried: int, waiting: list[Update], incoming: list[Job | Update]
     ) -> None:
         dispatcher = self.dispatcher
-        with current.active(self):
+        with current.use_runtime(self):
             dispatcher.mailbox.updates.extend(waiting)
             if activation.start is not None:
                 self._start(activation.start)
             for job in activation.jobs:
                 if job.kind in RESOLUTIONS or job.kind == DELIVERED:
-                    self.calls.apply(job)
+                    self.pending_commands.deliver(job)
                 elif job.kind == "CancelRequested" and not self.cancellation.requested:
                     self.journal.record(job)
                     self.cancellation.request(job.attributes)
                 elif job.kind == "SignalReceived" and dispatcher.mailbox.received < carried:
-                    dispatcher.keep(job)
+                    dispatcher.buffer_signal(job)
             dispatcher.deliver(incoming)
 
-    def _known_as(self, attributes: Mapping[str, Any]) -> None:
+    def _adopt_identity(self, attributes: Mapping[str, Any]) -> None:
         """What a run was called when its history was made: up to where it took up another one it goes by that one's."""
-        info = self.standing.info
+        info = self.run_context.info
         named = {name: attributes[name] for name in ("id", "run_id", "parent")}
-        self.standing.info = replace(info, **named)
+        self.run_context.info = replace(info, **named)
 
-    def _take_up(self, mark: Mapping[str, Any]) -> None:
+    def _apply_copy_mark(self, mark: Mapping[str, Any]) -> None:
         """Take the name of the run from its mark behind the run that it takes up, and the people who are shut out."""
-        self._known_as(mark)
-        self.standing.snapshot = four_eyes.behind_mark(self.standing.snapshot, mark)
-        if self.asked_people is not None:
-            self.asked_people.bar_again()
+        self._adopt_identity(mark)
+        self.run_context.snapshot = four_eyes.snapshot_after_mark(self.run_context.snapshot, mark)
+        if self.opened_human_tasks is not None:
+            self.opened_human_tasks.update_barred()
 
     def _start(self, start: dict[str, Any]) -> None:
         self._seed, self._rng = start["seed"], None
-        if start.get("run_id", self.standing.info.run_id) != self.standing.info.run_id:
-            self._known_as(start)
-        self.standing.snapshot = start.get("snapshot")
-        self.standing.goes_on = "carried" in start
-        self.dispatcher.handling.failures.begin_with(start.get("failed", []))
+        if start.get("run_id", self.run_context.info.run_id) != self.run_context.info.run_id:
+            self._adopt_identity(start)
+        self.run_context.snapshot = start.get("snapshot")
+        self.run_context.is_continued = "carried" in start
+        self.dispatcher.handler_runner.failures.load_carried(start.get("failed", []))
         self.search_attributes = start.get("search_attributes") or {}
-        main = Unit(self.scheduler, "run", "run", self._run_ended, None)
+        main = Unit(self.scheduler, "run", "run", self._close_run, None)
         self.scheduler.spawn(main, self._main(start.get("args")))
 
     async def _main(self, args: Any) -> Any:
-        what = f"the input of {self.standing.info.workflow}"
-        return await self.definition.entry(payloads.fit(copied(args), self.definition.args_type, what=what))
+        label = f"the input of {self.run_context.info.workflow}"
+        return await self.definition.entry(payloads.convert(deep_copy(args), self.definition.args_type, label=label))
 
     def _position(self, after: int) -> int:
         """Behind how many signals an update stands; when the run has gone on, of those that go with it."""
-        if self.standing.closed is None:
+        if self.run_context.closed is None:
             return after
-        return sum(signal.number <= after for signal in self.dispatcher.mailbox.leftovers())
+        return sum(signal.number <= after for signal in self.dispatcher.mailbox.buffered_signals())
 
-    def _run_ended(self, value: Any, error: BaseException | None) -> None:
-        blocks = self.standing.blocks and not self.standing.replaying
+    def _close_run(self, value: Any, error: BaseException | None) -> None:
+        blocks = self.run_context.blocks_on_error and not self.run_context.replaying
         try:
-            kind, attributes = closing(value, error, plain=self.standing.plain, result=self._result, blocks=blocks)
+            kind, attributes = build_close_command(
+                value, error, to_plain=self.run_context.to_plain, encode_result=self._encode_result, blocks_run=blocks
+            )
         except (MemoryError, RecursionError):
             raise
         except Exception as exc:
-            self.standing.block_for(exc)
+            self.run_context.set_blocking_error(exc)
             raise
-        self.standing.closed = kind
+        self.run_context.closed = kind
         if kind == "FailWorkflow":
-            self.standing.tell_failed(attributes, error)
-        left, failures = self.dispatcher.mailbox.leftovers(), self.dispatcher.handling.failures
+            self.run_context.log_run_failure(attributes, error)
+        leftovers, failures = self.dispatcher.mailbox.buffered_signals(), self.dispatcher.handler_runner.failures
         if kind == "ContinueAsNew":
             carried: CarriedMessages = {
-                "signals": [_as_received(signal) for signal in left],
-                "cancel": self.cancellation.unseen,
+                "signals": [_signal_attributes(signal) for signal in leftovers],
+                "cancel": self.cancellation.unseen_request,
             }
-            if failures.open:
-                carried["failed"] = failures.carried()
+            if failures.open_failures:
+                carried["failed"] = failures.carried_failures()
             self.journal.completion.carried = carried
         else:
-            if left:
-                attributes["never_consumed"] = [s.name for s in left]
-            if failures.open:
-                attributes["failed_signals"] = list(failures.open.values())
+            if leftovers:
+                attributes["never_consumed"] = [s.name for s in leftovers]
+            if failures.open_failures:
+                attributes["failed_signals"] = list(failures.open_failures.values())
         self.journal.emit(kind, None, attributes)
 
-    def _result(self, value: Any) -> Any:
+    def _encode_result(self, value: Any) -> Any:
         """What ``Ok`` holds, for whoever reads it by the annotation of ``run``."""
-        return self.standing.handed(
+        return self.run_context.encode_lossless(
             value,
             "the result of run",
-            read=lambda plain: payloads.fit(plain, self.definition.result_type),
+            read=lambda plain: payloads.convert(plain, self.definition.result_type),
             annotate="annotate run, -> Ok[...]",
         )
 
@@ -310,7 +322,7 @@ class Executor:
     @property
     def rng(self) -> random.Random:
         """The generator of the run. Seeding costs more than a small activation, so only runs that draw pay for it."""
-        self.standing.leave_trace()
+        self.run_context.record_effect()
         if self._rng is None:
             self._rng = random.Random(self._seed)  # noqa: S311 - reproducible on purpose
         return self._rng
@@ -318,9 +330,9 @@ class Executor:
     @property
     def human_tasks(self) -> HumanTasks:
         """What the run asks people; most runs never do."""
-        if self.asked_people is None:
-            self.asked_people = HumanTasks(self.standing, self.calls)
-        return self.asked_people
+        if self.opened_human_tasks is None:
+            self.opened_human_tasks = HumanTasks(self.run_context, self.pending_commands)
+        return self.opened_human_tasks
 
     @property
     def approvals(self) -> Approvals:
@@ -330,35 +342,35 @@ class Executor:
             self.attach(self._approvals)
         return self._approvals
 
-    def attach(self, process: Process) -> None:
-        """From here on ``process`` judges requests."""
-        self.dispatcher.attach(process)
+    def attach(self, request_judge: RequestJudge) -> None:
+        """From here on ``request_judge`` judges requests."""
+        self.dispatcher.attach(request_judge)
 
     def publish(self, value: Any) -> None:
         """Show ``value`` (JSON data) to queries."""
         self.published = value
         self.publications += 1
-        self.standing.leave_trace()
+        self.run_context.record_effect()
 
-    def set_search_attributes(self, given: Any) -> None:
+    def set_search_attributes(self, values: Any) -> None:
         """Change those that are named, and drop those that are None. Raises ``PayloadError``."""
-        declared, what = self.definition.search_attributes, f"set_search_attributes of {self.definition.name}"
-        changes = attributes.fitting(given, declared, what=what)
-        self.search_attributes = attributes.merged(self.search_attributes, changes)
+        declared, label = self.definition.search_attributes, f"set_search_attributes of {self.definition.name}"
+        changes = attributes.encode_all(values, declared, label=label)
+        self.search_attributes = attributes.merge(self.search_attributes, changes)
         self.sets_attributes = True
-        self.standing.leave_trace()
+        self.run_context.record_effect()
 
-    def take_over(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def track_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """A coroutine was given as a branch: it is closed with the run if it never starts."""
-        self._taken_over[id(coroutine)] = coroutine
+        self._tracked_coroutines[id(coroutine)] = coroutine
 
-    def give_back(self, coroutine: object) -> None:
+    def untrack_coroutine(self, coroutine: object) -> None:
         """It has ended."""
-        self._taken_over.pop(id(coroutine), None)
+        self._tracked_coroutines.pop(id(coroutine), None)
 
-    def watch_closely(self) -> None:
+    def mark_suspect(self) -> None:
         """The determinism guard watches this run from here on (Python 3.11)."""
-        self.suspect = True
+        self.is_suspect = True
 
     # -- what hosts read ----------------------------------------------------------------------------------------------
 
@@ -370,58 +382,58 @@ class Executor:
     @property
     def closed(self) -> str | None:
         """Kind of the command that closed the run; None while it is open."""
-        return self.standing.closed
+        return self.run_context.closed
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether activities or children are under way."""
-        return bool(self.calls.activities or self.calls.children)
+        return bool(self.pending_commands.activities or self.pending_commands.children)
 
     @property
     def had_children(self) -> bool:
-        return self.calls.had_children
+        return self.pending_commands.had_children
 
     def due_timers(self, until: datetime) -> list[tuple[datetime, int]]:
         """Timers due at ``until`` or before, in order of their time."""
-        return self.calls.due_timers(until)
+        return self.pending_commands.due_timers(until)
 
     def next_timer(self) -> datetime | None:
-        return self.calls.next_timer()
+        return self.pending_commands.next_timer()
 
     @property
-    def accepts(self) -> Accepts:
+    def accepts(self) -> AcceptedNames:
         """Names that the open phase handles: ``{"signals": [...], "updates": [...]}``."""
         return self.dispatcher.accepts
 
     @property
     def waiting_for(self) -> list[str]:
         """What the units wait for, in order of their creation; the first twenty."""
-        units = islice(self.scheduler.units.values(), _UNITS_ASKED)
+        units = islice(self.scheduler.units.values(), _MAX_UNITS_LISTED)
         waits = dict.fromkeys(label for unit in units if unit.waiting is not None for label in unit.waiting.labels)
-        return list(islice(waits, _WAITS_SHOWN))
+        return list(islice(waits, _MAX_WAITS_LISTED))
 
     @property
-    def waits(self) -> list[Waits]:
+    def wait_infos(self) -> list[WaitInfo]:
         """The same for programs: activities have rows of their own, and are not in it."""
-        units = islice(self.scheduler.units.values(), _UNITS_ASKED)
-        found = (wait for unit in units if unit.waiting is not None for wait in unit.waiting.waits)
-        return list(islice(found, _WAITS_SHOWN))
+        units = islice(self.scheduler.units.values(), _MAX_UNITS_LISTED)
+        wait_infos = (wait for unit in units if unit.waiting is not None for wait in unit.waiting.wait_infos)
+        return list(islice(wait_infos, _MAX_WAITS_LISTED))
 
-    def people_for(self, *, child: bool) -> dict[str, Any] | None:
+    def four_eyes_snapshot(self, *, child: bool) -> dict[str, Any] | None:
         """The part of a snapshot that is about people: for a child that the run starts now, or for its next run."""
-        decided = () if self.asked_people is None else self.asked_people.decided
-        carried = four_eyes.for_child if child else four_eyes.for_next_run
-        return carried(self.standing.snapshot, decided)
+        deciders = () if self.opened_human_tasks is None else self.opened_human_tasks.deciders
+        make_snapshot = four_eyes.child_snapshot if child else four_eyes.next_run_snapshot
+        return make_snapshot(self.run_context.snapshot, deciders)
 
     def evict(self) -> None:
         """Drop the run from memory without running any more of its code."""
-        coroutines = [*self._taken_over.values(), *self.scheduler.drop()]
-        self._taken_over.clear()
+        coroutines = [*self._tracked_coroutines.values(), *self.scheduler.drop()]
+        self._tracked_coroutines.clear()
         # what refers back to parts of it: without it the memory is free at once, and not when the collector comes
-        self.dispatcher.dissolve()
+        self.dispatcher.release_references()
         self.conditions.clear()
-        self.calls.clear()
-        self._approvals = self.asked_people = None
+        self.pending_commands.clear()
+        self._approvals = self.opened_human_tasks = None
         eviction.discard(coroutines)
 
     def __del__(self) -> None:
@@ -429,7 +441,7 @@ class Executor:
             self.evict()
 
 
-def _as_received(signal: Signal) -> dict[str, Any]:
+def _signal_attributes(signal: Signal) -> dict[str, Any]:
     """The attributes of ``SignalReceived`` of a signal that goes along to the next run."""
-    own_id = {} if signal.id is None else {"id": signal.id}
-    return {"name": signal.name, "payload": signal.payload, **own_id, **senders.recorded(signal.sender)}
+    own_id = {} if signal.message_id is None else {"id": signal.message_id}
+    return {"name": signal.name, "payload": signal.payload, **own_id, **senders.sender_attributes(signal.sender)}

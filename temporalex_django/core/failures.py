@@ -23,16 +23,16 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 
-_own_name = type.__dict__["__name__"].__get__
+_class_name = type.__dict__["__name__"].__get__
 _TRACEBACK_LINES = 40
-_LONGEST = 50_000
-_LONGEST_CAUSE = 200
+_MAX_LENGTH = 50_000
+_MAX_CAUSE_LENGTH = 200
 #: A frame of a traceback: its path and its line.
 _FRAME = re.compile(r'^\s+File "(.+?)", line (\d+)', re.MULTILINE)
 #: Directories that hold the code of others, and paths of Python's own.
 _LIBRARIES = frozenset({"site-packages", "dist-packages"})
 _PYTHON = re.compile(r"[/\\]python3(\.\d+)?[/\\]", re.IGNORECASE)
-_OURS = __file__.removesuffix("core/failures.py")
+_PACKAGE_PATH = __file__.removesuffix("core/failures.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class AttemptFailure:
 
     @property
     def cause(self) -> str:
-        """The cause by which failing activities are grouped; see ``cause_of``."""
-        return cause_of(self.type, self.traceback)
+        """The cause by which failing activities are grouped; see ``failure_cause``."""
+        return failure_cause(self.type, self.traceback)
 
 
 class RunFailure(Exception):
@@ -83,42 +83,42 @@ class ReturnedErr(Exception):
         self.types = types
 
 
-def types_of(exc: BaseException) -> Sequence[str]:
+def failure_types(exc: BaseException) -> Sequence[str]:
     """What ``RetryPolicy.non_retryable`` may call it: the class, or a base of it."""
     if isinstance(exc, ReturnedErr):
         return exc.types
     own = [exc.type] if isinstance(exc, ApplicationError) and exc.type else []
-    return [*own, *(name_of(cls) for cls in type(exc).__mro__)]
+    return [*own, *(exception_name(cls) for cls in type(exc).__mro__)]
 
 
 def describe(exc: BaseException) -> dict[str, Any]:
     """``{"type", "message"}`` of an exception; of an ``ApplicationError`` that has them, also ``details``."""
     if not isinstance(exc, ApplicationError):
-        return {"type": name_of(type(exc)), "message": message_of(exc)}
+        return {"type": exception_name(type(exc)), "message": exception_message(exc)}
     details = {} if exc.details is None else {"details": _plain_or_text(exc.details)}
-    return {"type": exc.type or name_of(type(exc)), "message": message_of(exc), **details}
+    return {"type": exc.type or exception_name(type(exc)), "message": exception_message(exc), **details}
 
 
 def _plain_or_text(details: Any) -> Any:
     """Details that are no plain data do not hide the failure that they belong to."""
     try:
-        return payloads.plain(details, what="the details of an ApplicationError")
+        return payloads.to_plain(details, label="the details of an ApplicationError")
     except PayloadError:
-        return storable(repr(details))
+        return to_storable(repr(details))
 
 
-def name_of(cls: type[BaseException]) -> str:
+def exception_name(cls: type[BaseException]) -> str:
     """The name of a class of exceptions, whatever its metaclass says."""
-    return storable(_own_name(cls))
+    return to_storable(_class_name(cls))
 
 
-def message_of(exc: BaseException) -> str:
+def exception_message(exc: BaseException) -> str:
     """``str(exc)``; a user's ``__str__`` that raises does not hide the failure itself."""
     try:
         text = str(exc)
     except BaseException as broken:  # noqa: BLE001 - arbitrary user code
-        return f"<no message: {name_of(type(broken))} in __str__>"
-    return storable(text)
+        return f"<no message: {exception_name(type(broken))} in __str__>"
+    return to_storable(text)
 
 
 #: By raising one of these a validator refuses. ``UpdateRejected`` is one of ours; hosts add those of their libraries.
@@ -137,41 +137,41 @@ def is_refusal(exc: BaseException) -> bool:
     return any(isinstance(exc, kind) and refuses(exc) for kind, refuses in _REFUSALS.items())
 
 
-def reason_of_refusal(exc: BaseException) -> str:
+def refusal_reason(exc: BaseException) -> str:
     """What the sender is told whose update a validator refused by raising.
 
     What the exception says, of Django's ``ValidationError`` its messages; with the name of those that are mistakes of
     the code more often than reasons: a ``KeyError`` says the key alone.
     """
-    name, text = name_of(type(exc)), message_of(exc)
+    name, text = exception_name(type(exc)), exception_message(exc)
     try:
-        messages = [str(one) for one in exc.messages] if name == "ValidationError" else []  # type: ignore[attr-defined] # of Django's
+        messages = [str(message) for message in exc.messages] if name == "ValidationError" else []  # type: ignore[attr-defined] # of Django's
     except Exception:  # noqa: BLE001 - another class of that name
         messages = []
     if messages:
-        return storable(" ".join(messages))
+        return to_storable(" ".join(messages))
     if isinstance(exc, (LookupError, TypeError, AttributeError, AssertionError)):
         return f"{name}: {text}" if text else name
     return text or name
 
 
-def storable(text: str) -> str:
+def to_storable(text: str) -> str:
     """``text`` as every database can keep it: no lone surrogates, no NUL, of bounded length."""
-    if len(text) > _LONGEST:
-        text = text[:_LONGEST] + f"… ({len(text):,} characters)"
+    if len(text) > _MAX_LENGTH:
+        text = text[:_MAX_LENGTH] + f"… ({len(text):,} characters)"
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
 
 
-def failure_of_run(exc: BaseException) -> dict[str, Any]:
+def run_failure(exc: BaseException) -> dict[str, Any]:
     """Attributes of ``WorkflowFailed`` for an exception that escaped ``run``."""
-    found = {**describe(exc), "reason": None, "traceback": _shortened(traceback.format_exception(exc))}
+    attributes = {**describe(exc), "reason": None, "traceback": _shorten(traceback.format_exception(exc))}
     if isinstance(exc, ActivityFailure) and exc.activity is not None:
-        found |= {"activity": exc.activity, "attempts": exc.attempts, "cause": exc.cause}
-        found["cause_type"] = exc.type or (None if exc.timeout is None else "TimeoutError")
-    return found
+        attributes |= {"activity": exc.activity, "attempts": exc.attempts, "cause": exc.cause}
+        attributes["cause_type"] = exc.type or (None if exc.timeout is None else "TimeoutError")
+    return attributes
 
 
-def cause_of_run(attributes: Mapping[str, Any]) -> str | None:
+def run_failure_cause(attributes: Mapping[str, Any]) -> str | None:
     """The cause of a failed run, from the attributes of ``WorkflowFailed``; None for what no code caused.
 
     A run that failed with one of its activities has the cause that names the activity.
@@ -181,62 +181,62 @@ def cause_of_run(attributes: Mapping[str, Any]) -> str | None:
         kind = "Err" if "reason" in attributes else None
     if kind is None:
         return None
-    cause = cause_of(str(kind), attributes.get("traceback"))
-    return f"{attributes['activity']}: {cause}"[:_LONGEST_CAUSE] if attributes.get("activity") else cause
+    cause = failure_cause(str(kind), attributes.get("traceback"))
+    return f"{attributes['activity']}: {cause}"[:_MAX_CAUSE_LENGTH] if attributes.get("activity") else cause
 
 
-def cause_of(kind: str, traceback: str | None = None) -> str:
+def failure_cause(kind: str, traceback: str | None = None) -> str:
     """The type of an error and the place in the project's code that raised it: ``KeyError at shop/activities.py:41``.
 
     It has no word of the message, which may quote payloads. Errors with one cause have one text, whatever machine
     they came from: of a path the last two parts count. At most 200 characters.
     """
-    place = _place(traceback or "")
-    return (f"{kind} at {place}" if place else kind)[:_LONGEST_CAUSE]
+    place = _project_location(traceback or "")
+    return (f"{kind} at {place}" if place else kind)[:_MAX_CAUSE_LENGTH]
 
 
-def _place(traceback: str) -> str:
+def _project_location(traceback: str) -> str:
     """The last frame of the project's code, as ``directory/file:line``; empty without one."""
     for path, line in reversed(_FRAME.findall(traceback)):
         parts = path.replace("\\", "/").split("/")
-        if not (_LIBRARIES.intersection(parts) or path.startswith(("<", _OURS)) or _PYTHON.search(path)):
+        if not (_LIBRARIES.intersection(parts) or path.startswith(("<", _PACKAGE_PATH)) or _PYTHON.search(path)):
             return f"{'/'.join(parts[-2:])}:{line}"
     return ""
 
 
-def failure_of_attempt(exc: BaseException, *, at: datetime, attempt: int) -> AttemptFailure:
+def attempt_failure(exc: BaseException, *, at: datetime, attempt: int) -> AttemptFailure:
     """Of an attempt that raised, or gave ``Err``, which has no traceback."""
     if isinstance(exc, ReturnedErr):
-        return AttemptFailure(type="Err", message=storable(repr(exc.reason)), at=at, attempt=attempt)
+        return AttemptFailure(type="Err", message=to_storable(repr(exc.reason)), at=at, attempt=attempt)
     failure = describe(exc)
     return AttemptFailure(
-        type=failure["type"], message=failure["message"], at=at, attempt=attempt, traceback=cleaned(exc)
+        type=failure["type"], message=failure["message"], at=at, attempt=attempt, traceback=clean_traceback(exc)
     )
 
 
-def cleaned(exc: BaseException) -> str:
+def clean_traceback(exc: BaseException) -> str:
     """The traceback of an exception without our own frames: the way through what the user wrote."""
-    found = traceback.TracebackException.from_exception(exc)
-    for part in _chained(found):
-        theirs = [frame for frame in part.stack if not frame.filename.startswith(_OURS)]
-        if theirs:
-            part.stack[:] = theirs
-    return _shortened(found.format())
+    exception = traceback.TracebackException.from_exception(exc)
+    for part in _exception_chain(exception):
+        user_frames = [frame for frame in part.stack if not frame.filename.startswith(_PACKAGE_PATH)]
+        if user_frames:
+            part.stack[:] = user_frames
+    return _shorten(exception.format())
 
 
-def _chained(found: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+def _exception_chain(exception: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
     """It, and what it came of."""
-    yield found
-    for other in (found.__cause__, found.__context__):
+    yield exception
+    for other in (exception.__cause__, exception.__context__):
         if other is not None:
-            yield from _chained(other)
+            yield from _exception_chain(other)
 
 
-def _shortened(lines: Iterable[str]) -> str:
+def _shorten(lines: Iterable[str]) -> str:
     text = "".join(lines).splitlines()
     if len(text) > _TRACEBACK_LINES:
         text = [*text[:5], "  …", *text[-_TRACEBACK_LINES:]]
-    return storable("\n".join(text))
+    return to_storable("\n".join(text))
 
 
 def activity_failure(attributes: dict[str, Any], activity: str) -> ActivityFailure:
@@ -272,16 +272,19 @@ def external_failure(attributes: dict[str, Any]) -> TemporalexError:
     return WorkflowClosed(message) if kind == WorkflowClosed.__name__ else WorkflowNotFound(message)
 
 
-def ending_of_child(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def child_result(status: str, closing: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Kind and attributes (without the number) of what a parent gets for a child that closed like that."""
     if status == "completed":
         return "ChildCompleted", {"result": closing.get("result")}
     match status:
         case "failed" if closing.get("type"):
-            kind, message = closing["type"], f"{step_of(closing)}{closing.get('message')}"
+            kind, message = closing["type"], f"{step_prefix(closing)}{closing.get('message')}"
         case "failed":
             reason = closing.get("reason")
-            kind, message = "WorkflowFailed", f"{step_of(closing)}{reason if isinstance(reason, str) else repr(reason)}"
+            kind, message = (
+                "WorkflowFailed",
+                f"{step_prefix(closing)}{reason if isinstance(reason, str) else repr(reason)}",
+            )
         case "cancelled":
             kind, message = "WorkflowCancelled", "it was cancelled"
         case "terminated":
@@ -291,7 +294,7 @@ def ending_of_child(status: str, closing: dict[str, Any]) -> tuple[str, dict[str
     return "ChildFailed", {"type": kind, "message": message, "status": status}
 
 
-def step_of(closing: dict[str, Any]) -> str:
+def step_prefix(closing: dict[str, Any]) -> str:
     """Which step of a process it was, if it says so."""
     return f"step {closing['step']} ({closing['step_name']}): " if closing.get("step") else ""
 
@@ -300,5 +303,7 @@ def error_data(exc: TemporalexError) -> dict[str, Any]:
     """``{"code", "type", "message"}`` of one of our own errors, and what a refusal says beside."""
     data = {"code": exc.code, **describe(exc)}
     if isinstance(exc, UpdateRejected):
-        data |= {name: said for name in ("reason", "accepts", "path") if (said := getattr(exc, name)) is not None}
+        data |= {
+            name: attribute for name in ("reason", "accepts", "path") if (attribute := getattr(exc, name)) is not None
+        }
     return data

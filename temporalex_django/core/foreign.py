@@ -29,10 +29,10 @@ _BASES: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
     (timedelta, lambda v: timedelta(v.days, v.seconds, v.microseconds)),
 )
 #: Of subclasses of these an annotation makes one again, by calling it.
-_CALLED: Final = (str, int, float, Decimal)
+_CONSTRUCTIBLE: Final = (str, int, float, Decimal)
 
 
-def written(value: Any) -> Any:
+def encode_external(value: Any) -> Any:
     """What the encoder writes for a value of a type that it does not know.
 
     Raises ``TypeError`` with advice, and ``NotAwaited`` for a call.
@@ -57,11 +57,11 @@ def written(value: Any) -> Any:
     raise TypeError(f"objects of type {kind.__name__} are not supported")
 
 
-def read(kind: Any, value: Any) -> Any:
+def decode_external(kind: Any, value: Any) -> Any:
     """``value`` (JSON data) as ``kind``, of which the decoder knows nothing. Raises ``TypeError``, ``ValueError``."""
     if isinstance(kind, type) and is_pydantic(kind):
         return kind.model_validate(value)  # type: ignore[attr-defined] # that is what makes it one
-    if isinstance(kind, type) and issubclass(kind, _CALLED) and _can_be(kind, value):
+    if isinstance(kind, type) and issubclass(kind, _CONSTRUCTIBLE) and _matches_type(kind, value):
         if hasattr(kind, "__html__"):
             raise TypeError(
                 f"no text is safe HTML because it was stored: annotate str instead of {kind.__name__}, and mark it safe where "
@@ -74,7 +74,7 @@ def read(kind: Any, value: Any) -> Any:
     raise TypeError(f"objects of type {getattr(kind, '__name__', kind)} are not supported")
 
 
-def _can_be(kind: type, value: Any) -> bool:
+def _matches_type(kind: type, value: Any) -> bool:
     """Whether JSON data are what the type itself is written as."""
     if issubclass(kind, (int, float)):
         return type(value) is int or (type(value) is float and issubclass(kind, float))

@@ -23,7 +23,7 @@ from temporalex_django.errors import PayloadError, PayloadWarning
 logger = logging.getLogger("temporalex_django.payloads")
 
 #: Types that JSON does not have, each with what it becomes and how it is converted by hand. The first that fits counts.
-_CHANGING: Final[tuple[tuple[type | tuple[type, ...], str, str, str], ...]] = (
+_LOSSY_TYPES: Final[tuple[tuple[type | tuple[type, ...], str, str, str], ...]] = (
     (Decimal, "a Decimal", "a text", "str(value)"),
     (datetime, "a datetime", "a text", "value.isoformat()"),
     (date, "a date", "a text", "value.isoformat()"),
@@ -34,11 +34,11 @@ _CHANGING: Final[tuple[tuple[type | tuple[type, ...], str, str, str], ...]] = (
     ((set, frozenset), "a set", "a list", "sorted(value)"),
 )
 _MISSING: Final = object()
-_STRANGE: Final = object()
-_ITEMS = (list, tuple)
+_SENTINEL: Final = object()
+_SEQUENCE_TYPES = (list, tuple)
 
 
-class Change(NamedTuple):
+class LossyValue(NamedTuple):
     """What comes back as something else: where it is, what it ``was``, what it ``becomes``, how it is converted."""
 
     path: str
@@ -47,110 +47,129 @@ class Change(NamedTuple):
     convert: str
 
 
-def handed(
+def encode_lossless(
     value: Any,
     *,
-    what: str,
+    label: str,
     limit: int = payloads.MAX_BYTES,
     read: Callable[[Any], Any] | None = None,
     annotate: str = "",
 ) -> Any:
-    """``payloads.plain`` for whoever is to get it back as it was.
+    """``payloads.to_plain`` for whoever is to get it back as it was.
 
     ``read`` decodes plain data as its reader does, and ``annotate`` says where he says how; without them it is read as
     plain data. Raises ``PayloadError`` for what would come back as something else, with the path.
     """
-    made = payloads.plain(value, what=what, limit=limit)
-    if not unchanged(made, value):
-        require_kept(value, made, what=what, read=read, annotate=annotate)
-    return made
+    encoded = payloads.to_plain(value, label=label, limit=limit)
+    if not is_unchanged(encoded, value):
+        require_lossless(value, encoded, label=label, read=read, annotate=annotate)
+    return encoded
 
 
-def require_kept(
-    value: Any, made: Any, *, what: str, read: Callable[[Any], Any] | None = None, annotate: str = ""
+def require_lossless(
+    value: Any, encoded: Any, *, label: str, read: Callable[[Any], Any] | None = None, annotate: str = ""
 ) -> None:
     """The same of what is plain data already, and not equal to ``value``."""
-    found = changed(value, made)
-    if found is not None and read is not None:
+    lossy_value = find_lossy_value(value, encoded)
+    if lossy_value is not None and read is not None:
         try:
-            found = changed(value, read(made), wanted=partial(_wants_what_comes, made, read))
+            lossy_value = find_lossy_value(value, read(encoded), is_expected=partial(_reader_expects, encoded, read))
         except PayloadError:  # whoever reads it is told
             return
-    if found is not None:
-        where = "" if found.path == "$" else f" at `{payloads.short_path(found.path)}`"
-        advice = f"{annotate}, or convert it before: {found.convert}" if annotate else f"convert it: {found.convert}"
-        raise PayloadError(f"{what} has {found.was}{where}, which would come back as {found.becomes}; {advice}")
+    if lossy_value is not None:
+        where = "" if lossy_value.path == "$" else f" at `{payloads.shorten_path(lossy_value.path)}`"
+        advice = (
+            f"{annotate}, or convert it before: {lossy_value.convert}"
+            if annotate
+            else f"convert it: {lossy_value.convert}"
+        )
+        raise PayloadError(
+            f"{label} has {lossy_value.was}{where}, which would come back as {lossy_value.becomes}; {advice}"
+        )
 
 
 _warned: set[str] = set()
 
 
-def warn_of_change(value: Any, made: Any, annotation: Callable[[], Any], *, reader: str, aloud: bool = True) -> None:
+def warn_lossy_value(
+    value: Any, encoded: Any, annotation: Callable[[], Any], *, reader: str, emit_warning: bool = True
+) -> None:
     """Say, once a reader, that he gets something else than what is sent him, for his code does not say what it is.
 
-    In the log, and (``aloud``) outside of workflow code as a ``PayloadWarning``. ``made`` is ``value`` as plain data,
-    ``annotation()`` what the reader decodes it to (Any: nothing).
+    In the log, and (``emit_warning``) outside of workflow code as a ``PayloadWarning``. ``encoded`` is ``value`` as
+    plain data, ``annotation()`` what the reader decodes it to (Any: nothing).
     """
-    if reader in _warned or unchanged(made, value):
+    if reader in _warned or is_unchanged(encoded, value):
         return
-    found = changed(value, made)
+    lossy_value = find_lossy_value(value, encoded)
     try:
-        if found is not None:
-            read = partial(payloads.fit, annotation=annotation())
-            found = changed(value, read(made), wanted=partial(_wants_what_comes, made, read))
+        if lossy_value is not None:
+            read = partial(payloads.convert, annotation=annotation())
+            lossy_value = find_lossy_value(value, read(encoded), is_expected=partial(_reader_expects, encoded, read))
     except PayloadError:
         return
-    if found is not None:
+    if lossy_value is not None:
         _warned.add(reader)
         message = (
-            f"{reader} gets {found.becomes} where {found.was} was sent, for nothing in its code says what it is: annotate what "
-            f"it takes, or convert it where it is sent: {found.convert}"
+            f"{reader} gets {lossy_value.becomes} where {lossy_value.was} was sent, for nothing in its code says what it is: annotate what "
+            f"it takes, or convert it where it is sent: {lossy_value.convert}"
         )
         logger.warning("%s", message)
-        if aloud and not current.inside_workflow():
+        if emit_warning and not current.is_inside_workflow():
             warnings.warn(message, PayloadWarning, stacklevel=2)
 
 
-def unchanged(made: Any, value: Any) -> bool:
+def is_unchanged(encoded: Any, value: Any) -> bool:
     """The cheap question, which most values answer: whether plain data are what was given."""
     try:
-        return made is value or bool(made == value)
+        return encoded is value or bool(encoded == value)
     except Exception:  # noqa: BLE001 - a value may raise whatever is asked of it
         return False
 
 
-def changed(value: Any, came: Any, *, wanted: Callable[[tuple[Any, ...]], bool] | None = None) -> Change | None:
-    """The first part of ``value`` that is of a type which JSON does not have and that ``came`` has as another.
+def find_lossy_value(
+    value: Any, decoded: Any, *, is_expected: Callable[[tuple[Any, ...]], bool] | None = None
+) -> LossyValue | None:
+    """The first part of ``value`` that is of a type which JSON does not have and that ``decoded`` has as another.
 
     Those are left out of which ``wanted(keys)`` says that they are to be so.
     """
-    rest: list[tuple[str, tuple[Any, ...], Any, Any]] = [("$", (), value, came)]
-    while rest:
-        path, keys, part, got = rest.pop()
+    pending: list[tuple[str, tuple[Any, ...], Any, Any]] = [("$", (), value, decoded)]
+    while pending:
+        path, keys, part, decoded_part = pending.pop()
         kind = type(part)
         if issubclass(kind, Mapping):
             for key in part:
-                if not issubclass(type(key), str) and not (isinstance(got, Mapping) and key in got):
-                    return Change(path, f"a key that is no text ({type(key).__name__})", "a text", "str(key)")
-            rest += [(f"{path}.{key}", (*keys, key), inner, _of(got, key)) for key, inner in reversed([*part.items()])]
-        elif issubclass(kind, _ITEMS):
-            there = got if isinstance(got, _ITEMS) and len(got) == len(part) else [_MISSING] * len(part)
-            rest += [(f"{path}[{i}]", (*keys, i), inner, there[i]) for i, inner in reversed([*enumerate(part)])]
-        elif (found := _changing(part, kind)) is not None:
-            if not _is(part, kind, got) and not (wanted and wanted(keys)):
-                return Change(path, *found)
+                if not issubclass(type(key), str) and not (isinstance(decoded_part, Mapping) and key in decoded_part):
+                    return LossyValue(path, f"a key that is no text ({type(key).__name__})", "a text", "str(key)")
+            pending += [
+                (f"{path}.{key}", (*keys, key), inner, _part_of(decoded_part, key))
+                for key, inner in reversed([*part.items()])
+            ]
+        elif issubclass(kind, _SEQUENCE_TYPES):
+            decoded_parts = (
+                decoded_part
+                if isinstance(decoded_part, _SEQUENCE_TYPES) and len(decoded_part) == len(part)
+                else [_MISSING] * len(part)
+            )
+            pending += [
+                (f"{path}[{i}]", (*keys, i), inner, decoded_parts[i]) for i, inner in reversed([*enumerate(part)])
+            ]
+        elif (description := _describe_change(part, kind)) is not None:
+            if not _is_preserved(part, kind, decoded_part) and not (is_expected and is_expected(keys)):
+                return LossyValue(path, *description)
         else:
-            rest += [
-                (f"{path}.{name}", (*keys, name), getattr(part, name, None), _of(got, name))
-                for name in reversed(_fields(kind))
+            pending += [
+                (f"{path}.{name}", (*keys, name), getattr(part, name, None), _part_of(decoded_part, name))
+                for name in reversed(_field_names(kind))
             ]
     return None
 
 
-def _wants_what_comes(made: Any, read: Callable[[Any], Any], keys: tuple[Any, ...]) -> bool:
+def _reader_expects(encoded: Any, read: Callable[[Any], Any], keys: tuple[Any, ...]) -> bool:
     """Whether the reader's annotation says what is to be there, a text, say: then not everything can be."""
     try:
-        read(_with(made, keys, _STRANGE))
+        read(_replace_part(encoded, keys, _SENTINEL))
     except (LookupError, TypeError):  # plain data have it elsewhere
         return False
     except PayloadError:
@@ -158,17 +177,17 @@ def _wants_what_comes(made: Any, read: Callable[[Any], Any], keys: tuple[Any, ..
     return False
 
 
-def _with(made: Any, keys: tuple[Any, ...], part: Any) -> Any:
+def _replace_part(encoded: Any, keys: tuple[Any, ...], part: Any) -> Any:
     if not keys:
         return part
     key, *rest = keys
-    whole = dict(made) if isinstance(made, dict) else list(made)
-    whole[key] = _with(whole[key], tuple(rest), part)
-    return whole
+    container = dict(encoded) if isinstance(encoded, dict) else list(encoded)
+    container[key] = _replace_part(container[key], tuple(rest), part)
+    return container
 
 
-def _changing(part: Any, kind: type) -> tuple[str, str, str] | None:
-    for kinds, *words in _CHANGING:
+def _describe_change(part: Any, kind: type) -> tuple[str, str, str] | None:
+    for kinds, *words in _LOSSY_TYPES:
         if issubclass(kind, kinds):
             return words[0], words[1], words[2]
     if issubclass(kind, Enum) and not issubclass(kind, (str, int)):
@@ -176,22 +195,24 @@ def _changing(part: Any, kind: type) -> tuple[str, str, str] | None:
     return None
 
 
-def _is(part: Any, kind: type, got: Any) -> bool:
+def _is_preserved(part: Any, kind: type, decoded_part: Any) -> bool:
     """Whether it came back as what it was."""
-    if got is _MISSING:
+    if decoded_part is _MISSING:
         return False
-    return type(got) is kind or (not isinstance(got, (str, list)) and unchanged(got, part))
+    return type(decoded_part) is kind or (
+        not isinstance(decoded_part, (str, list)) and is_unchanged(decoded_part, part)
+    )
 
 
-def _of(whole: Any, key: Any) -> Any:
+def _part_of(container: Any, key: Any) -> Any:
     """The same part of what came back: of an object by its attribute."""
-    if isinstance(whole, Mapping):
-        found = whole.get(key, _MISSING)
-        return whole.get(str.__str__(key), _MISSING) if found is _MISSING and isinstance(key, str) else found
-    return getattr(whole, key, _MISSING) if isinstance(key, str) else _MISSING
+    if isinstance(container, Mapping):
+        part = container.get(key, _MISSING)
+        return container.get(str.__str__(key), _MISSING) if part is _MISSING and isinstance(key, str) else part
+    return getattr(container, key, _MISSING) if isinstance(key, str) else _MISSING
 
 
-def _fields(kind: type) -> tuple[str, ...]:
+def _field_names(kind: type) -> tuple[str, ...]:
     if foreign.is_pydantic(kind):
         return tuple(kind.model_fields)  # type: ignore[attr-defined] # that is what makes it one
     return tuple(getattr(kind, "__dataclass_fields__", ()) or getattr(kind, "__struct_fields__", ()))

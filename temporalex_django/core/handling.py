@@ -7,19 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 from temporalex_django.core import payloads, senders
-from temporalex_django.core.copying import copied
-from temporalex_django.core.failures import describe, is_refusal, message_of, reason_of_refusal
+from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.failures import describe, exception_message, is_refusal, refusal_reason
 from temporalex_django.core.history.activation import Fault, Refusal
-from temporalex_django.core.invoking import given, invoke
+from temporalex_django.core.invoking import await_if_needed, invoke
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.mailbox import Signal, Update
 from temporalex_django.core.permissions import Permissions
-from temporalex_django.core.phase import Handler, Phase, check_shape
+from temporalex_django.core.phase import Handler, Phase, check_return_value
 from temporalex_django.core.results import Async, Err, Ok, Stop
-from temporalex_django.core.scheduler import Scheduler, Unit, unheard
-from temporalex_django.core.signal_failures import SignalFailures, Traces
-from temporalex_django.core.standing import Standing
-from temporalex_django.core.unit_contexts import inherited
+from temporalex_django.core.run_context import RunContext
+from temporalex_django.core.scheduler import Scheduler, Unit, ignore_failure
+from temporalex_django.core.signal_failures import EffectSnapshot, SignalFailures
+from temporalex_django.core.unit_contexts import inherit_context
 from temporalex_django.errors import (
     ActionNotPermitted,
     Cancelled,
@@ -30,26 +30,26 @@ from temporalex_django.errors import (
 )
 
 
-class Handling:
+class HandlerRunner:
     """Knows the updates that are accepted and unfinished. ``leave(phase)`` is called when a handler stops its phase."""
 
-    __slots__ = ("_journal", "_leave", "_open", "_permissions", "_scheduler", "_standing", "failures")
+    __slots__ = ("_journal", "_leave_phase", "_open_updates", "_permissions", "_run_context", "_scheduler", "failures")
 
     def __init__(
         self,
-        standing: Standing,
+        run_context: RunContext,
         journal: Journal,
         scheduler: Scheduler,
         permissions: Permissions,
-        leave: Callable[[Phase], None],
+        leave_phase: Callable[[Phase], None],
     ) -> None:
-        self._standing = standing
+        self._run_context = run_context
         self._journal = journal
         self._scheduler = scheduler
         self._permissions = permissions
-        self._leave = leave
-        self._open: dict[str, str] = {}  # id -> name
-        self.failures = SignalFailures(standing, journal)
+        self._leave_phase = leave_phase
+        self._open_updates: dict[str, str] = {}  # id -> name
+        self.failures = SignalFailures(run_context, journal)
 
     # -- updates are judged -------------------------------------------------------------------------------------------
 
@@ -58,60 +58,64 @@ class Handling:
 
         A validator that fails by a fault of the code has not judged: that is no answer to the sender's data.
         """
-        if not update.accepted and (refusal := self._refusal(handler, update)) is not None:
-            self._journal.reject(update.id, refusal)
+        if not update.accepted and (refusal := self._permission_error(handler, update)) is not None:
+            self._journal.reject_update(update.message_id, refusal)
             return False
-        judged = inherited(phase.host.context)  # thrown away: of those that are refused a replay knows nothing
-        what = f"the arguments of update {update.name!r}"
+        context = inherit_context(phase.host.context)  # thrown away: of those that are refused a replay knows nothing
+        label = f"the arguments of update {update.name!r}"
         try:
-            args = judged.run(payloads.fit, copied(update.args), handler.args_type, what=what)
+            args = context.run(payloads.convert, deep_copy(update.args), handler.args_type, what=label)
             if not update.accepted:
-                judged.run(self._validate, handler, update, args, phase)
+                context.run(self._validate, handler, update, args, phase)
         except UpdateRejected as exc:
-            self._journal.reject(update.id, exc)
+            self._journal.reject_update(update.message_id, exc)
             return False
         except PayloadError as exc:
-            self._journal.reject(update.id, UpdateRejected(exc.message, reason=exc.message, path=exc.path))
+            self._journal.reject_update(
+                update.message_id, UpdateRejected(exc.message, reason=exc.message, path=exc.path)
+            )
             return False
         except _ValidatorFault as fault:
-            self._journal.completion.faults.append(Fault(update_id=update.id, name=update.name, error=fault.error))
+            self._journal.completion.faults.append(
+                Fault(update_id=update.message_id, name=update.name, error=fault.error)
+            )
             return False
-        self._open[update.id] = update.name
-        attributes = {"id": update.id, "name": update.name, "args": update.args, "after": update.after}
-        self._journal.emit("AcceptUpdate", None, {**attributes, **senders.recorded(update.sender)})
+        self._open_updates[update.message_id] = update.name
+        attributes = {"id": update.message_id, "name": update.name, "args": update.args, "after": update.after}
+        self._journal.emit("AcceptUpdate", None, {**attributes, **senders.sender_attributes(update.sender)})
         update.admitted, update.args = True, args
         return True
 
-    def _refusal(self, handler: Handler, update: Update) -> ActionNotPermitted | None:
+    def _permission_error(self, handler: Handler, update: Update) -> ActionNotPermitted | None:
         """Why the sender may not send an update, when he may not."""
-        permission, what = handler.permission, f"update {update.name!r}"
-        if permission is None or self._permissions.permitted(permission, update.sender, what):
+        permission, label = handler.permission, f"update {update.name!r}"
+        if permission is None or self._permissions.is_permitted(permission, update.sender, label):
             return None
         return ActionNotPermitted(
-            f"{self._standing.run}: {update.sender} may not send the {what}: that takes the permission {permission}"
+            f"{self._run_context.run_label}: {update.sender} may not send the {label}: that takes the permission {permission}"
         )
 
     def _validate(self, handler: Handler, update: Update, args: Any, phase: Phase) -> None:
         if handler.validator is None:
             return
         try:
-            with self._standing.validating(update.sender):
-                verdict = handler.validator(copied(args), copied(phase.state))
+            with self._run_context.validation(update.sender):
+                verdict = handler.validator(deep_copy(args), deep_copy(phase.state))
         except (MemoryError, RecursionError, KeyboardInterrupt):
             raise
         except BaseException as exc:  # nobody else is to suffer
             if not is_refusal(exc):
                 raise _ValidatorFault(exc) from exc
             if not isinstance(exc, UpdateRejected):
-                self._standing.tell_rejected(f"the validator of update {update.name}", exc)
-            reason = reason_of_refusal(exc)
+                self._run_context.log_rejection(f"the validator of update {update.name}", exc)
+            reason = refusal_reason(exc)
             raise UpdateRejected(reason, reason=reason) from exc
         if verdict is None or isinstance(verdict, Ok):
             return
         if isinstance(verdict, Err):
             reason = verdict.reason
             text = reason if isinstance(reason, str) and reason else repr(reason)
-            raise UpdateRejected(text, reason=self._told(reason))
+            raise UpdateRejected(text, reason=self._plain_reason(reason))
         if inspect.iscoroutine(verdict):
             verdict.close()
         raise UpdateRejected(
@@ -119,73 +123,73 @@ class Handling:
             "and not be async"
         )
 
-    def _told(self, reason: Any) -> Any:
+    def _plain_reason(self, reason: Any) -> Any:
         """Why a validator refused, as plain data; as text where it is none."""
         try:
-            return self._standing.plain(reason, "the reason of a validator")
+            return self._run_context.to_plain(reason, "the reason of a validator")
         except PayloadError:
             return repr(reason)
 
     # -- handlers are called ------------------------------------------------------------------------------------------
 
-    def update(self, phase: Phase, update: Update) -> None:
+    def run_update(self, phase: Phase, update: Update) -> None:
         """Run the handler of an update that was admitted."""
-        self._call(phase, "update", update, phase.updates[update.name], update.args)
+        self._call_handler(phase, "update", update, phase.updates[update.name], update.args)
 
-    def signal(self, phase: Phase, signal: Signal) -> None:
+    def run_signal(self, phase: Phase, signal: Signal) -> None:
         """Run the handler of a signal, unless its sender may not send it, or its payload does not fit."""
         handler = phase.signals[signal.name]
-        if self._refused_late(signal, handler.permission) or self.failures.skips(signal):
+        if self._is_refused_late(signal, handler.permission) or self.failures.should_skip(signal):
             return
         try:
-            args = payloads.fit(
-                copied(signal.payload), handler.args_type, what=f"the payload of signal {signal.name!r}"
+            args = payloads.convert(
+                deep_copy(signal.payload), handler.args_type, label=f"the payload of signal {signal.name!r}"
             )
         except PayloadError as exc:
-            self._signal_failed(signal, handler, exc, untouched=True)
+            self._fail_signal(signal, handler, exc, untouched=True)
             return
-        self._call(phase, "signal", signal, handler, args)
+        self._call_handler(phase, "signal", signal, handler, args)
 
-    def _refused_late(self, signal: Signal, permission: str | None) -> bool:
+    def _is_refused_late(self, signal: Signal, permission: str | None) -> bool:
         """Whether a signal that came before its phase was open goes nowhere.
 
         Its event is in the history: which one it was is recorded.
         """
         if permission is None or signal.sender is None or signal.permission == permission:
             return False
-        if self._standing.replaying:
+        if self._run_context.replaying:
             return signal.number in self._permissions.refused
-        if self._permissions.permitted(permission, signal.sender, f"signal {signal.name!r}"):
+        if self._permissions.is_permitted(permission, signal.sender, f"signal {signal.name!r}"):
             return False
-        self._journal.refuse(
+        self._journal.refuse_signal(
             Refusal(name=signal.name, sender=signal.sender, permission=permission, number=signal.number)
         )
         return True
 
-    def _call(self, phase: Phase, kind: str, message: Signal | Update, handler: Handler, args: Any) -> None:
+    def _call_handler(self, phase: Phase, kind: str, message: Signal | Update, handler: Handler, args: Any) -> None:
         name = message.name
-        traces = self.failures.traces(phase)
+        effects_before = self.failures.snapshot(phase)
 
-        def finished(value: Any, error: BaseException | None) -> None:
-            phase.busy, unit.finished = None, unheard
-            self._answered(phase, kind, message, handler, unit, value, error, traces)
+        def on_finish(value: Any, error: BaseException | None) -> None:
+            phase.busy, unit.on_finish = None, ignore_failure
+            self._finish_call(phase, kind, message, handler, unit, value, error, effects_before)
 
-        unit = Unit(self._scheduler, "sync handler", f"{kind} {name}", finished, phase.host)
+        unit = Unit(self._scheduler, "sync handler", f"{kind} {name}", on_finish, phase.host)
         unit.sender = message.sender
         phase.busy = unit
         try:
-            value = self._scheduler.call(unit, lambda: handler.fn(args, copied(phase.state)))
+            value = self._scheduler.call(unit, lambda: handler.fn(args, deep_copy(phase.state)))
         except KeyboardInterrupt:
             raise  # the process is meant
         except BaseException as exc:  # noqa: BLE001 - the handler's failure is its sender's
-            finished(None, exc)
+            on_finish(None, exc)
             return
         if inspect.isawaitable(value) or unit.generators:
-            self._scheduler.spawn(unit, given(value))
+            self._scheduler.spawn(unit, await_if_needed(value))
         else:
-            finished(value, unit.unawaited.at_end(unit))
+            on_finish(value, unit.unawaited.end_error(unit))
 
-    def _answered(
+    def _finish_call(
         self,
         phase: Phase,
         kind: str,
@@ -194,45 +198,45 @@ class Handling:
         unit: Unit,
         value: Any,
         error: BaseException | None,
-        traces: Traces,
+        effects_before: EffectSnapshot,
     ) -> None:
-        response, name, update = None, message.name, message.id if isinstance(message, Update) else None
+        response, name, update = None, message.name, message.message_id if isinstance(message, Update) else None
         if error is None:
             try:
-                check_shape(kind, name, value)
+                check_return_value(kind, name, value)
                 if update is not None and not isinstance(value, Async):
-                    response = self._standing.handed(value.response, f"the response of update {name!r}")
+                    response = self._run_context.encode_lossless(value.response, f"the response of update {name!r}")
             except (TypeError, PayloadError) as exc:
                 error = exc
         if error is not None:
-            self._handler_failed(phase, message, handler, error, traces)
+            self._handle_failure(phase, message, handler, error, effects_before)
         else:
             if isinstance(message, Signal):
-                self.failures.succeeded(message)
-            phase.state = copied(value.state)  # the handler may have kept a reference
+                self.failures.check_success(message)
+            phase.state = deep_copy(value.state)  # the handler may have kept a reference
             if isinstance(value, Async):
-                self._spawn(phase, kind, message, handler, unit, value.fn)
+                self._spawn_async(phase, kind, message, handler, unit, value.fn)
             elif update is not None:
-                self._complete(update, response)
+                self._complete_update(update, response)
             if isinstance(value, Stop):
-                self._leave(phase)
-        delayed, phase.delayed = phase.delayed, []
-        for apply in delayed:
+                self._leave_phase(phase)
+        delayed_changes, phase.delayed_changes = phase.delayed_changes, []
+        for apply in delayed_changes:
             apply()
         phase.settle()
 
-    def _spawn(
+    def _spawn_async(
         self,
         phase: Phase,
         kind: str,
         message: Signal | Update,
         handler: Handler,
-        by: Unit,
+        caller: Unit,
         fn: Callable[[], Any],
     ) -> None:
-        name, update = message.name, message.id if isinstance(message, Update) else None
+        name, update = message.name, message.message_id if isinstance(message, Update) else None
 
-        def finished(value: Any, error: BaseException | None) -> None:
+        def on_finish(value: Any, error: BaseException | None) -> None:
             phase.running -= 1
             if error is None and isinstance(value, Async):
                 error = NestingError(
@@ -240,58 +244,65 @@ class Handling:
                 )
             if error is None and update is not None:
                 try:
-                    self._complete(update, self._standing.handed(value, f"the response of update {name!r}"))
+                    self._complete_update(
+                        update, self._run_context.encode_lossless(value, f"the response of update {name!r}")
+                    )
                 except PayloadError as exc:
                     error = exc
             if error is not None:
-                self._handler_failed(phase, message, handler, error, None)
+                self._handle_failure(phase, message, handler, error, None)
             phase.settle()
 
         phase.running += 1
-        unit = Unit(self._scheduler, "async handler", f"async {kind} {name}", finished, phase.host)
-        unit.sender = by.sender
+        unit = Unit(self._scheduler, "async handler", f"async {kind} {name}", on_finish, phase.host)
+        unit.sender = caller.sender
         self._scheduler.spawn(unit, invoke(fn))
 
-    def _complete(self, update: str, response: Any) -> None:
-        name = self._open.pop(update)
+    def _complete_update(self, update: str, response: Any) -> None:
+        name = self._open_updates.pop(update)
         self._journal.emit("CompleteUpdate", None, {"id": update, "name": name, "result": response})
 
-    def _handler_failed(
-        self, phase: Phase, message: Signal | Update, handler: Handler, error: BaseException, traces: Traces | None
+    def _handle_failure(
+        self,
+        phase: Phase,
+        message: Signal | Update,
+        handler: Handler,
+        error: BaseException,
+        effects_before: EffectSnapshot | None,
     ) -> None:
-        """A handler has failed; ``traces`` are those of before it, None where it may have left anything behind.
+        """A handler has failed; ``effects_before`` are those of before it, None where it may have left anything behind.
 
         Raises what fails the activation.
         """
         if isinstance(error, (MemoryError, RecursionError)):
             raise error
         if isinstance(message, Update):
-            self.failed(f"update {message.name}", message.id, error)
+            self.fail_update(f"update {message.name}", message.message_id, error)
         elif not isinstance(error, Cancelled):
-            untouched = traces is not None and traces.are(self.failures.traces(phase))
-            self._signal_failed(message, handler, error, untouched=untouched)
+            untouched = effects_before is not None and effects_before.is_same(self.failures.snapshot(phase))
+            self._fail_signal(message, handler, error, untouched=untouched)
 
-    def _signal_failed(self, signal: Signal, handler: Handler, error: BaseException, *, untouched: bool) -> None:
+    def _fail_signal(self, signal: Signal, handler: Handler, error: BaseException, *, untouched: bool) -> None:
         """A signal becomes a failed message, unless its handler asks to block the run instead."""
-        what, recorded = f"the handler of signal {signal.name}", self.failures.is_recorded(signal)
-        if self._standing.replaying and not recorded:
-            self._standing.complain_of_replay(what, error)
+        label, recorded = f"the handler of signal {signal.name}", self.failures.is_recorded(signal)
+        if self._run_context.replaying and not recorded:
+            self._run_context.log_replay_failure(label, error)
             return
         if handler.on_error == "block" and not recorded:
-            raise error if isinstance(error, Exception) else UnexpectedError(f"{what}: {message_of(error)}")
-        self._standing.complain(what, error)
+            raise error if isinstance(error, Exception) else UnexpectedError(f"{label}: {exception_message(error)}")
+        self._run_context.log_failure(label, error)
         self.failures.add(signal, error, untouched=untouched)
 
-    def failed(self, what: str, update: str, error: BaseException) -> None:
+    def fail_update(self, label: str, update: str, error: BaseException) -> None:
         """The error of an update's handler goes to its sender, and to the log."""
-        name = self._open.pop(update)
+        name = self._open_updates.pop(update)
         self._journal.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
         if not isinstance(error, (Cancelled, UpdateRejected)):
-            self._standing.complain(f"the handler of {what}", error)
+            self._run_context.log_failure(f"the handler of {label}", error)
 
-    def dissolve(self) -> None:
+    def release_references(self) -> None:
         """The run is dropped: nobody is called any more."""
-        self._leave = _nobody
+        self._leave_phase = _ignore_phase
 
 
 class _ValidatorFault(Exception):
@@ -302,5 +313,5 @@ class _ValidatorFault(Exception):
         self.error = error
 
 
-def _nobody(_: Phase) -> None:
+def _ignore_phase(_: Phase) -> None:
     """A run that was dropped leaves no phase."""

@@ -9,7 +9,7 @@ from typing import Any
 from temporalex_django.core.determinism import guard
 
 
-async def given(value: Any) -> Any:
+async def await_if_needed(value: Any) -> Any:
     """A value, awaited if it can be."""
     return await value if inspect.isawaitable(value) else value
 
@@ -17,4 +17,4 @@ async def given(value: Any) -> Any:
 async def invoke(fn: Callable[[], Any] | Awaitable[Any]) -> Any:
     """Run a branch or an async handler: a callable without arguments, or an awaitable."""
     guard.watch(fn)
-    return await given(fn() if callable(fn) else fn)
+    return await await_if_needed(fn() if callable(fn) else fn)

@@ -18,26 +18,26 @@ from temporalex_django.errors import NestingError, NotAwaited
 if TYPE_CHECKING:
     from temporalex_django.core.mailbox import Signal
     from temporalex_django.core.scheduler import Unit
-    from temporalex_django.core.shapes import Waits
+    from temporalex_django.core.typed_dicts import WaitInfo
 
 
 class IVar:
     """``label`` says what is waited for (``waiting_for``). ``abandon`` is called when its waiter is cancelled.
 
-    ``hand``: the signals that its value is made of, which nobody has taken until somebody goes on with the value.
-    ``about`` says what is waited for to programs: see ``core.shapes.Waits``.
+    ``taken_signals``: the signals that its value is made of, which nobody has taken until somebody goes on with the
+    value. ``wait_info`` says what is waited for to programs: see ``core.typed_dicts.WaitInfo``.
     """
 
-    __slots__ = ("abandon", "about", "error", "full", "hand", "label", "value", "waiters")
+    __slots__ = ("abandon", "error", "is_full", "label", "taken_signals", "value", "wait_info", "waiters")
 
     def __init__(self, label: str = "", abandon: Callable[[], None] | None = None) -> None:
         self.label = label
         self.abandon = abandon
-        self.about: Waits | None = None
-        self.full = False
+        self.wait_info: WaitInfo | None = None
+        self.is_full = False
         self.value: Any = None
         self.error: BaseException | None = None
-        self.hand: tuple[Signal, ...] = ()
+        self.taken_signals: tuple[Signal, ...] = ()
         self.waiters: list[Unit] = []
 
     @property
@@ -46,21 +46,21 @@ class IVar:
         return (self.label,)
 
     @property
-    def waits(self) -> Sequence[Waits]:
+    def wait_infos(self) -> Sequence[WaitInfo]:
         """What is waited for, for programs; nothing where that is said elsewhere (an activity has a row)."""
-        return () if self.about is None else (self.about,)
+        return () if self.wait_info is None else (self.wait_info,)
 
     def put(self, value: Any = None) -> None:
         """Fill it and wake every waiter; the first value stays, a second put is ignored."""
-        if not self.full:
-            self.full = True
+        if not self.is_full:
+            self.is_full = True
             self.value = value
             self._wake()
 
     def fail(self, error: BaseException) -> None:
         """Fill it with an error, which every waiter raises."""
-        if not self.full:
-            self.full = True
+        if not self.is_full:
+            self.is_full = True
             self.error = error
             self._wake()
 
@@ -70,7 +70,7 @@ class IVar:
         self.waiters.clear()
 
     def __await__(self) -> Generator[IVar, None, Any]:
-        if not self.full:
+        if not self.is_full:
             yield self
         if self.error is not None:
             raise self.error
@@ -93,8 +93,8 @@ class Call(PendingCall):
         self.name = name
         self._owner: Unawaited | None = owner
         self._begin: Callable[[], Awaitable[Any]] | None = begin
-        number = self._number = owner.made = owner.made + 1
-        owner.held[number] = name, "await {}(...)"
+        number = self._number = owner.call_count = owner.call_count + 1
+        owner.unused_calls[number] = name, "await {}(...)"
 
     def __await__(self) -> Generator[Any, None, Any]:
         begin = self._begin
@@ -103,18 +103,18 @@ class Call(PendingCall):
         unit = current.unit_for(self.name)
         self.settle()
         if unit.unawaited.dropped:
-            raise unit.unawaited.at_wait(unit)
+            raise unit.unawaited.wait_error(unit)
         self._begin = None
         return begin().__await__()
 
-    def refused(self) -> NotAwaited:
+    def not_awaited_error(self) -> NotAwaited:
         """The error for code that takes it for its result."""
         return NotAwaited(f"{self.name} was called and not awaited, so there is no result yet: write `{self.usage}`")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise self.refused()
+        raise self.not_awaited_error()
 
     def __repr__(self) -> str:
         return f"<call of {self.name}, {'not awaited' if self._begin is not None else 'awaited'}>"
@@ -122,12 +122,12 @@ class Call(PendingCall):
     __hash__ = object.__hash__
 
 
-def _refuse(call: Call, *_: object) -> Any:
-    raise call.refused()
+def _raise_not_awaited(call: Call, *_: object) -> Any:
+    raise call.not_awaited_error()
 
 
 #: Special methods of results. Its identity, its hash and its ``repr()`` are those of the call itself.
-_OF_RESULTS = (
+_RESULT_METHODS = (
     *("bool", "str", "bytes", "format", "int", "float", "complex", "index", "round", "trunc", "floor", "ceil"),
     *("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"),
     *("iter", "next", "reversed", "len", "contains", "getitem", "setitem", "delitem", "aiter", "anext"),
@@ -139,5 +139,5 @@ _OF_RESULTS = (
     ),
     *(f"{side}{name}" for name in ("pow", "lshift", "rshift", "and", "xor", "or") for side in ("", "r")),
 )
-for _name in _OF_RESULTS:
-    setattr(Call, f"__{_name}__", _refuse)
+for _name in _RESULT_METHODS:
+    setattr(Call, f"__{_name}__", _raise_not_awaited)

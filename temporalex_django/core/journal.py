@@ -24,7 +24,7 @@ class Journal:
         return self.completion
 
     @property
-    def recording(self) -> bool:
+    def is_recording(self) -> bool:
         """Whether the present activation has had an effect, so that it will be in the history."""
         completion = self.completion
         return completion.changed or bool(completion.jobs or completion.commands or completion.failed)
@@ -39,17 +39,17 @@ class Journal:
         """``job`` is effective: it belongs into the history."""
         self.completion.jobs.append(job)
 
-    def note(self, name: str, facts: dict[str, Any]) -> None:
+    def add_note(self, name: str, facts: dict[str, Any]) -> None:
         """Tell whoever listens, when the activation is committed; not to be called while a history is replayed."""
         self.completion.notes.append((name, facts))
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse_signal(self, refusal: Refusal) -> None:
         """A signal goes nowhere: its sender may not send it."""
         self.completion.refused.append(refusal)
 
-    def reject(self, update_id: str, error: TemporalexError) -> None:
+    def reject_update(self, update_id: str, error: TemporalexError) -> None:
         self.completion.rejected.append((update_id, error))
 
-    def grant(self, request_id: str) -> None:
+    def grant_request(self, request_id: str) -> None:
         """The request of that id was let through."""
         self.completion.granted.append(request_id)

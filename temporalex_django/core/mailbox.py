@@ -22,10 +22,11 @@ from temporalex_django.core.senders import Sender
 class Signal:
     """A signal in the buffer.
 
-    ``permission`` is the one that its sender was judged by when it came, ``id`` the one that its sender gave it.
+    ``permission`` is the one that its sender was judged by when it came, ``message_id`` the one that its sender gave
+    it.
     """
 
-    __slots__ = ("id", "name", "number", "payload", "permission", "sender")
+    __slots__ = ("message_id", "name", "number", "payload", "permission", "sender")
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Signal:
         message_id: str | None = None,
     ) -> None:
         self.number = number
-        self.id = message_id
+        self.message_id = message_id
         self.name = name
         self.payload = payload
         self.sender = sender
@@ -51,7 +52,7 @@ class Update:
     decoded then. ``redelivered``: a reset or fork delivers it again, so it waits for the first phase that takes it.
     """
 
-    __slots__ = ("accepted", "admitted", "after", "args", "id", "name", "redelivered", "sender")
+    __slots__ = ("accepted", "admitted", "after", "args", "message_id", "name", "redelivered", "sender")
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Update:
         redelivered: bool = False,
         sender: Sender | None = None,
     ) -> None:
-        self.id = update_id
+        self.message_id = update_id
         self.name = name
         self.args = args
         self.after = after
@@ -74,7 +75,7 @@ class Update:
         self.redelivered = redelivered
 
     @property
-    def waits(self) -> bool:
+    def can_wait(self) -> bool:
         """Whether a phase without a handler for it leaves it in the mailbox, instead of refusing it.
 
         On replay every update does: its history says that a phase took it.
@@ -115,14 +116,14 @@ class Mailbox:
             del self._signals[name]
         return signal
 
-    def put_back(self, signal: Signal) -> None:
+    def return_signal(self, signal: Signal) -> None:
         """A signal whose taker never gave it to anybody: where it was before."""
         insort(self._signals.setdefault(signal.name, deque()), signal, key=_number)
 
     def has_signal(self, names: Collection[str]) -> bool:
         return any(name in self._signals for name in names)
 
-    def first(self, signals: Collection[str], updates: Collection[str]) -> Signal | Update | None:
+    def next_message(self, signals: Collection[str], updates: Collection[str]) -> Signal | Update | None:
         """The next message for a phase that handles these signals and updates, by name; not removed.
 
         An update that it does not handle comes, to be refused, unless it may wait for another phase.
@@ -132,7 +133,7 @@ class Mailbox:
         else:
             heads = [queue[0] for name in signals if (queue := self._signals.get(name))]
             signal = min(heads, key=lambda s: s.number, default=None)
-        update = next((update for update in self.updates if update.name in updates or not update.waits), None)
+        update = next((update for update in self.updates if update.name in updates or not update.can_wait), None)
         if update is None or (signal is not None and signal.number <= update.after):
             return signal
         return update
@@ -144,35 +145,35 @@ class Mailbox:
         else:
             self.updates.remove(update)
 
-    def hand_back(self) -> list[Update]:
+    def remove_unjudged(self) -> list[Update]:
         """Take out the updates that nobody has judged.
 
         Those that replay brought and no phase took are dropped with them.
         """
-        left = [update for update in self.updates if not update.admitted]
-        if left:
-            kept = [update for update in self.updates if update.admitted]
+        unjudged = [update for update in self.updates if not update.admitted]
+        if unjudged:
+            admitted = [update for update in self.updates if update.admitted]
             self.updates.clear()
-            self.updates.extend(kept)
-        return left
+            self.updates.extend(admitted)
+        return unjudged
 
-    def wait(self, name: str, unit: Unit, ivar: IVar) -> None:
+    def add_waiter(self, name: str, unit: Unit, ivar: IVar) -> None:
         queue = self._waiters.setdefault(name, deque())
         entry = (unit, ivar)
         queue.append(entry)
         ivar.abandon = lambda: queue.remove(entry)
 
     def waiters(self, name: str) -> deque[tuple[Unit, IVar]]:
-        return self._waiters.get(name, _NOBODY)
+        return self._waiters.get(name, _NO_WAITERS)
 
-    def waited_for(self) -> list[str]:
+    def awaited_names(self) -> list[str]:
         """Names that somebody waits for and that are in the buffer."""
         return [name for name in self._signals if self._waiters.get(name)]
 
-    def leftovers(self) -> list[Signal]:
+    def buffered_signals(self) -> list[Signal]:
         """All buffered signals in order of arrival."""
         return sorted((s for queue in self._signals.values() for s in queue), key=lambda s: s.number)
 
 
 _number = attrgetter("number")
-_NOBODY: deque[tuple[Unit, IVar]] = deque()
+_NO_WAITERS: deque[tuple[Unit, IVar]] = deque()

@@ -7,80 +7,80 @@ from uuid import UUID
 
 from temporalex_django.errors import InvalidId, PayloadError, WorkflowDefinitionError
 
-LONGEST = 200
-_SHOWN = 60
+MAX_LENGTH = 200
+_MAX_QUOTED = 60
 
 
 def is_name(value: object) -> bool:
     """Whether it is a string of 1 to 200 printable characters."""
-    return isinstance(value, str) and 1 <= len(value) <= LONGEST and value.isprintable()
+    return isinstance(value, str) and 1 <= len(value) <= MAX_LENGTH and value.isprintable()
 
 
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """``repr(value)``, cut short: a name that is wrong may be of any size."""
-    text = repr(value[: LONGEST + 1] if isinstance(value, (str, bytes)) else value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    text = repr(value[: MAX_LENGTH + 1] if isinstance(value, (str, bytes)) else value)
+    return text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 1] + "…"
 
 
-def check_name(name: object, *, what: str) -> str:
+def check_name(name: object, *, label: str) -> str:
     """The name of a message that comes from outside.
 
     Raises ``PayloadError``: those with two underscores in front are reserved.
     """
     if not isinstance(name, str) or not is_name(name):
         raise PayloadError(
-            f"the name of a {what} is a string of 1 to {LONGEST} printable characters, not {shown(name)}"
+            f"the name of a {label} is a string of 1 to {MAX_LENGTH} printable characters, not {quoted(name)}"
         )
     if name.startswith("__"):
-        raise PayloadError(f"{what} {shown(name)}: names that begin with two underscores are reserved")
+        raise PayloadError(f"{label} {quoted(name)}: names that begin with two underscores are reserved")
     return name
 
 
-def value_text(value: Any) -> Any:
+def key_text(value: Any) -> Any:
     """A business value as text, where it is a whole number or a UUID: keys of models are; anything else is itself."""
     return str(value) if isinstance(value, (int, UUID)) and not isinstance(value, bool) else value
 
 
-def not_text(value: object) -> str:
+def type_advice(value: object) -> str:
     """What to add to a refusal of an id that is no text."""
     return "" if isinstance(value, str) else f"; a text is wanted, not {type(value).__name__}"
 
 
-def check_message_id(value: object, *, what: str) -> str:
+def check_message_id(value: object, *, label: str) -> str:
     """The id of a message, by which it may be sent again.
 
     Raises ``InvalidId`` unless it is 1 to 200 printable characters.
     """
     if not isinstance(value, str) or not is_name(value):
-        raise InvalidId(f"{shown(value)} is no {what} id: 1 to {LONGEST} printable characters{not_text(value)}")
+        raise InvalidId(f"{quoted(value)} is no {label} id: 1 to {MAX_LENGTH} printable characters{type_advice(value)}")
     return value
 
 
-def check_code_name(name: object, *, what: str, reserved: bool = True) -> str:
+def check_code_name(name: object, *, label: str, reserved: bool = True) -> str:
     """A name that workflow code gives.
 
     Raises ``WorkflowDefinitionError``; ``reserved``: also for two underscores in front.
     """
     if not isinstance(name, str) or not is_name(name) or (reserved and name.startswith("__")):
         raise WorkflowDefinitionError(
-            f"{what}: {shown(name)} is no name: 1 to {LONGEST} printable characters, not beginning with '__'"
+            f"{label}: {quoted(name)} is no name: 1 to {MAX_LENGTH} printable characters, not beginning with '__'"
         )
     return name
 
 
-def check_label(label: object, *, what: str) -> str | None:
+def check_label(label: object, *, owner: str) -> str | None:
     """What people call a thing, where code says so.
 
     Raises ``WorkflowDefinitionError`` unless it is a line of at most 200 characters.
     """
     if label is not None and not (isinstance(label, str) and is_name(label)):
-        raise WorkflowDefinitionError(f"{what}: {shown(label)} is no text of 1 to {LONGEST} printable characters")
+        raise WorkflowDefinitionError(f"{owner}: {quoted(label)} is no text of 1 to {MAX_LENGTH} printable characters")
     return label
 
 
-def fitted_title(title: str) -> str:
+def shorten_title(title: str) -> str:
     """A title of at most 200 characters: code makes it of data, and one that is too long must not fail a run."""
-    return title if len(title) <= LONGEST else f"{title[: LONGEST - 1]}…"
+    return title if len(title) <= MAX_LENGTH else f"{title[: MAX_LENGTH - 1]}…"
 
 
 def is_permission(value: object) -> bool:

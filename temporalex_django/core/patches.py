@@ -11,16 +11,16 @@ class Patches:
         self._answers: dict[str, bool] = {}
         self._marked: set[str] = set()
 
-    def patched(self, patch: str, *, replaying: bool) -> tuple[bool, bool]:
+    def check_patch(self, patch: str, *, replaying: bool) -> tuple[bool, bool]:
         """``(answer, whether the marker command is due)``. While replaying, only what the history holds is true."""
-        answer = self._answer(patch, replaying=replaying)
+        answer = self._is_patched(patch, replaying=replaying)
         return answer, answer and self._mark(patch)
 
     def deprecate(self, patch: str, *, replaying: bool) -> bool:
         """Whether the marker command is due; an old history without it replays all the same."""
-        return self._answer(patch, replaying=replaying) and self._mark(patch)
+        return self._is_patched(patch, replaying=replaying) and self._mark(patch)
 
-    def _answer(self, patch: str, *, replaying: bool) -> bool:
+    def _is_patched(self, patch: str, *, replaying: bool) -> bool:
         # kept: a run that went past here without the marker must not set it in a later round of a loop, where a
         # rebuild, which knows the marker from the start, would set it in the first round
         return self._answers.setdefault(patch, not replaying or patch in self.recorded)

@@ -1,8 +1,8 @@
 """Payloads: what may cross the border of a workflow, and how it is written down.
 
-Every value that enters or leaves workflow code (arguments, results, messages, published state) goes through ``plain``
-on its *first* delivery, so that live code sees exactly what a replay will see: JSON data, with keys and sets in
-sorted order so that bytes do not depend on the hash seed. Annotated receivers get it back through ``fit``.
+Every value that enters or leaves workflow code (arguments, results, messages, published state) goes through
+``to_plain`` on its *first* delivery, so that live code sees exactly what a replay will see: JSON data, with keys and
+sets in sorted order so that bytes do not depend on the hash seed. Annotated receivers get it back through ``convert``.
 
 ``PayloadCodec`` is how history and inbox rows are written. It may encrypt; it never decides what a value looks like.
 """
@@ -23,23 +23,26 @@ import msgspec
 from temporalex_django.core import foreign
 from temporalex_django.errors import NotAwaited, PayloadError
 
-_encoder = msgspec.json.Encoder(order="deterministic", enc_hook=foreign.written)
+_encoder = msgspec.json.Encoder(order="deterministic", enc_hook=foreign.encode_external)
 _decoder = msgspec.json.Decoder()
 
-_ATOMS = frozenset({str, int, float, bool})
+_ATOMIC_TYPES = frozenset({str, int, float, bool})
 
 #: Numbers between these need no proof; there are some that have no digits in JSON.
-_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
-_LONGEST_REASON = 500
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
+_MAX_REASON_LENGTH = 500
 
 MAX_BYTES = 2_000_000
 #: Levels of lists and objects in each other. Copying takes frames of Python's stack, and a worker's is not endless.
 MAX_DEPTH = 200
-_LONGEST_PATH = 200
+_MAX_PATH_LENGTH = 200
 
 
 class PayloadCodec(Protocol):
-    """Turns plain JSON data into bytes and back; both raise ``PayloadError``. Must be total on what ``plain`` gives."""
+    """Turns plain JSON data into bytes and back; both raise ``PayloadError``.
+
+    Must be total on what ``to_plain`` gives.
+    """
 
     def encode(self, value: Any) -> bytes: ...
 
@@ -65,19 +68,19 @@ class JsonCodec:
             raise PayloadError(f"a stored payload is not JSON: {exc}") from exc
 
 
-def encode(value: Any, *, what: str = "payload") -> bytes:
+def encode(value: Any, *, label: str = "payload") -> bytes:
     """JSON bytes of ``value``; raises ``PayloadError`` with the path of what cannot be encoded, whatever it is."""
     try:
-        data = _json(value)
-        if b"null" in data and _changes(value):  # JSON writes NaN as null: the value would change without a word
-            path = _find(value, _no_number)
-            raise PayloadError(f"{what} cannot be encoded at `{path}`: NaN and infinity are not JSON")
+        data = _encode_json(value)
+        if b"null" in data and _has_non_finite(value):  # JSON writes NaN as null: the value would change without a word
+            path = _find_path(value, _is_non_finite)
+            raise PayloadError(f"{label} cannot be encoded at `{path}`: NaN and infinity are not JSON")
     except (PayloadError, NotAwaited):
         raise
     except RecursionError as exc:
-        raise _too_deep(what) from exc
+        raise _depth_error(label) from exc
     except Exception as exc:
-        raise PayloadError(f"{what} cannot be encoded{_where(value)}: {reason_of(exc)}") from exc
+        raise PayloadError(f"{label} cannot be encoded{_location_text(value)}: {error_reason(exc)}") from exc
     return data
 
 
@@ -86,69 +89,78 @@ def digest(value: Any) -> str:
     return hashlib.blake2s(encode(value), digest_size=8).hexdigest()
 
 
-def _json(value: Any) -> bytes:
+def _encode_json(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, OverflowError):
         return _encoder.encode(
-            msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=foreign.written)
+            msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=foreign.encode_external)
         )
 
 
-def reason_of(exc: BaseException) -> str:
+def error_reason(exc: BaseException) -> str:
     """What an exception says, in one short line. Values are arbitrary, and so are the errors that they raise."""
     try:
         text = str(exc)
     except BaseException:  # noqa: BLE001 - arbitrary user code
         text = ""
-    return text[:_LONGEST_REASON].encode("utf-8", "backslashreplace").decode() or type(exc).__name__
+    return text[:_MAX_REASON_LENGTH].encode("utf-8", "backslashreplace").decode() or type(exc).__name__
 
 
-def text(value: Any, *, what: str) -> str:
+def check_text(value: Any, *, label: str) -> str:
     """A text that every column of every database can keep. Raises ``PayloadError``."""
     if not issubclass(type(value), str):  # what it says of its class may raise
-        raise PayloadError(f"{what} is a text, not {type(value).__name__}")
+        raise PayloadError(f"{label} is a text, not {type(value).__name__}")
     if len(value) > MAX_BYTES:
-        raise PayloadError(f"{what} has {len(value):,} characters, more than the {MAX_BYTES:,} allowed")
+        raise PayloadError(f"{label} has {len(value):,} characters, more than the {MAX_BYTES:,} allowed")
     if "\x00" in value or value.encode("utf-8", "replace").decode() != value:
-        raise PayloadError(f"{what} cannot be stored: it has a NUL character or half of a surrogate pair")
+        raise PayloadError(f"{label} cannot be stored: it has a NUL character or half of a surrogate pair")
     return cast("str", value)
 
 
-def plain(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> Any:
+def to_plain(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> Any:
     """``value`` as it will be read back from the history: JSON data, a copy, at most ``limit`` bytes."""
-    if value is None or value is True or value is False or (type(value) is int and _SMALLEST <= value <= _LARGEST):
+    if (
+        value is None
+        or value is True
+        or value is False
+        or (type(value) is int and _MIN_INTEGER <= value <= _MAX_INTEGER)
+    ):
         return value
     if type(value) is str and len(value) < min(1024, limit) and value.isascii():
         return value
-    return sized(value, what=what, limit=limit)[0]
+    return to_plain_with_size(value, label=label, limit=limit)[0]
 
 
-def sized(value: Any, *, what: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, int]:
+def to_plain_with_size(value: Any, *, label: str = "payload", limit: int = MAX_BYTES) -> tuple[Any, int]:
     """The same, with the number of its bytes."""
-    data = encode(value, what=what)
+    data = encode(value, label=label)
     if len(data) > limit:
-        raise PayloadError(f"{what} is {len(data):,} bytes, more than the {limit:,} allowed: store it and pass its key")
+        raise PayloadError(
+            f"{label} is {len(data):,} bytes, more than the {limit:,} allowed: store it and pass its key"
+        )
     try:
         decoded = _decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise PayloadError(f"{what} cannot be read back: {reason_of(exc)}") from exc
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deep(decoded):
-        raise _too_deep(what)
+        raise PayloadError(f"{label} cannot be read back: {error_reason(exc)}") from exc
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_too_deep(decoded):
+        raise _depth_error(label)
     return decoded, len(data)
 
 
-def _too_deep(what: str) -> PayloadError:
-    return PayloadError(f"{what} is nested more than {MAX_DEPTH} levels deep: copying it would break a worker's stack")
+def _depth_error(label: str) -> PayloadError:
+    return PayloadError(f"{label} is nested more than {MAX_DEPTH} levels deep: copying it would break a worker's stack")
 
 
-def _deep(value: Any) -> bool:
+def _is_too_deep(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
             part
-            for whole in level
-            for part in (whole.values() if type(whole) is dict else whole if type(whole) is list else ())
+            for container in level
+            for part in (
+                container.values() if type(container) is dict else container if type(container) is list else ()
+            )
             if type(part) is dict or type(part) is list
         ]
         if not level:
@@ -160,44 +172,44 @@ def _deep(value: Any) -> bool:
 _PATH = re.compile(r" - at `([^`]*)`$")
 
 
-def fit(value: Any, annotation: Any, *, what: str = "payload") -> Any:
+def convert(value: Any, annotation: Any, *, label: str = "payload") -> Any:
     """Decode plain data to ``annotation``; raises ``PayloadError`` with the path of the field that does not fit."""
     if (
         annotation is Any
         or annotation is None
         or annotation is object
-        or (type(value) is annotation and annotation in _ATOMS)
+        or (type(value) is annotation and annotation in _ATOMIC_TYPES)
     ):
         return value
     try:
-        return msgspec.convert(value, annotation, str_keys=True, dec_hook=foreign.read)
+        return msgspec.convert(value, annotation, str_keys=True, dec_hook=foreign.decode_external)
     except msgspec.ValidationError as exc:
         place = _PATH.search(str(exc))
         path = "$" if place is None else place[1]
-        raise PayloadError(f"{what} does not fit {_name(annotation)}: {exc}", path=path) from exc
+        raise PayloadError(f"{label} does not fit {_annotation_name(annotation)}: {exc}", path=path) from exc
     except (TypeError, NameError, RecursionError) as exc:  # NameError: of what an annotation inside names
-        raise PayloadError(f"{what} cannot be decoded to {_name(annotation)}: {exc}") from exc
+        raise PayloadError(f"{label} cannot be decoded to {_annotation_name(annotation)}: {exc}") from exc
 
 
-def hints(fn: Any) -> dict[str, Any]:
+def resolve_hints(fn: Any) -> dict[str, Any]:
     """Annotations of ``fn``, each resolved by itself; what cannot be resolved is left out (stays plain JSON)."""
     with contextlib.suppress(Exception):  # an annotation is arbitrary user code
         return typing.get_type_hints(fn, include_extras=True)
     target = fn if isinstance(fn, types.FunctionType) else getattr(fn, "__func__", type(fn).__call__)
-    found: dict[str, Any] = {}
+    resolved: dict[str, Any] = {}
     for name, annotation in getattr(target, "__annotations__", {}).items():
         probe = types.SimpleNamespace(
             __annotations__={name: annotation}, __globals__=getattr(target, "__globals__", {})
         )
         try:
             scope = dict(probe.__globals__)
-            found[name] = typing.get_type_hints(probe, scope, _closure(target), include_extras=True)[name]
+            resolved[name] = typing.get_type_hints(probe, scope, _closure_variables(target), include_extras=True)[name]
         except Exception:  # noqa: BLE001, S112 - see above
             continue
-    return found
+    return resolved
 
 
-def _closure(fn: Any) -> dict[str, Any]:
+def _closure_variables(fn: Any) -> dict[str, Any]:
     code, cells = getattr(fn, "__code__", None), getattr(fn, "__closure__", None) or ()
     values = {}
     for name, cell in zip(code.co_freevars if code else (), cells, strict=False):
@@ -208,19 +220,19 @@ def _closure(fn: Any) -> dict[str, Any]:
     return values
 
 
-def _name(annotation: Any) -> str:
+def _annotation_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def _where(value: Any) -> str:
+def _location_text(value: Any) -> str:
     try:
-        return _place(value)
+        return _find_location(value)
     except Exception:  # noqa: BLE001 - a value may raise whatever is asked of it
         return ""
 
 
-def _place(value: Any) -> str:
-    def bad(v: Any) -> bool:
+def _find_location(value: Any) -> str:
+    def is_bad(v: Any) -> bool:
         if isinstance(v, (dict, list, tuple, set, frozenset)) or hasattr(type(v), "__dataclass_fields__"):
             return False
         try:
@@ -229,11 +241,11 @@ def _place(value: Any) -> str:
             return True
         return False
 
-    path = _find(value, bad) or _find(value, _bad_keys)
+    path = _find_path(value, is_bad) or _find_path(value, _has_bad_keys)
     return f" at `{path}`" if path and path != "$" else ""
 
 
-def _bad_keys(value: Any) -> bool:
+def _has_bad_keys(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
     try:
@@ -243,44 +255,46 @@ def _bad_keys(value: Any) -> bool:
     return False
 
 
-def _no_number(value: Any) -> bool:
+def _is_non_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _changes(value: Any) -> bool:
+def _has_non_finite(value: Any) -> bool:
     """Whether there is a number in it that JSON does not have. It was encoded before: it is not endless."""
-    rest = [value]
-    while rest:
-        part = rest.pop()
+    pending = [value]
+    while pending:
+        part = pending.pop()
         kind = type(part)
         if kind is dict:
-            rest += part.values()
+            pending += part.values()
         elif kind is list:
-            rest += part
-        elif _no_number(part):
+            pending += part
+        elif _is_non_finite(part):
             return True
-        elif part is not None and kind not in _ATOMS:
-            rest += [inner for _, inner in _parts(part)]
+        elif part is not None and kind not in _ATOMIC_TYPES:
+            pending += [inner for _, inner in _parts(part)]
     return False
 
 
-def _find(value: Any, bad: Any) -> str | None:
-    """The path of the first part of ``value`` for which ``bad`` is true.
+def _find_path(value: Any, is_bad: Any) -> str | None:
+    """The path of the first part of ``value`` for which ``is_bad`` is true.
 
     Of one that is nested too deep, which may be endless.
     """
-    rest = [("$", value, 0)]
-    while rest:
-        path, part, depth = rest.pop()
-        if depth > MAX_DEPTH or bad(part):
-            return short_path(path)
-        rest += [(f"{path}{label}", inner, depth + 1) for label, inner in reversed(_parts(part))]
+    pending = [("$", value, 0)]
+    while pending:
+        path, part, depth = pending.pop()
+        if depth > MAX_DEPTH or is_bad(part):
+            return shorten_path(path)
+        pending += [(f"{path}{label}", inner, depth + 1) for label, inner in reversed(_parts(part))]
     return None
 
 
-def short_path(path: str) -> str:
+def shorten_path(path: str) -> str:
     """A path that fits into a sentence."""
-    return path if len(path) <= _LONGEST_PATH else f"{path[: _LONGEST_PATH // 2]} … {path[-_LONGEST_PATH // 2 :]}"
+    return (
+        path if len(path) <= _MAX_PATH_LENGTH else f"{path[: _MAX_PATH_LENGTH // 2]} … {path[-_MAX_PATH_LENGTH // 2 :]}"
+    )
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:

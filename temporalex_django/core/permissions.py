@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from temporalex_django.core import current
-from temporalex_django.core.failures import message_of, name_of
+from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.senders import Judge, Sender
 from temporalex_django.errors import JudgingFailed
 
@@ -21,14 +21,14 @@ class Permissions:
         """A new activation."""
         self._judge, self.refused = judge, refused
 
-    def permitted(self, permission: str, sender: Sender | None, message: str) -> bool:
+    def is_permitted(self, permission: str, sender: Sender | None, message: str) -> bool:
         """Whether somebody may send that; code may send everything. The judge may use the database.
 
         Raises ``JudgingFailed`` with what the judge raised as its cause.
         """
-        return sender is None or self.answers(permission, sender, message=message)
+        return sender is None or self.has_permission(permission, sender, message=message)
 
-    def answers(self, permission: str, sender: Sender, *, message: str) -> bool:
+    def has_permission(self, permission: str, sender: Sender, *, message: str) -> bool:
         """The same of a person; ``permission`` may also be a word for people (see ``human_tasks.Asking``)."""
         if self._judge is None:
             return False
@@ -38,5 +38,5 @@ class Permissions:
         except Exception as exc:
             raise JudgingFailed(
                 f"judging {message} of {sender.name!r} for {permission!r} failed: "
-                f"{name_of(type(exc))}: {message_of(exc)}"
+                f"{exception_name(type(exc))}: {exception_message(exc)}"
             ) from exc

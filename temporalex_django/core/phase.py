@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from temporalex_django.core import names, payloads
-from temporalex_django.core.copying import copied
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.results import Async, NoReply, Reply, Stop, TimedOut
 from temporalex_django.core.scheduler import Unit
 from temporalex_django.errors import NestingError, WorkflowDefinitionError
 
-SHAPES = {
+RETURN_TYPES = {
     "signal": ((NoReply, Stop, Async), "NoReply(state), Stop(state) or Async(fn, state)"),
     "update": ((Reply, Stop, Async), "Reply(response, state), Stop(state, response) or Async(fn, state)"),
 }
@@ -42,24 +42,24 @@ class Handler:
     on_error: str = "keep"
 
 
-def handler_of(name: str, kind: str, value: Any) -> Handler:
+def build_handler(name: str, kind: str, value: Any) -> Handler:
     """The handler for ``value``: a callable, or what ``signal(...)``/``update(...)`` gave."""
-    names.check_code_name(name, what=f"phase: {kind}")
+    names.check_code_name(name, label=f"phase: {kind}")
     handler = value if isinstance(value, Handler) else None
     if handler is None:
         if not callable(value):
             raise WorkflowDefinitionError(f"phase: the handler of {kind} {name!r} is not callable: {value!r}")
         handler = Handler(value, args_type=first_annotation(value))
-    for fn, what in ((handler.fn, "handler"), (handler.validator, "validator")):
-        if fn is not None and not takes(fn, 2):
+    for fn, role in ((handler.fn, "handler"), (handler.validator, "validator")):
+        if fn is not None and not accepts_arguments(fn, 2):
             raise WorkflowDefinitionError(
-                f"phase: the {what} of {kind} {name!r} must be callable as (args, state): {fn!r}"
+                f"phase: the {role} of {kind} {name!r} must be callable as (args, state): {fn!r}"
             )
         guard.watch(fn)
     return handler
 
 
-def takes(fn: Callable[..., Any], count: int) -> bool:
+def accepts_arguments(fn: Callable[..., Any], count: int) -> bool:
     """Whether ``fn`` can be called with so many positional arguments; True for builtins that do not say."""
     try:
         inspect.signature(fn).bind(*range(count))
@@ -78,7 +78,7 @@ def first_annotation(fn: Any) -> Any:
         first = next(iter(inspect.signature(fn).parameters), None)
     except (TypeError, ValueError):  # a builtin without a signature
         return Any
-    return payloads.hints(fn).get(first, Any) if first is not None else Any
+    return payloads.resolve_hints(fn).get(first, Any) if first is not None else Any
 
 
 class Phase:
@@ -96,26 +96,28 @@ class Phase:
     ) -> None:
         self.signals: dict[str, Handler] = {}
         self.updates: dict[str, Handler] = {}
-        wrong = []
-        for kind, given, taken in (("signal", signals, self.signals), ("update", updates, self.updates)):
-            for name, value in given.items():
+        problems = []
+        for kind, declared, handlers in (("signal", signals, self.signals), ("update", updates, self.updates)):
+            for name, value in declared.items():
                 try:
-                    taken[name] = handler_of(name, kind, value)
+                    handlers[name] = build_handler(name, kind, value)
                 except WorkflowDefinitionError as exc:
-                    wrong.append(exc.message.removeprefix("phase: "))
-        if wrong:
-            raise WorkflowDefinitionError("phase: " + "; ".join(wrong))
-        if both := sorted(self.signals.keys() & self.updates.keys()):
-            raise WorkflowDefinitionError(f"phase: {', '.join(both)} is both a signal and an update: use two names")
+                    problems.append(exc.message.removeprefix("phase: "))
+        if problems:
+            raise WorkflowDefinitionError("phase: " + "; ".join(problems))
+        if duplicates := sorted(self.signals.keys() & self.updates.keys()):
+            raise WorkflowDefinitionError(
+                f"phase: {', '.join(duplicates)} is both a signal and an update: use two names"
+            )
         if not self.signals and not self.updates and not timed:
             raise WorkflowDefinitionError("phase: with neither a handler nor a timeout it could never end")
-        self.state = copied(state)
+        self.state = deep_copy(state)
         self.host = host
         self.label = label
         self.busy: Unit | None = None
         self.running = 0  # async units
-        self.leaving: Literal["stop", "timeout", "cancel"] | None = None
-        self.delayed: list[Callable[[], None]] = []  # update_state calls that wait for the sync handler
+        self.leave_reason: Literal["stop", "timeout", "cancel"] | None = None
+        self.delayed_changes: list[Callable[[], None]] = []  # update_state calls that wait for the sync handler
         self.timer: int | None = None
         accepts = [*(f"signal {n}" for n in self.signals), *(f"update {n}" for n in self.updates)]
         self.done = IVar(f"phase: {', '.join(accepts)}" if accepts else "phase")
@@ -128,10 +130,10 @@ class Phase:
 
     def settle(self) -> None:
         """Fill ``done`` if the phase is over."""
-        if self.leaving is not None and self.busy is None and not self.running:
-            self.done.put(TimedOut(self.state) if self.leaving == "timeout" else self.state)
+        if self.leave_reason is not None and self.busy is None and not self.running:
+            self.done.put(TimedOut(self.state) if self.leave_reason == "timeout" else self.state)
 
-    def change(self, fn: Callable[[Any], Any]) -> Any:
+    def change_state(self, fn: Callable[[Any], Any]) -> Any:
         """Apply ``fn(state) -> (result, new state)`` to a copy.
 
         Nothing changes when it raises or gives another shape.
@@ -139,20 +141,20 @@ class Phase:
         if inspect.iscoroutinefunction(fn):
             raise NestingError("update_state needs a plain function: an async one could be interleaved with others")
         guard.watch(fn)
-        outcome = fn(copied(self.state))
+        outcome = fn(deep_copy(self.state))
         if inspect.isawaitable(outcome):
             getattr(outcome, "close", lambda: None)()
             raise NestingError("update_state needs a plain function: this one gave an awaitable")
         if not isinstance(outcome, tuple) or len(outcome) != 2:
             raise TypeError(f"update_state: the function must return (result, new_state), not {outcome!r}")
         result, state = outcome
-        self.state = copied(state)
-        return copied(result)
+        self.state = deep_copy(state)
+        return deep_copy(result)
 
 
-def check_shape(kind: str, name: str, value: Any) -> None:
+def check_return_value(kind: str, name: str, value: Any) -> None:
     """Raise ``TypeError`` when a handler returned what its kind may not return."""
-    allowed, words = SHAPES[kind]
+    allowed, words = RETURN_TYPES[kind]
     if not isinstance(value, allowed):
         raise TypeError(f"the {kind} handler {name!r} returned {value!r}; it must return {words}")
     if isinstance(value, Async) and not callable(value.fn):

@@ -7,150 +7,150 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from temporalex_django.core.conditions import Condition, wants_state
-from temporalex_django.core.copying import copied
+from temporalex_django.core.conditions import Condition, takes_state
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.phase import Phase
-from temporalex_django.core.port import Port
-from temporalex_django.core.shapes import Waits
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
+from temporalex_django.core.typed_dicts import WaitInfo
 from temporalex_django.errors import Cancelled, NestingError
 
 
-def filled(value: Any = None) -> IVar:
+def filled_ivar(value: Any = None) -> IVar:
     """An IVar that nobody has to wait for."""
     ivar = IVar()
     ivar.put(value)
     return ivar
 
 
-def _about(port: Port, kind: str, timeout: float | None) -> Waits:
+def _build_wait_info(runtime: WorkflowRuntime, kind: str, timeout: float | None) -> WaitInfo:
     """What is waited for from now on, until a timeout passes."""
-    now = port.standing.now
-    about: Waits = {"kind": kind, "since": now.isoformat()}
+    now = runtime.run_context.now
+    wait_info: WaitInfo = {"kind": kind, "since": now.isoformat()}
     if timeout is not None:
-        about["until"] = (now + timedelta(seconds=timeout)).isoformat()
-    return about
+        wait_info["until"] = (now + timedelta(seconds=timeout)).isoformat()
+    return wait_info
 
 
-def sleep(port: Port, duration: float, then: str | None = None) -> IVar:
+def sleep(runtime: WorkflowRuntime, duration: float, then: str | None = None) -> IVar:
     """Zero returns at once, without command or number. ``then`` is said of it, to people."""
     if duration == 0:
-        return filled()
+        return filled_ivar()
     number = 0
 
     def abandon() -> None:
-        port.calls.cancel_timer(number)
+        runtime.pending_commands.cancel_timer(number)
 
-    now = port.standing.now
+    now = runtime.run_context.now
     due = now + timedelta(seconds=duration)
     ivar = IVar(f"timer {due.isoformat(timespec='seconds')}", abandon)
-    more = {} if then is None else {"then": then}
-    number = port.calls.start_timer(duration, ivar.put, **more)
-    ivar.about = {"kind": "timer", "seq": number, "since": now.isoformat(), "until": due.isoformat()}
+    purpose = {} if then is None else {"then": then}
+    number = runtime.pending_commands.start_timer(duration, ivar.put, **purpose)
+    ivar.wait_info = {"kind": "timer", "seq": number, "since": now.isoformat(), "until": due.isoformat()}
     if then is not None:
-        ivar.about["then"] = then
+        ivar.wait_info["then"] = then
     return ivar
 
 
-async def phase(port: Port, opened: Phase, timeout: float | None) -> Any:
+async def phase(runtime: WorkflowRuntime, open_phase: Phase, timeout: float | None) -> Any:
     """Dispatch until a handler stops it, the timeout fires or the run is cancelled.
 
     Bound units end before it returns.
     """
 
     def expire() -> None:
-        port.dispatcher.leave(opened, "timeout")
-        opened.settle()
+        runtime.dispatcher.leave_phase(open_phase, "timeout")
+        open_phase.settle()
 
-    port.dispatcher.open(opened)
-    about = _about(port, "phase", timeout)
-    if opened.label is not None:
-        about["label"] = opened.label
-    if labels := opened.labels:
-        about["labels"] = labels
-    opened.done.about = about
+    runtime.dispatcher.enter_phase(open_phase)
+    wait_info = _build_wait_info(runtime, "phase", timeout)
+    if open_phase.label is not None:
+        wait_info["label"] = open_phase.label
+    if labels := open_phase.labels:
+        wait_info["labels"] = labels
+    open_phase.done.wait_info = wait_info
     if timeout is not None:
-        opened.timer = port.calls.start_timer(timeout, expire)
+        open_phase.timer = runtime.pending_commands.start_timer(timeout, expire)
     try:
-        return await opened.done
+        return await open_phase.done
     except Cancelled:
-        port.dispatcher.leave(opened, "cancel")
-        opened.settle()
-        await opened.done
+        runtime.dispatcher.leave_phase(open_phase, "cancel")
+        open_phase.settle()
+        await open_phase.done
         raise
     finally:
-        port.dispatcher.close()
+        runtime.dispatcher.close_phase()
 
 
-def update_state(port: Port, fn: Callable[[Any], Any]) -> IVar:
+def update_state(runtime: WorkflowRuntime, fn: Callable[[Any], Any]) -> IVar:
     """At once, or after the sync handler that is in progress, so that neither change is lost."""
-    opened = port.dispatcher.phase
-    unit = port.scheduler.current
-    assert opened is not None  # an async handler ends before its phase does
+    open_phase = runtime.dispatcher.phase
+    unit = runtime.scheduler.current
+    assert open_phase is not None  # an async handler ends before its phase does
     assert unit is not None
     ivar = IVar("update_state")
-    change = partial(opened.change, fn)
+    change = partial(open_phase.change_state, fn)
 
     def apply() -> None:
         try:
-            with port.standing.pure("update_state closure"):
+            with runtime.run_context.pure_section("update_state closure"):
                 ivar.put(change())
         except (MemoryError, RecursionError):
             raise
         except Exception as exc:  # noqa: BLE001 - the caller of update_state gets it
             ivar.fail(exc)
 
-    if opened.busy is None:
+    if open_phase.busy is None:
         apply()
     else:
         change = partial(unit.context.run, change)  # which the unit itself is in now, and later nobody
-        opened.delayed.append(apply)
-        ivar.abandon = lambda: opened.delayed.remove(apply)
+        open_phase.delayed_changes.append(apply)
+        ivar.abandon = lambda: open_phase.delayed_changes.remove(apply)
     return ivar
 
 
-async def wait_condition(port: Port, predicate: Callable[..., Any], timeout: float | None) -> bool:
+async def wait_condition(runtime: WorkflowRuntime, predicate: Callable[..., Any], timeout: float | None) -> bool:
     """Look at once, then whenever a unit has run, in the order of the waits.
 
     A timer is cancelled when it is not needed any more.
     """
-    unit = port.scheduler.current
+    unit = runtime.scheduler.current
     assert unit is not None
     guard.watch(predicate)
     test = predicate
-    if wants_state(predicate):
-        opened = port.dispatcher.phase
-        if unit.kind != "async handler" or opened is None:
+    if takes_state(predicate):
+        open_phase = runtime.dispatcher.phase
+        if unit.kind != "async handler" or open_phase is None:
             raise NestingError(
                 "wait_condition with the phase state is for async handlers only: take no parameter elsewhere"
             )
-        test = lambda: predicate(copied(opened.state))  # noqa: E731 - closes over the phase of this call
+        test = lambda: predicate(deep_copy(open_phase.state))  # noqa: E731 - closes over the phase of this call
     ivar = IVar("condition")
-    ivar.about = _about(port, "condition", timeout)
+    ivar.wait_info = _build_wait_info(runtime, "condition", timeout)
     condition = Condition(unit, test, ivar)
-    with port.standing.pure("predicate"):
-        if condition.holds():
+    with runtime.run_context.pure_section("predicate"):
+        if condition.is_true():
             return True
-    port.conditions.watch(condition)
-    number = None if timeout is None else port.calls.start_timer(timeout, lambda: ivar.put(False))
+    runtime.conditions.watch(condition)
+    number = None if timeout is None else runtime.pending_commands.start_timer(timeout, lambda: ivar.put(False))
     try:
         return bool(await ivar)
     finally:
-        port.conditions.forget(condition)
+        runtime.conditions.remove(condition)
         if number is not None:
-            port.calls.cancel_timer(number)
+            runtime.pending_commands.cancel_timer(number)
 
 
-def wait_cancelled(port: Port) -> IVar:
+def wait_cancelled(runtime: WorkflowRuntime) -> IVar:
     """Returns when the run is asked to cancel, at once if it was already.
 
     Outside of a shield that is how the unit hears of it.
     """
-    unit = port.scheduler.current
+    unit = runtime.scheduler.current
     assert unit is not None
-    if port.cancellation.requested:
-        port.cancellation.heard()
+    if runtime.cancellation.requested:
+        runtime.cancellation.acknowledge()
         if not unit.shields:
             unit.cancelled = False
-    return port.cancellation.notice
+    return runtime.cancellation.notice

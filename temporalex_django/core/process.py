@@ -27,11 +27,11 @@ def recorded_request(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {**attributes["payload"], **{name: attributes[name] for name in QUESTION if name in attributes}}
 
 
-class Process(Protocol):
-    """Attached with ``Port.attach``. Deterministic, as workflow code is.
+class RequestJudge(Protocol):
+    """Attached with ``WorkflowRuntime.attach``. Deterministic, as workflow code is.
 
-    What it tells whoever listens goes out by ``Journal.note``, what it shows by ``Port.publish``; where it goes on
-    when its run was moved here is ``Standing.snapshot``.
+    What it tells whoever listens goes out by ``Journal.add_note``, what it shows by ``WorkflowRuntime.publish``; where
+    it goes on when its run was moved here is ``RunContext.snapshot``.
     """
 
     def judge(self, request: dict[str, Any], permits: Permits) -> dict[str, Any]:

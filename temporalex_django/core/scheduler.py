@@ -18,13 +18,13 @@ from temporalex_django.core.determinism import guard
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.senders import Sender
 from temporalex_django.core.unawaited import Unawaited
-from temporalex_django.core.unit_contexts import inherited
+from temporalex_django.core.unit_contexts import inherit_context
 from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError
 
 if TYPE_CHECKING:
     from temporalex_django.core.mailbox import Signal
 
-Finished = Callable[[Any, BaseException | None], None]
+FinishCallback = Callable[[Any, BaseException | None], None]
 _number = attrgetter("number")
 #: From how many async generators of one unit on those that have ended are looked for.
 _GENERATORS = 32
@@ -34,8 +34,8 @@ class Unit:
     """One tracked coroutine. ``finished(value, error)`` is called once, in the scheduler, when it ends.
 
     ``context`` is entered for each step. ``generators`` are the async generators that it began, in that order: they are
-    closed before it ends. ``hand`` holds the signals that it took and has not waited since: what is returned with them
-    is what takes them.
+    closed before it ends. ``taken_signals`` holds the signals that it took and has not waited since: what is returned
+    with them is what takes them.
     """
 
     __slots__ = (
@@ -45,38 +45,40 @@ class Unit:
         "context",
         "coroutine",
         "error",
-        "finished",
         "generators",
-        "hand",
+        "is_cancel_delivered",
         "kind",
         "name",
         "number",
+        "on_finish",
         "parent",
         "queued",
         "requested",
         "sender",
         "shields",
-        "told",
+        "taken_signals",
         "unawaited",
         "waiting",
     )
 
-    def __init__(self, scheduler: Scheduler, kind: str, name: str, finished: Finished, parent: Unit | None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, kind: str, name: str, on_finish: FinishCallback, parent: Unit | None
+    ) -> None:
         self._scheduler = scheduler
-        self.number = scheduler.new_number()
+        self.number = scheduler.next_number()
         self.kind = kind
         self.name = name
-        self.finished = finished
+        self.on_finish = on_finish
         self.parent = parent
         self.sender: Sender | None = None if parent is None else parent.sender  # of the message that it is about
-        self.context: Context = Context() if parent is None else inherited(parent.context)
+        self.context: Context = Context() if parent is None else inherit_context(parent.context)
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.generators: list[AsyncGeneratorType[Any, Any]] = []
-        self.hand: tuple[Signal, ...] = ()
+        self.taken_signals: tuple[Signal, ...] = ()
         self.waiting: IVar | None = None
         self.error: BaseException | None = None  # thrown in at the next step
         self.cancelled = False  # Cancelled is due at the next wait outside of a shield
-        self.told = False  # a cancel has reached it: it does so once
+        self.is_cancel_delivered = False  # a cancel has reached it: it does so once
         self.requested = False  # that cancel is of the run
         self.shields = 0  # `shield` blocks that it is in
         self.children: dict[int, Unit] = {}  # that it started and that have not ended
@@ -88,10 +90,10 @@ class Unit:
             self.queued = True
             self._scheduler.ready.append(self)
 
-    def forget(self) -> list[Any]:
+    def release(self) -> list[Any]:
         """What it is suspended in; nothing of that is held by it any more, nor what was to happen when it ends."""
         suspended = [*([] if self.coroutine is None else [self.coroutine]), *self.generators]
-        self.coroutine, self.generators, self.finished = None, [], unheard
+        self.coroutine, self.generators, self.on_finish = None, [], ignore_failure
         self.children.clear()
         if self.waiting is not None:
             self.waiting.waiters.clear()
@@ -99,7 +101,7 @@ class Unit:
             self.waiting = None
         return suspended
 
-    def within(self, other: Unit | None) -> bool:
+    def is_within(self, other: Unit | None) -> bool:
         """Whether this unit is ``other`` or was started, however deep, by it."""
         unit: Unit | None = self
         while unit is not None and other is not None:
@@ -115,7 +117,7 @@ class Scheduler:
     def __init__(
         self,
         *,
-        complain: Callable[[str, BaseException], None] | None = None,
+        log_failure: Callable[[str, BaseException], None] | None = None,
         on_wait: Callable[[], None] | None = None,
     ) -> None:
         self.units: dict[int, Unit] = {}
@@ -123,18 +125,18 @@ class Scheduler:
         self.current: Unit | None = None
         self.on_wait = on_wait  # the host's: a unit has come to a wait, or ended
         self.next_waiter: Callable[[], Unit | None] | None = None  # whose condition holds now; asked after each step
-        self.complain = complain or unheard  # of errors that go to nobody
+        self.log_failure = log_failure or ignore_failure  # of errors that go to nobody
         self.request_seen = False  # a unit has heard that the run is asked to cancel
         self.when_blocked: list[Callable[[], None]] = []  # called once, when every unit is blocked
         # waits for signals that are there, kept from them for a while, in order: such a unit is not blocked, it has not
         # had its turn
         self.parked: deque[tuple[str, Unit, IVar]] = deque()
-        self.first: Unit | None = None  # was parked: goes on before the others that are, until its next wait
-        self._last = 0
+        self.unparked_unit: Unit | None = None  # was parked: goes on before the others that are, until its next wait
+        self._last_number = 0
 
-    def new_number(self) -> int:
-        self._last += 1
-        return self._last
+    def next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
 
     def spawn(self, unit: Unit, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Let ``unit`` run ``coroutine`` from the next round on."""
@@ -151,34 +153,34 @@ class Scheduler:
         """
         while True:
             while self.ready:
-                turn, self.ready = self.ready, []
-                if len(turn) > 1:
-                    turn.sort(key=_number)
-                for unit in turn:
+                batch, self.ready = self.ready, []
+                if len(batch) > 1:
+                    batch.sort(key=_number)
+                for unit in batch:
                     unit.queued = False
                     self._step(unit)
                     if self.on_wait is not None:
                         self.on_wait()
                     if self.next_waiter is not None:
-                        self.let_waiters_through()
+                        self.step_waiters()
             if not self.when_blocked or self.parked:
                 return
             calls, self.when_blocked = self.when_blocked, []
             for call in calls:
                 call()
 
-    def let_waiters_through(self) -> None:
+    def step_waiters(self) -> None:
         """Step those whose condition holds, one after the other: each may make it false for the next."""
         while self.next_waiter is not None and (unit := self.next_waiter()) is not None:
             self._step(unit)
             if self.on_wait is not None:
                 self.on_wait()
 
-    def ask_after_each(self, next_waiter: Callable[[], Unit | None]) -> None:
+    def set_next_waiter(self, next_waiter: Callable[[], Unit | None]) -> None:
         """From here on ``next_waiter`` says after each step who is to go on now."""
         self.next_waiter = next_waiter
 
-    def hear_request(self) -> None:
+    def acknowledge_request(self) -> None:
         """A unit has heard that the run is asked to cancel."""
         self.request_seen = True
 
@@ -188,9 +190,9 @@ class Scheduler:
         What the unit took before stays in its hand: it has not waited.
         """
         entry = (name, unit, ivar)
-        ivar.hand = unit.hand
+        ivar.taken_signals = unit.taken_signals
         ivar.abandon = lambda: self.parked.remove(entry)
-        if unit is self.first:
+        if unit is self.unparked_unit:
             self.parked.appendleft(entry)
         else:
             self.parked.append(entry)
@@ -199,9 +201,9 @@ class Scheduler:
         """The oldest wait is not kept any more. ``first``: its unit goes on before the others that are parked."""
         _, unit, _ = self.parked.popleft()
         if first:
-            self.first = unit
+            self.unparked_unit = unit
 
-    def adopt(self, generator: AsyncGenerator[Any, Any]) -> None:
+    def adopt_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         """An async generator is begun. Raises ``NestingError`` outside of a unit: nobody could close it there."""
         unit = self.current
         if unit is None:
@@ -209,7 +211,7 @@ class Scheduler:
         generators = unit.generators
         count = len(generators)
         if count >= _GENERATORS and count & (count - 1) == 0:  # now and then: at powers of two
-            generators[:] = [one for one in generators if one.ag_frame is not None]
+            generators[:] = [open_generator for open_generator in generators if open_generator.ag_frame is not None]
         generators.append(cast("AsyncGeneratorType[Any, Any]", generator))
 
     def cancel(self, root: Unit, *, requested: bool = False, notice: IVar | None = None) -> None:
@@ -220,17 +222,17 @@ class Scheduler:
         A unit in a shield gets it after the shield, and what it started in there does not get it at all. A unit that
         waits for ``notice`` knows of the cancel by that: its wait returns instead. ``requested``: the run is asked to.
         """
-        reached = [root]
-        while reached:
-            unit = reached.pop()
-            if unit.told:
+        pending = [root]
+        while pending:
+            unit = pending.pop()
+            if unit.is_cancel_delivered:
                 continue
-            unit.told = True
+            unit.is_cancel_delivered = True
             unit.requested = requested
             unit.cancelled = unit.shields > 0 or unit.waiting is None or unit.waiting is not notice
             if unit.shields:
                 continue
-            reached.extend(unit.children.values())
+            pending.extend(unit.children.values())
             if unit.waiting is not None and not unit.queued:
                 unit.wake()
 
@@ -247,20 +249,20 @@ class Scheduler:
         """Forget every unit and whoever is to be told; what the units are suspended in. Nothing is run any more."""
         suspended: list[Any] = []
         for unit in self.units.values():
-            suspended += unit.forget()
-        for kept in (self.units, self.ready, self.when_blocked, self.parked):
-            kept.clear()
-        self.first = self.next_waiter = None
-        self.complain = unheard
+            suspended += unit.release()
+        for collection in (self.units, self.ready, self.when_blocked, self.parked):
+            collection.clear()
+        self.unparked_unit = self.next_waiter = None
+        self.log_failure = ignore_failure
         return suspended
 
     def _step(self, unit: Unit) -> None:
         coroutine = unit.coroutine
         assert coroutine is not None
         waited, unit.waiting = unit.waiting, None
-        unit.hand = waited.hand if waited is not None else ()
+        unit.taken_signals = waited.taken_signals if waited is not None else ()
         error, unit.error = unit.error, None
-        if unit.cancelled and not unit.shields and waited is not None and not waited.full:
+        if unit.cancelled and not unit.shields and waited is not None and not waited.is_full:
             unit.cancelled = False
             waited.waiters.remove(unit)
             if waited.abandon is not None:
@@ -276,7 +278,7 @@ class Scheduler:
         except KeyboardInterrupt:
             raise  # the process is meant
         except BaseException as exc:  # noqa: BLE001 - whatever user code raises ends its unit
-            self._finish(unit, None, guard.explained(exc))
+            self._finish(unit, None, guard.explain(exc))
         else:
             self._block(unit, trap)
         finally:
@@ -292,38 +294,38 @@ class Scheduler:
             return
         unit.waiting = trap
         trap.waiters.append(unit)
-        if unit is self.first:
-            self.first = None
+        if unit is self.unparked_unit:
+            self.unparked_unit = None
         if unit.cancelled and not unit.shields:
             unit.wake()
 
     def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
         if unit.generators and not _is_fatal(error):
-            self._close_first(unit, value, error)
+            self._close_generators_first(unit, value, error)
             return
         del self.units[unit.number]
         if unit.parent is not None:
             unit.parent.children.pop(unit.number, None)
         unit.coroutine = None
         if error is None:
-            error = unit.unawaited.at_end(unit)
-        finished, unit.finished = unit.finished, unheard  # whom it refers to is free with it
-        finished(value, error)
+            error = unit.unawaited.end_error(unit)
+        on_finish, unit.on_finish = unit.on_finish, ignore_failure  # whom it refers to is free with it
+        on_finish(value, error)
 
-    def _close_first(self, unit: Unit, value: Any, error: BaseException | None) -> None:
+    def _close_generators_first(self, unit: Unit, value: Any, error: BaseException | None) -> None:
         """Its code is over; async generators that it began and left are closed, shielded, as the last part of it."""
-        hand = unit.hand
+        taken_signals = unit.taken_signals
 
-        def over(_: Any, failure: BaseException | None) -> None:
-            unit.hand = hand
-            finished(value, failure or error)
+        def on_close(_: Any, failure: BaseException | None) -> None:
+            unit.taken_signals = taken_signals
+            on_finish(value, failure or error)
 
-        finished, unit.finished = unit.finished, over
+        on_finish, unit.on_finish = unit.on_finish, on_close
         unit.shields += 1
-        unit.coroutine = self._close(unit)
+        unit.coroutine = self._close_generators(unit)
         unit.wake()
 
-    async def _close(self, unit: Unit) -> None:
+    async def _close_generators(self, unit: Unit) -> None:
         while unit.generators:
             generator = unit.generators.pop(0)
             if generator.ag_running and unit.parent is not None:  # another unit is in it
@@ -334,10 +336,10 @@ class Scheduler:
             except (Exception, Cancelled) as exc:
                 if _is_fatal(exc):
                     raise
-                self.complain(f"{unit.name}: closing the async generator {generator.__qualname__}", exc)
+                self.log_failure(f"{unit.name}: closing the async generator {generator.__qualname__}", exc)
 
 
-def unheard(_what: object, _error: BaseException | None) -> None:
+def ignore_failure(_label: object, _error: BaseException | None) -> None:
     """Nobody listens, or does any more."""
 
 

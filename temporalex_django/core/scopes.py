@@ -23,7 +23,7 @@ class _Scope(PendingCall):
     form = "async with {}():"
 
     def __init__(self, name: str) -> None:
-        self.port = current.port_for(name)
+        self.runtime = current.runtime_for(name)
         super().__init__(name)
         self._entered = False
 
@@ -43,11 +43,11 @@ class Shield(_Scope):
         super().__init__("shield")
 
     async def __aenter__(self) -> None:
-        self._inside = self.enter()
-        self._inside.shields += 1
+        self._unit = self.enter()
+        self._unit.shields += 1
 
     async def __aexit__(self, *_: object) -> None:
-        self._inside.shields -= 1
+        self._unit.shields -= 1
 
 
 class Saga(_Scope):
@@ -58,7 +58,7 @@ class Saga(_Scope):
 
     def __init__(self) -> None:
         super().__init__("saga")
-        self._undo: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._compensations: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._open = False
 
     def add(self, undo: Callable[..., Any], *args: Any) -> None:
@@ -70,10 +70,10 @@ class Saga(_Scope):
         if not self._open:
             raise NestingError("saga: add belongs inside `async with api.saga() as saga:`")
         guard.watch(undo)
-        self._undo.append((undo, args))
+        self._compensations.append((undo, args))
 
     async def __aenter__(self) -> Self:
-        self._inside = self.enter()
+        self._unit = self.enter()
         self._open = True
         return self
 
@@ -87,12 +87,12 @@ class Saga(_Scope):
             or isinstance(error, (MemoryError, RecursionError))
         ):
             return  # nothing to undo, or the activation itself has failed: it will be tried again as a whole
-        self._inside.shields += 1
+        self._unit.shields += 1
         try:
-            for undo, args in reversed(self._undo):
+            for undo, args in reversed(self._compensations):
                 await self._compensate(undo, args)
         finally:
-            self._inside.shields -= 1
+            self._unit.shields -= 1
 
     async def _compensate(self, undo: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:
@@ -102,4 +102,4 @@ class Saga(_Scope):
         except (MemoryError, RecursionError):
             raise
         except (Exception, Cancelled) as exc:  # noqa: BLE001 - user code; nobody waits for its outcome
-            self.port.standing.complain(f"the compensation {getattr(undo, '__name__', repr(undo))}", exc)
+            self.runtime.run_context.log_failure(f"the compensation {getattr(undo, '__name__', repr(undo))}", exc)

@@ -28,12 +28,12 @@ class Sender:
         return {"key": self.key, "name": self.name}
 
 
-def recorded(sender: Sender | None) -> dict[str, Any]:
+def sender_attributes(sender: Sender | None) -> dict[str, Any]:
     """What stands in attributes of jobs, commands and events: nothing where code sent the message."""
     return {} if sender is None else {"sender": sender.as_dict()}
 
 
-def of(attributes: dict[str, Any]) -> Sender | None:
-    """The sender that ``recorded`` noted."""
-    noted = attributes.get("sender")
-    return None if noted is None else Sender(noted["key"], noted["name"])
+def sender_from(attributes: dict[str, Any]) -> Sender | None:
+    """The sender that ``sender_attributes`` noted."""
+    sender_dict = attributes.get("sender")
+    return None if sender_dict is None else Sender(sender_dict["key"], sender_dict["name"])

@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 #: Types that a field may be declared with.
-KINDS: Final = (str, int, Decimal)
+FIELD_TYPES: Final = (str, int, Decimal)
 _LARGEST = 2**63
 
 
@@ -17,11 +17,11 @@ def stored_fields(published: Any, declared: Mapping[str, type]) -> dict[str, Any
     Anything else would make every query over the field fail, so it is left out, as a field that there is not.
     """
     state = published if isinstance(published, Mapping) else {}
-    fitting = {name: _fitting(state[name], kind) for name, kind in declared.items() if name in state}
-    return {name: value for name, value in fitting.items() if value is not None}
+    fields = {name: _to_stored(state[name], kind) for name, kind in declared.items() if name in state}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _fitting(value: Any, kind: type) -> str | int | None:
+def _to_stored(value: Any, kind: type) -> str | int | None:
     if kind is str:
         return value if isinstance(value, str) else None
     if isinstance(value, bool):

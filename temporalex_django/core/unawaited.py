@@ -25,41 +25,41 @@ Entry = tuple[str, str]
 _collector: int | None = None
 
 
-def _note_collection(phase: str, _: object) -> None:
+def _track_collector(phase: str, _: object) -> None:
     global _collector  # noqa: PLW0603 - the interpreter has one collector
     _collector = get_ident() if phase == "start" else None
 
 
-gc.callbacks.append(_note_collection)
+gc.callbacks.append(_track_collector)
 
 
 class Unawaited:
     """Calls of one unit.
 
-    ``made`` counts all of them. ``held`` may still be used, by number. ``dropped`` cannot be, and the unit has not been
-    told. ``lost`` cannot be either; the unit has been told, or hears of it when it ends.
+    ``call_count`` counts all of them. ``unused_calls`` may still be used, by number. ``dropped`` cannot be, and the
+    unit has not been told. ``lost`` cannot be either; the unit has been told, or hears of it when it ends.
     """
 
-    __slots__ = ("dropped", "held", "lost", "made")
+    __slots__ = ("call_count", "dropped", "lost", "unused_calls")
 
     def __init__(self) -> None:
-        self.made = 0
-        self.held: dict[int, Entry] = {}
+        self.call_count = 0
+        self.unused_calls: dict[int, Entry] = {}
         self.dropped: tuple[Entry, ...] = ()
         self.lost: tuple[Entry, ...] = ()
 
-    def at_wait(self, unit: Unit) -> NotAwaited:
+    def wait_error(self, unit: Unit) -> NotAwaited:
         """The error for a unit that is about to wait and has dropped calls; it is told once."""
         dropped, self.dropped = self.dropped, ()
         self.lost += dropped
-        return _error(unit, dropped)
+        return _not_awaited_error(unit, dropped)
 
-    def at_end(self, unit: Unit) -> NotAwaited | None:
+    def end_error(self, unit: Unit) -> NotAwaited | None:
         """The error for a unit that ends with calls which it never used."""
-        entries = [*self.lost, *self.dropped, *self.held.values()]
-        self.held.clear()
+        entries = [*self.lost, *self.dropped, *self.unused_calls.values()]
+        self.unused_calls.clear()
         self.lost = self.dropped = ()
-        return _error(unit, entries) if entries else None
+        return _not_awaited_error(unit, entries) if entries else None
 
 
 class PendingCall:
@@ -75,8 +75,8 @@ class PendingCall:
         owner = current.unit_for(name).unawaited
         self.name = name
         self._owner: Unawaited | None = owner
-        self._number = owner.made = owner.made + 1
-        owner.held[self._number] = name, self.form
+        self._number = owner.call_count = owner.call_count + 1
+        owner.unused_calls[self._number] = name, self.form
 
     @property
     def usage(self) -> str:
@@ -88,21 +88,21 @@ class PendingCall:
         owner = self._owner
         if owner is not None:
             self._owner = None
-            owner.held.pop(self._number, None)
+            owner.unused_calls.pop(self._number, None)
 
     def __del__(self) -> None:
         try:
             owner = self._owner
         except AttributeError:  # it was refused when it was called
             return
-        if owner is not None and (entry := owner.held.pop(self._number, None)) is not None:
+        if owner is not None and (entry := owner.unused_calls.pop(self._number, None)) is not None:
             if _collector is not None and _collector == get_ident():
                 owner.lost += (entry,)
             else:
                 owner.dropped += (entry,)
 
 
-def _error(unit: Unit, entries: Sequence[Entry]) -> NotAwaited:
+def _not_awaited_error(unit: Unit, entries: Sequence[Entry]) -> NotAwaited:
     names = ", ".join(name for name, _ in entries)
     name, form = entries[0]
     return NotAwaited(f"{unit.name} called {names} and never awaited it: write `{form.format(name)}`")

@@ -11,7 +11,7 @@ from contextvars import Context, ContextVar
 from typing import Any
 
 
-def _variable_of_decimal() -> ContextVar[Any]:
+def _decimal_variable() -> ContextVar[Any]:
     """Where ``decimal`` keeps its context; the module does not name it."""
     context = Context()
     context.run(decimal.getcontext)
@@ -19,10 +19,10 @@ def _variable_of_decimal() -> ContextVar[Any]:
     return variable
 
 
-_DECIMAL = _variable_of_decimal()
+_DECIMAL = _decimal_variable()
 
 
-def inherited(context: Context) -> Context:
+def inherit_context(context: Context) -> Context:
     """A copy, in which the context of ``decimal`` is another one too: that is an object which its users change."""
     own = context.copy()
     if _DECIMAL in own:

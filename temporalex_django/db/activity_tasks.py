@@ -20,7 +20,7 @@ from uuid import UUID
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.binding import OpenActivity
 from temporalex_django.conf import codec
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db import lone_tasks
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.readable_tasks import decode_task, is_readable
@@ -244,7 +244,7 @@ class TaskStatements(ABC):
             except PayloadError as exc:
                 log.error(
                     "an activity fails for good: %s",
-                    told(exc),
+                    error_line(exc),
                     extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
                 )
                 unread = replace(task, args=(), kwargs={}, options={})  # some of these are bytes still

@@ -10,7 +10,7 @@ from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import running
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import crash_points
-from temporalex_django.core.payloads import reason_of
+from temporalex_django.core.payloads import error_reason
 from temporalex_django.db.graph_instances import TaskSource
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.storage import TaskResult, TaskState
@@ -53,7 +53,7 @@ def encoded(value: Any, *, what: str) -> bytes:
     except KeyMissing:
         raise
     except Exception as exc:
-        raise PayloadError(f"{what} cannot be stored: {reason_of(exc)}") from exc
+        raise PayloadError(f"{what} cannot be stored: {error_reason(exc)}") from exc
 
 
 def announce(name: str, task: TaskState, **facts: Any) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.conf import codec
-from temporalex_django.core.human_tasks import Asking, Form, HumanTaskState, question
-from temporalex_django.core.names import LONGEST
+from temporalex_django.core.human_tasks import FormSpec, HumanTaskSpec, HumanTaskState, question
+from temporalex_django.core.names import MAX_LENGTH
 from temporalex_django.engine.storage import HumanTaskWrite, RunWrite
 from temporalex_django.models import Candidate, Ending, HumanTask
 
@@ -56,7 +56,7 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
 
 def _let_claims_lapse(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
     """End claims and delegations of open tasks whose question has changed: they were made for the old one."""
-    questions = {one.id: one.task.asking.question for one in found}
+    questions = {one.id: one.task.spec.question for one in found}
     if not questions:
         return
     rows = HumanTask.objects.using(alias).filter(pk__in=questions)
@@ -69,7 +69,7 @@ def question_of(row: HumanTask) -> dict[str, Any]:
     """The question of a stored task, as ``Asking.question`` has it."""
     form = None if row.form is None else {"name": row.form["name"], "digest": row.form["digest"]}
     shows = None if row.shows is None else codec().decode(bytes(row.shows))
-    return question(row.title, asked=row.declared, outcomes=row.outcomes, form=form, shows=shows)
+    return question(row.title, candidates=row.declared, outcomes=row.outcomes, form=form, shows=shows)
 
 
 def _forget_others(found: Sequence[HumanTaskWrite], *, alias: str) -> None:
@@ -89,7 +89,7 @@ def delete_human_tasks(run: UUID, *, alias: str) -> None:
 
 
 def _row(one: HumanTaskWrite) -> HumanTask:
-    task, asking = one.task, one.task.asking
+    task, asking = one.task, one.task.spec
     return HumanTask(
         id=one.id,
         run_id=one.run_id,
@@ -99,8 +99,8 @@ def _row(one: HumanTaskWrite) -> HumanTask:
         key=task.key,
         title=asking.title,
         outcomes=[*asking.outcomes],
-        asked=[*task.asked],
-        declared=[*asking.asked],
+        asked=[*task.candidates],
+        declared=[*asking.candidates],
         form=None if asking.form is None else asking.form.as_dict(),
         shows=None if asking.shows is None else codec().encode(asking.shows),
         four_eyes=asking.four_eyes,
@@ -123,11 +123,11 @@ def _row(one: HumanTaskWrite) -> HumanTask:
 
 def _line(name: str) -> str:
     """A name as the column has it; code may call people what it likes."""
-    return name[:LONGEST].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    return name[:MAX_LENGTH].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _candidates(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
-    may = [Candidate(task_id=task_id, who=word, barred=False) for word in task.asked]
+    may = [Candidate(task_id=task_id, who=word, barred=False) for word in task.candidates]
     return may + [Candidate(task_id=task_id, who=f"key:{key}", barred=True) for key in task.barred]
 
 
@@ -143,7 +143,7 @@ def _open_of(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
             workflow=row.workflow,
             workflow_id=row.workflow_id,
             changes=("closed",),
-            task=_state(row).closed(Ending.RUN_CLOSED.value, at),
+            task=_state(row).as_closed(Ending.RUN_CLOSED.value, at),
         )
         for row in rows
     ]
@@ -151,13 +151,13 @@ def _open_of(write: RunWrite, *, alias: str) -> list[HumanTaskWrite]:
 
 def _state(row: HumanTask) -> HumanTaskState:
     """As far as it is stored."""
-    form = None if row.form is None else Form(**row.form)
+    form = None if row.form is None else FormSpec(**row.form)
     outcomes = tuple(row.outcomes)
-    asking = Asking(title=row.title, called=row.title, outcomes=outcomes, four_eyes=row.four_eyes, form=form)
+    asking = HumanTaskSpec(title=row.title, label=row.title, outcomes=outcomes, four_eyes=row.four_eyes, form=form)
     return HumanTaskState(
         key=row.key,
-        asking=asking,
-        asked=tuple(row.asked),
+        spec=asking,
+        candidates=tuple(row.asked),
         opened_at=row.opened_at,
         due_at=row.due_at,
         reminders=row.reminders,

@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID, uuid4
 
 from temporalex_django.conf import codec
-from temporalex_django.core.history.prefix import FROM_OUTSIDE, Behind
+from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.models import Chain, Message
@@ -22,13 +22,13 @@ class InboxOrder(ABC):
     @abstractmethod
     def now(self) -> datetime: ...
 
-    def put_first(self, chain: UUID, messages: Sequence[Behind], *, received: int) -> None:
+    def put_first(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
         """See there. Locks the rows of the chain's unread messages."""
         rows = Message.objects.using(self.alias).filter(chain_id=chain)
-        there = list(rows.filter(settled=False, kind__in=FROM_OUTSIDE).order_by("pk"))
+        there = list(rows.filter(settled=False, kind__in=EXTERNAL_KINDS).order_by("pk"))
         unread = {row.request_id for row in there} - {None}
-        messages = [message for message in messages if message.id not in unread]
-        again = [message.id for message in messages if message.id is not None]
+        messages = [message for message in messages if message.message_id not in unread]
+        again = [message.message_id for message in messages if message.message_id is not None]
         rows.filter(pk__in=[row.pk for row in there]).delete()
         rows.filter(request_id__in=again).delete()
         queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
@@ -54,7 +54,7 @@ class InboxOrder(ABC):
             row.pk, row.chain_id, row.queue = None, to, queue
         Message.objects.using(self.alias).bulk_create(rows, batch_size=500)
 
-    def keep_taken(self, chain: UUID, messages: Sequence[tuple[Behind, Outcome]]) -> None:
+    def keep_taken(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
         queue = Chain.objects.using(self.alias).values_list("queue", flat=True).get(pk=chain)
         rows = []
         for message, outcome in messages:
@@ -64,15 +64,15 @@ class InboxOrder(ABC):
             rows.append(row)
         Message.objects.using(self.alias).bulk_create(rows, batch_size=500)
 
-    def _row(self, chain: UUID, queue: str, message: Behind) -> Message:
+    def _row(self, chain: UUID, queue: str, message: PendingMessage) -> Message:
         sender = message.sender
         return Message(
             chain_id=chain,
             queue=queue,
             kind=message.kind,
             name=message.name,
-            body=codec().encode(message.body),
-            request_id=str(uuid4()) if message.kind == REQUEST else message.id,
+            body=codec().encode(message.payload),
+            request_id=str(uuid4()) if message.kind == REQUEST else message.message_id,
             redelivered=message.kind != "signal",  # signals wait in any case
             sender_key=None if sender is None else sender.key,
             sender_name=None if sender is None else sender.name,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalex_django.authoring import activity
 from temporalex_django.conf import queue_limits
-from temporalex_django.core.limits import NONE, Limits, Starts, WaitingLine, fair_turns
+from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition, StartSlices, interleave
 from temporalex_django.db.rows import LIMITS
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.room import Room, activity_name, queue_name
@@ -74,7 +74,7 @@ class LimitedClaims:
         With ``suspects`` only what a worker died of.
         """
         self._suspects = suspects
-        limits = queue_limits().get(queue, NONE)
+        limits = queue_limits().get(queue, NO_LIMITS)
         if not self._waits(queue, common=common):
             return LimitedClaim()
         with self._storage.transaction("limited"):
@@ -85,7 +85,7 @@ class LimitedClaims:
             own = {line.activity: activity.limited[line.activity] for line in lines if line.activity}
             if not lines and not any(groups):
                 return found
-            locks = {*([queue_name(queue)] if limits.limited else []), *map(activity_name, own)}
+            locks = {*([queue_name(queue)] if limits.is_limited else []), *map(activity_name, own)}
             starts = locked_starts(self._sql, sorted(locks))
             groups += self._of_lines(queue, lines, capacity.most)
             self._choose(queue, limits, own, starts, groups, capacity, owner, found)
@@ -126,9 +126,9 @@ class LimitedClaims:
 
     def _judged(
         self, queue: str, name: str, limits: Limits, off: Collection[str], found: LimitedClaim
-    ) -> WaitingLine | None:
+    ) -> QueuePartition | None:
         """The line, if something may be taken of it here. One that nothing asks for any more is dissolved."""
-        line = WaitingLine.named(name)
+        line = QueuePartition.from_name(name)
         if line.activity is None:
             if limits.concurrency_per_key is not None:
                 return line
@@ -137,7 +137,7 @@ class LimitedClaims:
         if line.activity in off or not activity.has(line.activity):
             return None
         if line.activity not in activity.limited:
-            found.moved += self._move(queue, "line = %s", [name], WaitingLine(None, line.key).name)
+            found.moved += self._move(queue, "line = %s", [name], QueuePartition(None, line.key).name)
             return None
         return line
 
@@ -154,7 +154,8 @@ class LimitedClaims:
     def move_apart(self, queue: str, names: Collection[str]) -> int:
         """Move what waits of these activities in the common line to lines of their own. The number of those."""
         return sum(
-            self._move(queue, "line is null and activity = %s", [name], WaitingLine(name, None).name) for name in names
+            self._move(queue, "line is null and activity = %s", [name], QueuePartition(name, None).name)
+            for name in names
         )
 
     # -- choosing -----------------------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class LimitedClaims:
         found.moved += self.move_apart(queue, apart)
         return [(task, name, None) for task, name in rows if name not in apart]
 
-    def _of_lines(self, queue: str, lines: Sequence[WaitingLine], most: int) -> list[list[_Candidate]]:
+    def _of_lines(self, queue: str, lines: Sequence[QueuePartition], most: int) -> list[list[_Candidate]]:
         """The first of each line that are due."""
         if not lines:
             return []
@@ -178,7 +179,7 @@ class LimitedClaims:
         rows = self._sql.select(" union all ".join([one] * len(lines)), parameters, ("int8", "text", "text"))
         groups: dict[str, list[_Candidate]] = {}
         for task, name, line in rows:
-            groups.setdefault(line, []).append((task, name, WaitingLine.named(line).key))
+            groups.setdefault(line, []).append((task, name, QueuePartition.from_name(line).key))
         return list(groups.values())
 
     def _choose(
@@ -186,7 +187,7 @@ class LimitedClaims:
         queue: str,
         limits: Limits,
         own: Mapping[str, Limits],
-        starts: Mapping[str, Starts],
+        starts: Mapping[str, StartSlices],
         groups: Sequence[Sequence[_Candidate]],
         capacity: Capacity,
         owner: int,
@@ -202,7 +203,7 @@ class LimitedClaims:
         )
         room = Room(queue, limits, own, live, starts, now)
         chosen = []
-        for task, name, key in fair_turns(groups):
+        for task, name, key in interleave(groups):
             if (wait := room.wait(name, key)) is not None:
                 found.again = wait if found.again is None else min(found.again, wait)
                 found.rated = found.rated or room.is_rated(name)
@@ -215,7 +216,7 @@ class LimitedClaims:
         begun = Counter(name for task in found.tasks for name in (queue_name(queue), activity_name(task.activity)))
         for name, rate in rates.items():
             if rate is not None and begun[name]:
-                _keep(self._sql, name, rate.noted(starts[name], now, begun[name]))
+                _keep(self._sql, name, rate.with_starts(starts[name], now, begun[name]))
 
     @staticmethod
     def _rated(queue: str, limits: Limits, own: Mapping[str, Limits]) -> list[tuple[str, Limits]]:
@@ -223,9 +224,9 @@ class LimitedClaims:
         return [(name, one) for name, one in named if one.rate is not None]
 
 
-def locked_starts(sql: Dialect, names: Sequence[str]) -> dict[str, Starts]:
+def locked_starts(sql: Dialect, names: Sequence[str]) -> dict[str, StartSlices]:
     """The limits of these names under their locks, with what began of late. There is a row of each from now on."""
-    found: dict[str, Starts] = {}
+    found: dict[str, StartSlices] = {}
     while len(found) < len(names):
         among, parameter = sql.among(names, "text")
         lock = "" if sql.writer_lock else " for no key update"
@@ -252,10 +253,10 @@ def give_back(storage: DjangoStorage, keys: Collection[tuple[int, int, int]]) ->
         for queue, name in storage.given_back(keys):
             begun.update(one for one in (queue_name(queue), activity_name(name)) if one in rated)
         for name, starts in locked_starts(storage.sql, sorted(begun)).items():
-            _keep(storage.sql, name, rated[name].without(starts, begun[name]))
+            _keep(storage.sql, name, rated[name].without_starts(starts, begun[name]))
 
 
-def _keep(sql: Dialect, name: str, starts: Starts) -> None:
+def _keep(sql: Dialect, name: str, starts: StartSlices) -> None:
     sql.execute(f"update temporalex_limit set starts = {sql.mark('jsonb')} where name = %s", [json.dumps(starts), name])
 
 

@@ -14,8 +14,8 @@ from django.db import DatabaseError, connections
 from temporalex_django import signals
 from temporalex_django.authoring import workflow
 from temporalex_django.conf import get_settings
+from temporalex_django.core.error_text import error_line
 from temporalex_django.core.history.events import CLOSING
-from temporalex_django.core.telling import told
 from temporalex_django.db.deciders import without_deciders
 from temporalex_django.db.dialects.base import dialect_for
 from temporalex_django.db.starts import CHANNEL, NOTIFY
@@ -58,7 +58,7 @@ def announce(report: TurnReport) -> None:
         try:
             _announce_run(write, facts)
         except Exception as exc:  # noqa: BLE001 - what is committed stays so, whatever becomes of the news of it
-            logger.error("signals about run %s were not sent: %s", facts.run_id, told(exc))
+            logger.error("signals about run %s were not sent: %s", facts.run_id, error_line(exc))
 
 
 def _announce_run(write: RunWrite, facts: RunFacts) -> None:
@@ -102,15 +102,15 @@ def _announce_events(write: RunWrite, facts: RunFacts, sender: Any, who: dict[st
 def _announce_task(one: HumanTaskWrite, sender: Any, who: dict[str, str]) -> None:
     """What happened to a human task."""
     task = one.task
-    about = {**who, "task": str(one.id), "title": task.asking.title, "key": task.key}
+    about = {**who, "task": str(one.id), "title": task.spec.title, "key": task.key}
     for change in one.changes:
         match change:
             case "opened":
-                signals.send("human_task_opened", sender, **about, asked=task.asked, due_at=task.due_at)
+                signals.send("human_task_opened", sender, **about, asked=task.candidates, due_at=task.due_at)
             case "reminded":
                 signals.send("human_task_reminded", sender, **about, reminders=task.reminders)
             case "escalated":
-                signals.send("human_task_escalated", sender, **about, asked=task.asked)
+                signals.send("human_task_escalated", sender, **about, asked=task.candidates)
             case "closed":
                 if task.ending == "decided":
                     by = task.decided_by.name if task.decided_by is not None else ""
@@ -120,16 +120,14 @@ def _announce_task(one: HumanTaskWrite, sender: Any, who: dict[str, str]) -> Non
 
 def _announce_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, who: dict[str, str]) -> None:
     """The tasks under four eyes that nobody may decide any more since this turn."""
-    changed = {
-        one.id: one.task for one in tasks if one.task.asking.four_eyes and not _NEW_PEOPLE.isdisjoint(one.changes)
-    }
+    changed = {one.id: one.task for one in tasks if one.task.spec.four_eyes and not _NEW_PEOPLE.isdisjoint(one.changes)}
     if not changed:
         return
     alias = get_settings().DATABASE
     for pk in without_deciders(HumanTask.objects.using(alias).filter(pk__in=changed), alias=alias):
         task = changed[pk]
-        about = {**who, "task": str(pk), "title": task.asking.title, "key": task.key}
-        signals.send("human_task_nobody_left", sender, **about, asked=task.asked)
+        about = {**who, "task": str(pk), "title": task.spec.title, "key": task.key}
+        signals.send("human_task_nobody_left", sender, **about, asked=task.candidates)
 
 
 def notices(report: TurnReport, *, own_queues: Iterable[str] = ()) -> list[tuple[str, str]]:

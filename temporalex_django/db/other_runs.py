@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.conf import codec
-from temporalex_django.core.renamed import names_of
+from temporalex_django.core.aliases import all_names
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run
 from temporalex_django.db.searched import insert_searched
@@ -100,7 +100,7 @@ class OtherRuns:
 
         One statement, and none for a class that was never renamed.
         """
-        others = names_of(child.workflow)[1:]
+        others = all_names(child.workflow)[1:]
         if not others or child.scope not in ("workflow", "version"):
             return False
         test, parameter = self._sql.among(others, "text")

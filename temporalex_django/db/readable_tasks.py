@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from temporalex_django.conf import codec
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.engine.storage import TaskState
 from temporalex_django.errors import KeyMissing, PayloadError
 
@@ -18,7 +18,7 @@ def is_readable(task: TaskState) -> bool:
     try:
         decode_task(task)
     except (KeyMissing, PayloadError) as exc:
-        log.warning("an activity is left to a worker that can read it: %s", told(exc))
+        log.warning("an activity is left to a worker that can read it: %s", error_line(exc))
         return False
     return True
 

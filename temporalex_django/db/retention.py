@@ -20,7 +20,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.core.durations import seconds
+from temporalex_django.core.durations import to_seconds
 from temporalex_django.db.human_tasks import delete_human_tasks
 from temporalex_django.db.rows import RUNS
 from temporalex_django.db.searched import delete_searched
@@ -61,7 +61,7 @@ def declared() -> dict[str, dict[int | None, Kept]]:
 
 
 def _of(declared: timedelta | float | None) -> float | None:
-    return None if declared is None else seconds(declared)
+    return None if declared is None else to_seconds(declared)
 
 
 _ROW = RUNS.pick("id", "chain_id", "version", "closed_at")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.attributes import searched
+from temporalex_django.core.attributes import search_rows
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.rows import RUNS, SEARCHED
 
@@ -28,7 +28,7 @@ def insert_searched(sql: Dialect, runs: Attributes) -> None:
     rows = [
         (run, one.name, one.place, one.text, one.moment, one.number)
         for run, attributes in runs
-        for one in searched(attributes)
+        for one in search_rows(attributes)
     ]
     sql.write(_ROW.columns, _INSERT, rows, key="run_id")
 

@@ -19,7 +19,7 @@ from django.db import DatabaseError, IntegrityError, connections, models, transa
 
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import payloads
-from temporalex_django.core.renamed import names_of
+from temporalex_django.core.aliases import all_names
 from temporalex_django.core.senders import Sender
 from temporalex_django.db.dialects.base import Mark, dialect_for
 from temporalex_django.db.rows import CHAINS, MESSAGES, NEW_CHAIN, NEW_RUN, RUNS, new_run
@@ -132,7 +132,7 @@ def _wider_scope(start: RunStart) -> tuple[str, list[Any]]:
     That of a class which was renamed sees those that were started under the names it had.
     """
     own, more = "", list[Any]()
-    names = [] if start.scope == "global" else names_of(start.workflow)
+    names = [] if start.scope == "global" else all_names(start.workflow)
     if start.scope == "none" or (start.scope == "version" and len(names) == 1):
         return "", []
     if names:

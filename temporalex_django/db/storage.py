@@ -21,7 +21,7 @@ from django.db import connections
 
 from temporalex_django.conf import codec, get_settings, weight_of
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.limits import fair_turns
+from temporalex_django.core.limits import interleave
 from temporalex_django.db.activity_tasks import TaskStatements
 from temporalex_django.db.dialects.base import Answer
 from temporalex_django.db.inbox import InboxStatements, reading
@@ -182,7 +182,7 @@ class DjangoStorage(Transactions, InboxStatements, InboxOrder, TaskStatements, T
             known = {state.chain_id: state for state in (*ended, *newest, *oldest)}
             with_messages, late = self._lock_fresh(queue, look, fresh(), messages, claimed.keys() | known.keys())
             few = max(limit // _FEW_OF, 1)
-            some = fair_turns([newest[:few], oldest[:few], with_messages[:few]])
+            some = interleave([newest[:few], oldest[:few], with_messages[:few]])
             for state in (*some, *ended, *with_messages, *newest, *oldest):
                 claimed.setdefault(state.chain_id, state)
             return None if late else now()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from temporalex_django.core import renamed
+from temporalex_django.core import aliases
 from temporalex_django.db.dialects.base import Dialect
 
 
@@ -35,7 +35,7 @@ def read_switches(sql: Dialect) -> Switches:
 
     return Switches(
         queues=of("queue"),
-        activities=of("activity", renamed.ACTIVITIES),
-        workflows=of("workflow", renamed.WORKFLOWS),
+        activities=of("activity", aliases.ACTIVITIES),
+        workflows=of("workflow", aliases.WORKFLOWS),
         lines=bool(of("line")),
     )

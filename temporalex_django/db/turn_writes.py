@@ -14,8 +14,8 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.conf import codec, queue_limits
-from temporalex_django.core.limits import WaitingLine
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
+from temporalex_django.core.limits import QueuePartition
 from temporalex_django.db.dialects.base import Dialect
 from temporalex_django.db.failed_messages import write_failed
 from temporalex_django.db.human_tasks import write_human_tasks
@@ -147,7 +147,7 @@ class TurnStatements(ABC):
         own = activity.limited.get(task.activity)
         if key is not None and not any(one.concurrency_per_key for one in (own, queue_limits().get(task.queue)) if one):
             key = None
-        line = WaitingLine(None if own is None else task.activity, key).name
+        line = QueuePartition(None if own is None else task.activity, key).name
         self.lined = self.lined or line is not None
         return line
 
@@ -212,7 +212,7 @@ class TurnStatements(ABC):
                 log.warning(
                     "what somebody edited, and results that it had not read, are lost with run %s: %s",
                     run_id,
-                    told(exc),
+                    error_line(exc),
                     extra={"run_id": run_id},
                 )
 

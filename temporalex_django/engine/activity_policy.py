@@ -10,8 +10,8 @@ from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.authoring.retry import next_delay
 from temporalex_django.core import payloads
-from temporalex_django.core.failures import AttemptFailure, ReturnedErr, describe, failure_of_attempt, types_of
-from temporalex_django.core.handing_over import handed
+from temporalex_django.core.failures import AttemptFailure, ReturnedErr, attempt_failure, describe, failure_types
+from temporalex_django.core.handing_over import encode_lossless
 from temporalex_django.engine.storage import NewTask, TaskResult, TaskState
 from temporalex_django.errors import ActivityNotFound, ApplicationError, KeyMissing, PayloadError, UnknownWorkflow
 
@@ -92,9 +92,9 @@ def completed(
     """
     what = f"the result of {task.activity}"
     if act is None:
-        result = payloads.plain(value, what=what, limit=limit)
+        result = payloads.to_plain(value, label=what, limit=limit)
     else:
-        result = handed(value, what=what, limit=limit, read=act.read_result, annotate=act.annotate_result)
+        result = encode_lossless(value, label=what, limit=limit, read=act.read_result, annotate=act.annotate_result)
     took = task.attempt if attempts is None else attempts
     told = {"attempts": took} if took > 1 else {}
     return ended(task, "ActivityCompleted", {"seq": task.seq, "result": result, **told})
@@ -103,9 +103,9 @@ def completed(
 def failed(task: TaskState, error: BaseException, now: datetime, *, final: bool = False) -> TaskResult:
     """The attempt raised, or (a step's) returned ``Err``: due again by its policy, or over."""
     final = final or (isinstance(error, ApplicationError) and error.non_retryable)
-    retry_at = None if final else _retry_at(task, now, types_of(error))
+    retry_at = None if final else _retry_at(task, now, failure_types(error))
     if retry_at is not None:
-        failure = failure_of_attempt(error, at=now, attempt=task.attempt)
+        failure = attempt_failure(error, at=now, attempt=task.attempt)
         return TaskResult(task=task, retry_at=retry_at, failure=failure)
     attributes = {"seq": task.seq, **describe(error), "attempts": task.attempt, "timeout": None}
     if isinstance(error, ReturnedErr):

@@ -9,15 +9,15 @@ from typing import Any, Literal
 from uuid import UUID, uuid5
 
 from temporalex_django.core.executor import Executor
-from temporalex_django.core.failures import cause_of_run, error_data
+from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history.activation import Activation, Completion, Fault
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSING, DELIVERED, SIGNAL_FAILED, Job
 from temporalex_django.core.human_tasks import HumanTasks
 from temporalex_django.core.process import REQUEST, REQUESTED
-from temporalex_django.core.senders import Judge, recorded
-from temporalex_django.core.shapes import Accepts
+from temporalex_django.core.senders import Judge, sender_attributes
 from temporalex_django.core.stored import stored_fields
+from temporalex_django.core.typed_dicts import AcceptedNames
 from temporalex_django.engine.blocked import cause_of_block, mark_of, next_try
 from temporalex_django.engine.cache import Cached
 from temporalex_django.engine.endings import ending, started_attributes, terminated, timed_out
@@ -164,7 +164,7 @@ class Advance:
         activated = self.write.delivered = bool(jobs) or start is not None or executor.unfinished
         if activated:
             activation = Activation(now=self.now, jobs=tuple(jobs), start=start, history_length=run.length, **limits)
-            completion = executor.activate(activation, enough=enough, judge=judge)
+            completion = executor.activate(activation, is_budget_spent=enough, judge=judge)
             entry.payloads += sum(message.size for message in self.messages)
             entry.payloads += sum(len(one.body) for one in self.in_hand if one.body is not None)
         else:
@@ -178,7 +178,7 @@ class Advance:
         self.write.failed = completion.failed
         self._settle(completion, entry, token)
         self._commands(completion, entry)
-        if (tasks := executor.asked_people) is not None:
+        if (tasks := executor.opened_human_tasks) is not None:
             self._ask_people(tasks, completion, entry, activated=activated)
         if run.failed_tries:
             run.failed_tries = 0
@@ -227,7 +227,7 @@ class Advance:
                 continue  # came while an atomic activity ran; the next turn obeys it
             elif message.kind == "signal":
                 own_id = {} if message.request_id is None else {"id": message.request_id}
-                signal = {"name": message.name, "payload": message.body, **own_id, **recorded(message.sender)}
+                signal = {"name": message.name, "payload": message.body, **own_id, **sender_attributes(message.sender)}
                 later.append(Job("SignalReceived", signal))
                 if message.sender is not None:
                     self._sent.append((later[-1], message))
@@ -409,10 +409,10 @@ class Advance:
 
     def _ask_people(self, tasks: HumanTasks, completion: Completion, entry: Cached, *, activated: bool) -> None:
         """Rows of human tasks: those that changed; all that are open, where it is not known what the rows say."""
-        changes = {key: (one.changes, one.task) for key, one in tasks.changed.items()} if activated else {}
-        for key, task in tasks.open.items():
+        changes = {key: (one.changes, one.task) for key, one in tasks.changes.items()} if activated else {}
+        for key, task in tasks.open_tasks.items():
             if completion.closed is not None and completion.changed:
-                changes[key] = ("closed",), task.closed("run_closed", self.now)
+                changes[key] = ("closed",), task.as_closed("run_closed", self.now)
             elif entry.shown is None:
                 changes.setdefault(key, ((), task))
         run, facts = self.run, entry.facts
@@ -440,7 +440,7 @@ class Advance:
             parent_chain=self.run.chain_id,
             parent_run=self.run.run_id,
             parent_seq=command.seq,
-            snapshot=entry.executor.people_for(child=True),
+            snapshot=entry.executor.four_eyes_snapshot(child=True),
             **options,
         )
 
@@ -462,7 +462,7 @@ class Advance:
         run, write = self.run, self.write
         event = write.events[-1]
         status = CLOSING[event.kind]
-        write.drop_tasks = write.left_open = bool(entry.executor.calls.activities or write.cancelled_tasks)
+        write.drop_tasks = write.left_open = bool(entry.executor.pending_commands.activities or write.cancelled_tasks)
         write.tasks = []
         write.close_children = entry.executor.had_children
         run.atomic_due = None
@@ -474,7 +474,7 @@ class Advance:
             }
         )
         if status == "failed":
-            write.instance["cause"] = cause_of_run(event.attributes)
+            write.instance["cause"] = run_failure_cause(event.attributes)
         before = entry.shown
         if self._said(before, "waiting_for"):
             write.instance["waiting_for"] = []
@@ -493,7 +493,7 @@ class Advance:
                 args=event.attributes["args"],
                 seed=entry.executor.rng.getrandbits(62),
                 carried_messages=completion.carried,
-                snapshot=entry.executor.people_for(child=False),
+                snapshot=entry.executor.four_eyes_snapshot(child=False),
                 search_attributes=entry.executor.search_attributes or None,
             )
             facts = entry.facts
@@ -513,9 +513,9 @@ class Advance:
         """Columns of the run's row that differ from what they say now."""
         executor = entry.executor
         shown: RowAtPresent = {
-            "status": "running" if executor.busy else "waiting",
+            "status": "running" if executor.is_busy else "waiting",
             "waiting_for": executor.waiting_for,
-            "waits": executor.waits,
+            "waits": executor.wait_infos,
             "accepts": executor.accepts,
             "publications": executor.publications,
             "search_attributes": executor.search_attributes,
@@ -553,10 +553,10 @@ def _waited_first(message: InboxMessage) -> bool:
 def _marks(message: InboxMessage) -> dict[str, Any]:
     """The marks that a job has of an update or a request, beside the message itself."""
     redelivered = {"redelivered": True} if message.redelivered else {}
-    return {**redelivered, **recorded(message.sender)}
+    return {**redelivered, **sender_attributes(message.sender)}
 
 
-def _says(value: Sequence[Any] | Accepts) -> bool:
+def _says(value: Sequence[Any] | AcceptedNames) -> bool:
     return any(value.values()) if isinstance(value, dict) else bool(value)
 
 

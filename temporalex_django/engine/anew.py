@@ -17,7 +17,7 @@ from uuid import UUID
 from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.events import DELIVERED, HistoryEvent
-from temporalex_django.core.history.prefix import COPIED, Behind, Prefix, mark
+from temporalex_django.core.history.prefix import COPIED, HistoryPrefix, PendingMessage, build_copy_mark
 from temporalex_django.engine.by_hand import pending_timers, skip_id
 from temporalex_django.engine.endings import closed_for_reset
 from temporalex_django.engine.other_runs import NewMessage
@@ -57,7 +57,7 @@ def reset(storage: RunStorage, run: RunState, plan: Plan, *, run_id: UUID) -> li
     if plan.prefix.activation:
         named: dict[str, Any] = {"id": facts.workflow_id, "parent": facts.parent, "snapshot": facts.snapshot}
         written.append(_take_up(storage, new, plan, "reset", known=known, failed=failed, **named))
-    storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
+    storage.put_first(run.chain_id, plan.prefix.later_messages if plan.again else (), received=plan.prefix.signal_count)
     return written
 
 
@@ -77,7 +77,7 @@ def fork(
         carried = {message["id"] for message in plan.facts.carried_messages.get("failed", ())}
     storage.copy_failed(of, run.chain_id, carried)
     storage.keep_taken(run.chain_id, _taken(plan.prefix))
-    storage.put_first(run.chain_id, plan.prefix.behind if plan.again else (), received=plan.prefix.received)
+    storage.put_first(run.chain_id, plan.prefix.later_messages if plan.again else (), received=plan.prefix.signal_count)
     return written
 
 
@@ -89,14 +89,18 @@ def _still_failed(storage: RunStorage, chain: UUID, plan: Plan, *, gone: Sequenc
     Nobody delivers a discarded one again: the plan loses those that lie behind the point, too.
     """
     point = plan.prefix
-    ids = {message.id for message in point.behind if message.id is not None} | point.failed.keys()
+    ids = {
+        message.message_id for message in point.later_messages if message.message_id is not None
+    } | point.failed.keys()
     statuses = storage.message_statuses(chain, ids)
-    point.behind = [m for m in point.behind if m.id is None or statuses.get(m.id) != "discarded"]
+    point.later_messages = [
+        m for m in point.later_messages if m.message_id is None or statuses.get(m.message_id) != "discarded"
+    ]
     gone = ("discarded", *gone)
     return [failed for message, failed in point.failed.items() if statuses.get(message) not in gone]
 
 
-def _taken(point: Prefix) -> list[tuple[Behind, Outcome]]:
+def _taken(point: HistoryPrefix) -> list[tuple[PendingMessage, Outcome]]:
     """The updates and the signals with ids in the history up to the point, with their outcomes.
 
     The chain of a fork has no rows of them. Failed messages are not among them.
@@ -122,7 +126,7 @@ def _known(unread: Iterable[InboxMessage], plan: Plan) -> dict[int, InboxMessage
     """
     point = plan.prefix
     timers = pending_timers((event.kind, event.attributes) for event in point.events)
-    open_ones = {*point.activities, *timers, *point.children, *point.sent} - set(plan.edited)
+    open_ones = {*point.activities, *timers, *point.children, *point.unconfirmed} - set(plan.edited)
     results = (m for m in (*plan.unread, *unread) if m.kind in _RESULTS and m.run_id == plan.facts.run_id)
     return {m.body["seq"]: m for m in results if m.body["seq"] in open_ones}
 
@@ -160,7 +164,7 @@ def _not_done(storage: RunStorage, run: RunState, plan: Plan) -> dict[str, Outco
     events = storage.histories({run.run_id: 0})[run.run_id]
     open_ones = {event.attributes["id"] for event in events if event.kind == "UpdateAccepted"}
     open_ones -= {event.attributes["id"] for event in events if event.kind in ("UpdateCompleted", "UpdateFailed")}
-    seen = plan.prefix.updates.keys() | {message.id for message in plan.prefix.behind if plan.again}
+    seen = plan.prefix.updates.keys() | {message.message_id for message in plan.prefix.later_messages if plan.again}
     error = WorkflowClosed(
         f"{plan.facts.workflow} {plan.facts.workflow_id} was reset to before the update: it is dropped"
     )
@@ -181,9 +185,9 @@ def _take_up(
 ) -> RunWrite:
     """The history up to the point, the mark, and what is open there."""
     point, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
-    copied = mark(
-        how=how,
-        of=str(plan.facts.run_id),
+    copied = build_copy_mark(
+        mode=how,
+        source_run_id=str(plan.facts.run_id),
         activation=point.activation,
         run_id=str(run.run_id),
         id=id,
@@ -191,7 +195,7 @@ def _take_up(
         snapshot=snapshot,
     )
     anew = {number: activity for number, activity in point.activities.items() if number not in known}
-    inputs = {number: plan.edited.get(number) or activity.last_input for number, activity in anew.items()}
+    inputs = {number: plan.edited.get(number) or activity.edited_input for number, activity in anew.items()}
     if edited := {str(number): dict(call) for number, call in inputs.items() if call is not None}:
         copied["edited"] = edited
     run.length = len(point.events) + 1
@@ -246,14 +250,14 @@ def _task(run: RunState, plan: Plan, number: int, id: str, now: datetime) -> New
     )
 
 
-def _answers(run: RunState, point: Prefix, known: Mapping[int, InboxMessage]) -> list[NewMessage]:
+def _answers(run: RunState, point: HistoryPrefix, known: Mapping[int, InboxMessage]) -> list[NewMessage]:
     """What has come already, and what waits for children and messages to other runs get: none of it happens again."""
     found = [(m.kind, m.name, m.body) for m in known.values()]
     for number, child in point.children.items():
         if number not in known:
-            found.append(("child", *(point.answers.get(number) or _left(number, child))))
-    sent = sorted(point.sent - set(known))
-    found += [("external", *(point.answers.get(number) or (DELIVERED, {"seq": number}))) for number in sent]
+            found.append(("child", *(point.later_results.get(number) or _left(number, child))))
+    sent = sorted(point.unconfirmed - set(known))
+    found += [("external", *(point.later_results.get(number) or (DELIVERED, {"seq": number}))) for number in sent]
     return [
         NewMessage(
             kind=kind,

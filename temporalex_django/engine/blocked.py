@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from temporalex_django.core.failures import message_of, name_of
-from temporalex_django.core.history.tracing import is_users
+from temporalex_django.core.failures import exception_message, exception_name
+from temporalex_django.core.history.tracing import is_user_code
 from temporalex_django.engine.shapes import Blocked
 from temporalex_django.engine.storage import RunState, RunWrite
 from temporalex_django.errors import NondeterminismError, TemporalexError
@@ -40,7 +40,7 @@ def mark(code: str, error: str, *, tries: int, now: datetime, waits_for: str | N
 def mark_of(error: BaseException, *, tries: int, now: datetime, waits_for: str | None = None) -> Blocked:
     """The same of what an activation raised."""
     code = error.code if isinstance(error, TemporalexError) else type(error).__name__
-    text = f"{name_of(type(error))}: {message_of(error)}"
+    text = f"{exception_name(type(error))}: {exception_message(error)}"
     found = mark(code, text, tries=tries, now=now, waits_for=waits_for)
     if isinstance(error, NondeterminismError) and error.recorded is not None and error.produced is not None:
         found |= {"recorded": error.recorded, "produced": error.produced}
@@ -63,7 +63,7 @@ def _place(error: BaseException) -> str | None:
     traceback = None if isinstance(error, NondeterminismError) else error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if is_users(code):
+        if is_user_code(code):
             place = f"{code.co_filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     return None if place is None else "/".join(place.split("/")[-2:])

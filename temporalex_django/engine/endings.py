@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.failures import ending_of_child, error_data
+from temporalex_django.core.failures import child_result, error_data
 from temporalex_django.core.history.events import CLOSING, ENGINE_VERSION, FORMAT
 from temporalex_django.engine.other_runs import NewMessage
 from temporalex_django.engine.shapes import RowChanges
@@ -46,7 +46,7 @@ def ending(facts: RunFacts, status: str, closing: dict[str, Any]) -> list[NewMes
     """What the parent of a chain that closed hears."""
     if facts.parent_chain is None or facts.parent_seq is None:
         return []
-    kind, attributes = ending_of_child(status, closing)
+    kind, attributes = child_result(status, closing)
     body = {"seq": facts.parent_seq, **attributes}
     return [NewMessage(kind="child", name=kind, body=body, chain_id=facts.parent_chain, run_id=facts.parent_run)]
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import RunInfo
-from temporalex_django.core.signal_failures import HandlerPutRight
+from temporalex_django.core.signal_failures import HandlerFixed
 from temporalex_django.engine.cache import Cache, Cached
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import UnknownWorkflow, WorkflowSwitchedOff
@@ -244,7 +244,7 @@ class Executors:
         try:
             self._feed(work, [event for event in events if event.number > entry.length])
             self._advance(work, None)
-        except HandlerPutRight:
+        except HandlerFixed:
             return False  # it is built anew
         except Exception as exc:  # noqa: BLE001 - see _build_all
             errors[run.run_id] = exc
@@ -261,7 +261,7 @@ class Executors:
         self._feed(work, events)
         try:
             return self._advance(work, until)
-        except HandlerPutRight:
+        except HandlerFixed:
             work.skip_failed, work.entry = True, self._new(work.run, facts, skip_failed=True)
             self._feed(work, events)
             return self._advance(work, until)
@@ -359,7 +359,7 @@ class Executors:
             try:
                 if not self._advance(work, until):
                     return False
-            except HandlerPutRight:
+            except HandlerFixed:
                 work.entry, work.page, work.steps, work.skip_failed = None, (), None, True
                 return False
         return False

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from temporalex_django.core.failures import cleaned, name_of
+from temporalex_django.core.failures import clean_traceback, exception_name
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.storage import TaskResult, TaskState
 
@@ -76,7 +76,7 @@ def entry(worker: int | None, at: datetime | None, error: Mapping[str, str] | No
 def raised(error: BaseException) -> dict[str, str]:
     """What is kept of an exception."""
     cls = type(error)
-    return {"class": f"{cls.__module__}.{name_of(cls)}", "traceback": cleaned(error)}
+    return {"class": f"{cls.__module__}.{exception_name(cls)}", "traceback": clean_traceback(error)}
 
 
 def log_of(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from temporalex_django.core.names import shown
-from temporalex_django.core.renamed import present_name
+from temporalex_django.core.aliases import current_name
+from temporalex_django.core.names import quoted
 from temporalex_django.errors import AmbiguousId, InvalidId
 
 
@@ -40,7 +40,7 @@ def the_one(ref: str, found: Iterable[Found]) -> Found | None:
     newest: dict[str, Found] = {}
     open_ones: dict[str, Found] = {}
     for run in found:
-        name = present_name(run.workflow)
+        name = current_name(run.workflow)
         newest.setdefault(name, run)
         if not run.closed:
             open_ones.setdefault(name, run)
@@ -55,7 +55,7 @@ def ambiguous(ref: str, candidates: Sequence[Found]) -> AmbiguousId:
     """The error that names them."""
     are = ", ".join(f"{run.workflow} ({run.status}, run {run.run_id})" for run in candidates)
     return AmbiguousId(
-        f"the id {shown(ref)} was used by several workflows: {are}. Name the workflow, or the run by its own id",
+        f"the id {quoted(ref)} was used by several workflows: {are}. Name the workflow, or the run by its own id",
         candidates=[{"workflow": run.workflow, "run_id": str(run.run_id), "status": run.status} for run in candidates],
     )
 
@@ -63,5 +63,5 @@ def ambiguous(ref: str, candidates: Sequence[Found]) -> AmbiguousId:
 def run_id_taken(workflow_id: str) -> InvalidId:
     """What a start is told whose id is the id of a run."""
     return InvalidId(
-        f"{shown(workflow_id)} is the id of a run: whoever asked for that one would get another. Take another id"
+        f"{quoted(workflow_id)} is the id of a run: whoever asked for that one would get another. Take another id"
     )

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from temporalex_django import errors
-from temporalex_django.core.copying import copied
-from temporalex_django.core.failures import describe, step_of
+from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.error_text import is_about_code
+from temporalex_django.core.failures import describe, step_prefix
 from temporalex_django.core.history.activation import Fault
-from temporalex_django.core.telling import is_about_code
 from temporalex_django.engine.storage import Outcome
 
 #: What a message may be refused with; an update for any other reason with ``UpdateRejected``.
@@ -55,12 +55,12 @@ def result_of(
     name, facts = f"{workflow} {workflow_id}", closing or {}
     match status:
         case "completed":
-            return copied(facts.get("result"))
+            return deep_copy(facts.get("result"))
         case "failed":
             reason, kind = facts.get("reason"), facts.get("type")
             why = f"{kind}: {facts.get('message')}" if kind else f"{reason!r}"
             raise errors.WorkflowFailed(
-                f"{name} failed: {step_of(facts)}{why}",
+                f"{name} failed: {step_prefix(facts)}{why}",
                 reason=reason,
                 type=kind,
                 traceback=facts.get("traceback"),
@@ -91,7 +91,7 @@ def update_value(outcome: Outcome | None, *, update_id: str, what: str) -> Any:
             f"{what} {state}; ask again with the same id", update_id=update_id, accepted=accepted
         )
     if outcome.status == "completed":
-        return copied(outcome.value)
+        return deep_copy(outcome.value)
     facts = outcome.value or {}
     message, code = facts.get("message") or "", facts.get("code")
     told = {"reason": facts.get("reason"), "accepts": facts.get("accepts"), "path": facts.get("path")}

@@ -16,12 +16,18 @@ from temporalex_django.authoring import activity
 from temporalex_django.authoring.unique import SEPARATOR, Unique, check_id
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core import payloads
-from temporalex_django.core.copying import copied
+from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.error_text import error_line
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.prefix import Prefix, activations_of, closed_itself, delivered_once, prefix
-from temporalex_django.core.history.replay import fits
-from temporalex_django.core.names import shown
-from temporalex_django.core.telling import told
+from temporalex_django.core.history.prefix import (
+    HistoryPrefix,
+    count_activations,
+    deduplicate,
+    is_closed_by_code,
+    read_prefix,
+)
+from temporalex_django.core.history.replay import try_replay
+from temporalex_django.core.names import quoted
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.by_hand import input_digests, takes_hands
 from temporalex_django.engine.storage import InboxMessage, RunFacts, TaskState
@@ -88,7 +94,7 @@ class Plan:
     """
 
     facts: RunFacts
-    prefix: Prefix
+    prefix: HistoryPrefix
     seed: int
     again: bool = True
     edited: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -139,14 +145,14 @@ def rehearsed(
     ``limit``: seconds for each activation, ``most`` for all of them. Raises ``ActionNotPossible``.
     """
     last = _last(events, to)
-    point = prefix(events, last if to is None else to)
+    point = read_prefix(events, last if to is None else to)
     return Rehearsal((run_id, code, point.activation), *_goes_through(code, point, limit, most))
 
 
 def _last(events: Sequence[HistoryEvent], to: int | None) -> int:
     """The last activation that can be gone back to. Raises ``ActionNotPossible`` where ``to`` is behind it."""
-    count = activations_of(events)
-    last = count - closed_itself(events)
+    count = count_activations(events)
+    last = count - is_closed_by_code(events)
     if to is not None and not (type(to) is int and 0 <= to <= last):
         closes = f"; the activation {count} closed it" if last < count else ""
         raise ActionNotPossible(
@@ -190,13 +196,13 @@ def planned(
         raise ActionNotPossible("the run is in no trouble: say to which activation")
     if to is not None and good < to:
         raise ActionNotPossible(
-            f"its code does not go through the activation {good + 1} as it is recorded ({why and told(why)}): put the code "
+            f"its code does not go through the activation {good + 1} as it is recorded ({why and error_line(why)}): put the code "
             f"right, or go back to {good} or before"
         )
-    point = prefix(events, good if to is None else to)
+    point = read_prefix(events, good if to is None else to)
     for history in later if again else ():
-        point.behind += prefix(history, 0).behind
-    point.behind = delivered_once(point.behind)
+        point.later_messages += read_prefix(history, 0).later_messages
+    point.later_messages = deduplicate(point.later_messages)
     _as_they_stand(point, tasks)
     return Plan(
         facts=facts,
@@ -220,7 +226,7 @@ class _TakesTooLong(Exception):
 
 
 def _goes_through(
-    code: type[Workflow], point: Prefix, limit: float | None, most: float | None
+    code: type[Workflow], point: HistoryPrefix, limit: float | None, most: float | None
 ) -> tuple[int, BaseException | None]:
     """How many activations of a prefix the code goes through.
 
@@ -237,7 +243,7 @@ def _goes_through(
             raise _TakesTooLong
 
     while True:
-        good, error = fits(code.definition, point.events, run=bounded, between=between)
+        good, error = try_replay(code.definition, point.events, run=bounded, on_activation=between)
         if isinstance(error, _TakesTooLong):
             raise ActionNotPossible(
                 f"its code takes longer than {most:g} s to go through {point.activation} activations (it came to {good}): "
@@ -246,10 +252,10 @@ def _goes_through(
         why = error or why
         if good == point.activation:
             return good, why
-        point = prefix(point.events, good)
+        point = read_prefix(point.events, good)
 
 
-def _as_they_stand(point: Prefix, tasks: Iterable[TaskState]) -> None:
+def _as_they_stand(point: HistoryPrefix, tasks: Iterable[TaskState]) -> None:
     """What is open there has the input, and the key, that somebody has given it since."""
     for task in tasks:
         under_way = point.activities.get(task.seq)
@@ -259,7 +265,7 @@ def _as_they_stand(point: Prefix, tasks: Iterable[TaskState]) -> None:
             point.activities[task.seq] = under_way.with_input(call)
 
 
-def _edits(edited: Any, point: Prefix, *, editable: bool) -> dict[int, dict[str, Any]]:
+def _edits(edited: Any, point: HistoryPrefix, *, editable: bool) -> dict[int, dict[str, Any]]:
     """Of activities that are open there: ``{number: [arg, …]}``, or ``{number: {"args": […], "kwargs": {…}}}``."""
     if edited is None:
         return {}
@@ -272,7 +278,7 @@ def _edits(edited: Any, point: Prefix, *, editable: bool) -> dict[int, dict[str,
         if number is None or under_way is None:
             there = ", ".join(map(str, sorted(point.activities))) or "none"
             raise ActionNotPossible(
-                f"no activity {shown(name)} is open at activation {point.activation} (open: {there})"
+                f"no activity {quoted(name)} is open at activation {point.activation} (open: {there})"
             )
         if not editable:
             raise ActionNotPossible(
@@ -291,7 +297,7 @@ def _edits(edited: Any, point: Prefix, *, editable: bool) -> dict[int, dict[str,
                 f"the edited input of activity {number} is to be a list of arguments, or {{'args': […], 'kwargs': {{…}}}}"
             )
         what = f"the edited input of activity {number}"
-        found[number] = payloads.plain({"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, what=what)
+        found[number] = payloads.to_plain({"args": call.get("args", []), "kwargs": call.get("kwargs", {})}, label=what)
         _fits(found[number], under_way.attributes["activity"], number)
     return found
 
@@ -302,9 +308,9 @@ def _fits(call: Mapping[str, Any], name: str, number: int) -> None:
         code = activity.find(name)
     except ActivityNotFound as exc:
         raise ActionNotPossible(
-            f"this process lacks the code of activity {number} ({shown(name)}), and cannot check what is given"
+            f"this process lacks the code of activity {number} ({quoted(name)}), and cannot check what is given"
         ) from exc
     try:
-        code.decode(copied(call["args"]), copied(call["kwargs"]))
+        code.decode(deep_copy(call["args"]), deep_copy(call["kwargs"]))
     except PayloadError as exc:
         raise PayloadError(f"the edited input of activity {number} does not fit: {exc.message}") from exc

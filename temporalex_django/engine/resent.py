@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from temporalex_django.core import payloads
-from temporalex_django.core.names import shown
+from temporalex_django.core.names import quoted
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import MessageIdTaken
 
@@ -36,5 +36,5 @@ class Sent(NamedTuple):
         else:
             return
         raise MessageIdTaken(
-            f"{shown(request_id)} is the id of the {self.kind} {self.name!r} of this run, and {what}: take another id"
+            f"{quoted(request_id)} is the id of the {self.kind} {self.name!r} of this run, and {what}: take another id"
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from temporalex_django.core import renamed
-from temporalex_django.core.limits import Limits, Starts, WaitingLine
+from temporalex_django.core import aliases
+from temporalex_django.core.limits import Limits, QueuePartition, StartSlices
 
 #: After so many seconds there may be room that another worker had; so long at most nobody asks:
 #: others of the queue may have come that need not wait.
@@ -22,7 +22,7 @@ def queue_name(queue: str) -> str:
 
 def activity_name(activity: str) -> str:
     """The same of an activity, whichever of its names it is scheduled by."""
-    return f"activity:{renamed.ACTIVITIES.get(activity, activity)}"
+    return f"activity:{aliases.ACTIVITIES.get(activity, activity)}"
 
 
 class Room:
@@ -38,17 +38,17 @@ class Room:
         limits: Limits,
         own: Mapping[str, Limits],
         live: Live,
-        starts: Mapping[str, Starts],
+        starts: Mapping[str, StartSlices],
         now: float,
     ) -> None:
         self._limits, self._own, self._queue = limits, own, queue_name(queue)
         self._rates = {name: one.rate for name, one in self._named() if one.rate is not None}
-        self._left = {name: rate.left(starts.get(name, ()), now) for name, rate in self._rates.items()}
-        self._waits = {name: rate.wait(starts.get(name, ()), now) for name, rate in self._rates.items()}
+        self._left = {name: rate.remaining(starts.get(name, ()), now) for name, rate in self._rates.items()}
+        self._waits = {name: rate.wait_seconds(starts.get(name, ()), now) for name, rate in self._rates.items()}
         self._busy: Counter[tuple[str, str | None]] = Counter()  # by limit and key
         counted = {activity_name(name) for name in own}
         for its_queue, activity, line, number in live:
-            key = None if line is None else WaitingLine.named(line).key
+            key = None if line is None else QueuePartition.from_name(line).key
             for name in ([self._queue] if its_queue == queue else []) + (
                 [activity_name(activity)] if activity_name(activity) in counted else []
             ):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
-from temporalex_django.core.shapes import Accepts, Waits
+from temporalex_django.core.typed_dicts import AcceptedNames, WaitInfo
 
 
 class Blocked(TypedDict):
@@ -40,8 +40,8 @@ class RowChanges(TypedDict, total=False):
 
     status: str
     waiting_for: list[str]
-    waits: list[Waits]
-    accepts: Accepts
+    waits: list[WaitInfo]
+    accepts: AcceptedNames
     published: Any
     stored: dict[str, Any]
     search_attributes: Mapping[str, Any] | None
@@ -58,7 +58,7 @@ class RowAtPresent(TypedDict):
 
     status: str
     waiting_for: list[str]
-    waits: list[Waits]
-    accepts: Accepts
+    waits: list[WaitInfo]
+    accepts: AcceptedNames
     publications: int
     search_attributes: Mapping[str, Any]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.renamed import first_of
+from temporalex_django.core.aliases import original_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,9 @@ class RunStart:
             case "global":
                 return f"g:{self.workflow_id}"
             case "workflow":
-                return f"w:{first_of(self.workflow)}:{self.workflow_id}"
+                return f"w:{original_name(self.workflow)}:{self.workflow_id}"
             case "version":
-                return f"v:{first_of(self.workflow)}:{self.version}:{self.workflow_id}"
+                return f"v:{original_name(self.workflow)}:{self.version}:{self.workflow_id}"
             case _:
                 return None
 

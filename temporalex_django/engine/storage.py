@@ -20,10 +20,10 @@ from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import CLOSED_FROM_OUTSIDE, HistoryEvent
-from temporalex_django.core.history.prefix import Behind
+from temporalex_django.core.history.prefix import PendingMessage
 from temporalex_django.core.human_tasks import HumanTaskState
 from temporalex_django.core.senders import Sender
-from temporalex_django.core.shapes import CarriedMessages
+from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.ids import human_task_id
 from temporalex_django.engine.in_hand import TaskInHand
@@ -415,7 +415,7 @@ class RunStorage(Protocol):
         comes behind it in this transaction, so that the commit need not wait for it.
         """
 
-    def put_first(self, chain: UUID, messages: Sequence[Behind], *, received: int) -> None:
+    def put_first(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
         """Put messages at the head of the inbox of a locked chain, in order: those that are there come behind them.
 
         One with an id takes the place of the message that has it; one that is there and unread is newer, and stays
@@ -429,7 +429,7 @@ class RunStorage(Protocol):
     def copy_failed(self, of: UUID, to: UUID, ids: Collection[str]) -> None:
         """Give a locked chain that never had them those of these messages that are failed messages of another one."""
 
-    def keep_taken(self, chain: UUID, messages: Sequence[tuple[Behind, Outcome]]) -> None:
+    def keep_taken(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
         """Put messages that the history of the run has into a locked chain that never had them, with their outcomes.
 
         When one is sent again, it is not taken twice; no turn reads these.

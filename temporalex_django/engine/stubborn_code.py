@@ -15,14 +15,14 @@ from dis import _parse_exception_table  # type: ignore[attr-defined] # nothing p
 from types import CodeType, FrameType
 from typing import Any
 
-from temporalex_django.core.history.tracing import is_users
+from temporalex_django.core.history.tracing import is_user_code
 
 
 def frames_of_users(frame: FrameType | None, until: CodeType) -> list[FrameType]:
     """The frames of the project's own code from this one down to the one that runs ``until``, innermost first."""
     found = []
     while frame is not None and frame.f_code is not until:
-        if is_users(frame.f_code):
+        if is_user_code(frame.f_code):
             found.append(frame)
         frame = frame.f_back
     return found

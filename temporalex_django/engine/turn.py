@@ -17,10 +17,10 @@ from uuid import UUID
 
 from temporalex_django.authoring import workflow
 from temporalex_django.core import payloads
+from temporalex_django.core.error_text import error_line
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.senders import Judge
-from temporalex_django.core.telling import told
 from temporalex_django.engine.advance import Advance
 from temporalex_django.engine.atomic import AtomicPhase
 from temporalex_django.engine.cache import Cache, Cached
@@ -310,7 +310,7 @@ class WorkflowEngine(Executors):
             cause = exc.__cause__ if isinstance(exc, JudgingFailed) else exc
             if cause is not None and (self.storage.lost(cause) or self.storage.transient(cause)):
                 raise cause from cause.__cause__  # of the judge's queries: nobody's fault
-            if entry.executor.standing.unexpected is exc:
+            if entry.executor.run_context.blocking_error is exc:
                 report.unexpected.append(exc)
             return self.blocked(Advance(RunState.of(before), Inbox(step.messages), step.now), exc, report)
         finally:
@@ -341,7 +341,7 @@ class WorkflowEngine(Executors):
                 run.run_id,
                 fault.name,
                 reference,
-                told(fault.error),
+                error_line(fault.error),
                 extra={"run_id": str(run.run_id), "reference": reference},
             )
         if run.closed or write.next_run is not None:
@@ -425,7 +425,7 @@ class WorkflowEngine(Executors):
         report.blocked[run.run_id] = error
         off = isinstance(error, WorkflowSwitchedOff)
         if not run.failed_tries and not off:
-            logger.error("run %s is blocked: %s", run.run_id, told(error), extra={"run_id": str(run.run_id)})
+            logger.error("run %s is blocked: %s", run.run_id, error_line(error), extra={"run_id": str(run.run_id)})
         waits_for = None
         if isinstance(error, UnknownWorkflow) and (facts := report.facts.get(run.run_id)) is not None:
             waits_for = f"the class {facts.workflow} (version {facts.version})"

@@ -71,7 +71,7 @@ class PayloadForm(TokenForm):
         what = str(_("What is written here"))
         try:
             self.payload = plain(self._written(data), what=what)
-            payloads.fit(self.payload, self.annotation, what=what)
+            payloads.convert(self.payload, self.annotation, label=what)
         except PayloadError as exc:
             at = _PATH.search(str(exc))
             name = _PREFIX + at[1] if at and _PREFIX + at[1] in self.fields else None

@@ -73,7 +73,7 @@ def complete_step(
         )
     event = declared(instance, step, event)
     what = f"{instance.id}: the data of step {name_of(step)}"
-    kept, more = ({}, 2) if data is None else payloads.sized(data, what=what, limit=limit)
+    kept, more = ({}, 2) if data is None else payloads.to_plain_with_size(data, label=what, limit=limit)
     size = instance.size + more
     if size > limit:
         raise PayloadError(
@@ -251,7 +251,7 @@ def chosen(instance: Instance, step: StepRef, event: str) -> tuple[Target, ...]:
     if len(found) > 1 and instance.graph.around([target.step for target in found]):
         raise TemporalexError(f"{where} fans out to branches that do not all meet before Done")
     what = f"{where}: the config of"
-    return tuple(Target(t.step, payloads.plain(t.config, what=f"{what} {name_of(t.step)}")) for t in found)
+    return tuple(Target(t.step, payloads.to_plain(t.config, label=f"{what} {name_of(t.step)}")) for t in found)
 
 
 def _settled(instance: Instance) -> Instance:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from temporalex_django.core import names, payloads
-from temporalex_django.core.copying import copied
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.determinism import guard
-from temporalex_django.core.failures import reason_of_refusal
-from temporalex_django.core.phase import takes
+from temporalex_django.core.failures import refusal_reason
+from temporalex_django.core.phase import accepts_arguments
 from temporalex_django.core.results import Err, Ok
 from temporalex_django.errors import PayloadError, UpdateRejected, WorkflowDefinitionError
 
@@ -45,8 +45,8 @@ def event(
     ``UpdateRejected`` with the ``reason`` for whoever sent it. ``permission`` (``app.codename``) is what a person needs
     who sends it, instead of the permission to signal runs; code needs none. Raises ``WorkflowDefinitionError``.
     """
-    names.check_code_name(name, what="event")
-    if validator is not None and not (callable(validator) and takes(validator, 2)):
+    names.check_code_name(name, label="event")
+    if validator is not None and not (callable(validator) and accepts_arguments(validator, 2)):
         raise WorkflowDefinitionError(f"event {name!r}: the validator must be callable as (data, context)")
     if permission is not None and not names.is_permission(permission):
         raise WorkflowDefinitionError(
@@ -64,7 +64,9 @@ def declared_of(step: StepRef, name: str) -> DeclaredEvent | None:
 
 def judged(declared: DeclaredEvent, data: Any, context: Context) -> None:
     """Ask about data (plain) that somebody sends. Raises ``PayloadError`` and ``UpdateRejected``."""
-    typed = payloads.fit(copied(data), declared.data_type, what=f"the data of the event {str.__str__(declared)!r}")
+    typed = payloads.convert(
+        deep_copy(data), declared.data_type, label=f"the data of the event {str.__str__(declared)!r}"
+    )
     if declared.validator is None:
         return
     guard.watch(declared.validator)
@@ -73,7 +75,7 @@ def judged(declared: DeclaredEvent, data: Any, context: Context) -> None:
     except (MemoryError, RecursionError):
         raise
     except Exception as exc:
-        reason = reason_of_refusal(exc)
+        reason = refusal_reason(exc)
         raise UpdateRejected(reason, reason=reason) from exc
     if verdict is None or isinstance(verdict, Ok):
         return
@@ -90,6 +92,6 @@ def judged(declared: DeclaredEvent, data: Any, context: Context) -> None:
 
 def _plain(reason: Any) -> Any:
     try:
-        return payloads.plain(reason, what="the reason of a validator")
+        return payloads.to_plain(reason, label="the reason of a validator")
     except PayloadError:
         return repr(reason)

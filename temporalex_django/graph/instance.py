@@ -161,4 +161,4 @@ _CACHED = ("active_steps", "waiting_steps", "requested_steps", "completed_steps"
 def _mapping(value: Any, what: str) -> Data:
     if value is not None and not isinstance(value, Mapping):
         raise PayloadError(f"{what} must be a mapping, not {value!r}")
-    return frozen(payloads.plain(dict(value or {}), what=what))  # type: ignore[no-any-return] # a mapping stays one
+    return frozen(payloads.to_plain(dict(value or {}), label=what))  # type: ignore[no-any-return] # a mapping stays one

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from temporalex_django.core import payloads
-from temporalex_django.core.failures import ReturnedErr, describe, types_of
+from temporalex_django.core.failures import ReturnedErr, describe, failure_types
 from temporalex_django.core.results import Err, Event, Pending
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph import engine
@@ -213,10 +213,10 @@ def encoded(step: str, events: Iterable[str], value: Any) -> dict[str, Any]:
 def _failed(step: str, reason: Any) -> dict[str, Any]:
     types = ["Err"]
     if isinstance(reason, BaseException):
-        types += types_of(reason)
+        types += failure_types(reason)
         reason = f"{type(reason).__name__}: {reason}"
     try:
-        plain = payloads.plain(reason, what=f"the reason of step {step}")
+        plain = payloads.to_plain(reason, label=f"the reason of step {step}")
     except PayloadError as exc:
         return {"wrong": exc.message}
     raise ReturnedErr(plain, types)

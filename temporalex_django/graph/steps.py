@@ -18,9 +18,9 @@ from temporalex_django.authoring.approvals import Escalation, asking
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.authoring.people import word_of
 from temporalex_django.core import names
-from temporalex_django.core.durations import seconds, wait_seconds
-from temporalex_django.core.four_eyes import scope_of
-from temporalex_django.core.human_tasks import Asking
+from temporalex_django.core.durations import to_seconds, wait_seconds
+from temporalex_django.core.four_eyes import parse_scope
+from temporalex_django.core.human_tasks import HumanTaskSpec
 from temporalex_django.core.results import Event, Pending
 from temporalex_django.errors import WorkflowDefinitionError
 
@@ -117,7 +117,7 @@ class Wait(Step):
         _check_key("Wait", self.key)
 
     def timer(self) -> tuple[float, str]:
-        return seconds(self.duration), "timeout"
+        return to_seconds(self.duration), "timeout"
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
         return Pending()
@@ -156,7 +156,7 @@ class WaitForEvent(Step):
         return (self.name,) if self.timeout is None else (self.name, "timeout")
 
     def timer(self) -> tuple[float, str] | None:
-        return None if self.timeout is None else (seconds(self.timeout), "timeout")
+        return None if self.timeout is None else (to_seconds(self.timeout), "timeout")
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
         return Pending()
@@ -190,7 +190,7 @@ class Approval(Step):
     form: Any = None
 
     def __post_init__(self) -> None:
-        names.check_label(self.title, what="Approval: title")
+        names.check_label(self.title, owner="Approval: title")
         for name in ("users", "groups"):  # a list would do, and cannot be compared as steps are
             if isinstance(given := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(given))
@@ -203,7 +203,7 @@ class Approval(Step):
     def events(self) -> tuple[str, ...]:  # type: ignore[override] # depends on the parameters
         return ("approved", "rejected") if self.due is None else ("approved", "rejected", "overdue")
 
-    def asking(self) -> Asking:
+    def asking(self) -> HumanTaskSpec:
         """What is asked of whom."""
         return asking(
             self.title or _spelt(self),
@@ -221,7 +221,7 @@ class Approval(Step):
         )
 
     def timer(self) -> tuple[float, str] | None:
-        return None if self.due is None else (seconds(self.due), "overdue")
+        return None if self.due is None else (to_seconds(self.due), "overdue")
 
     def execute(self, instance: Instance, config: Any, context: Context) -> Pending:
         return Pending()
@@ -238,7 +238,7 @@ def from_outside(step: StepRef) -> list[str]:
     return [event for event in events_of(step) if timer is None or event != timer[1] or getattr(step, "outside", False)]
 
 
-def asking_of(step: StepRef) -> Asking | None:
+def asking_of(step: StepRef) -> HumanTaskSpec | None:
     """What a step asks people; None for one that asks nobody: an ``Approval`` does, and what waits with a role."""
     if isinstance(step, Approval):
         return step.asking()
@@ -246,24 +246,24 @@ def asking_of(step: StepRef) -> Asking | None:
     if role is None or not step.waits:
         return None
     comes = timer_of(step)
-    return Asking(
+    return HumanTaskSpec(
         title=_spelt(step),
-        called=name_of(step),
-        asked=(word_of(role),),
+        label=name_of(step),
+        candidates=(word_of(role),),
         outcomes=tuple(event for event in events_of(step) if comes is None or event != comes[1]),
-        four_eyes=scope_of(getattr(step, "four_eyes", False)) or "",
+        four_eyes=parse_scope(getattr(step, "four_eyes", False)) or "",
     )
 
 
 def _spelt(step: StepRef) -> str:
     """A step in words."""
-    return (step.label or key_of(step).replace("_", " ").capitalize())[: names.LONGEST]
+    return (step.label or key_of(step).replace("_", " ").capitalize())[: names.MAX_LENGTH]
 
 
 def words_of(step: StepRef) -> tuple[str, ...]:
     """Whom a step asks, as words (see ``people.answers_to``); none: nobody in particular."""
     asked = asking_of(step)
-    return () if asked is None else asked.asked
+    return () if asked is None else asked.candidates
 
 
 def role_of(step: StepRef) -> str | None:
@@ -336,6 +336,6 @@ def _check_key(what: str, key: object) -> None:
 
 def _checked(what: str, name: str, value: Any) -> None:
     try:
-        wait_seconds(value, what=f"{what}: {name}")
+        wait_seconds(value, label=f"{what}: {name}")
     except (TypeError, ValueError) as exc:
         raise WorkflowDefinitionError(str(exc)) from None

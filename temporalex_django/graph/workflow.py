@@ -80,9 +80,9 @@ class GraphWorkflow(Workflow, abstract=True):
     async def run(self, args: dict[str, Any] | None) -> Any:
         """Drives the graph; written once for all of them."""
         cls = type(self)
-        port = current.port_for("run")
-        info = port.standing.info
-        instance = snapshot.begun(cls, id=info.id, version=info.version, args=args, data=port.standing.snapshot)
+        port = current.runtime_for("run")
+        info = port.run_context.info
+        instance = snapshot.begun(cls, id=info.id, version=info.version, args=args, data=port.run_context.snapshot)
         for clause in instance.graph.clauses.values():
             guard.watch(clause.route)
         ended = await GraphRun(port, instance, cls).drive()

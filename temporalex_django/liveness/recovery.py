@@ -26,9 +26,9 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.failures import cause_of, error_data
+from temporalex_django.core.error_text import error_line
+from temporalex_django.core.failures import error_data, failure_cause
 from temporalex_django.core.process import REQUEST
-from temporalex_django.core.telling import told
 from temporalex_django.db.rows import ENDED, ENDED_INSERT, TASKS, WORKERS, ended, text_of
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy, blocked, lone
@@ -157,7 +157,7 @@ def report_deaths(storage: DjangoStorage) -> None:
         recover(storage, Heartbeats())
         judge_abandoned(storage)
     except DatabaseError as exc:
-        log.warning("what a worker died of could not be written: %s", told(exc))
+        log.warning("what a worker died of could not be written: %s", error_line(exc))
     finally:
         connections[storage.alias].close()
 
@@ -381,7 +381,7 @@ def release(storage: DjangoStorage, epoch: int) -> tuple[int, int]:
         " cause = activity || ': ' || %s, failure = %s, failed_at = %s, failed_attempt = attempt, failing_since = coalesce(failing_since, %s)"
         # a last attempt whose key is missing here is an orphan for who has the key
         " where owner = %s and (chain_id is not null or max_attempts = 0 or attempt < max_attempts)",
-        [now, cause_of(why["type"]), codec().encode(failure), now, now, epoch],
+        [now, failure_cause(why["type"]), codec().encode(failure), now, now, epoch],
     )
     return due + len(alone) - ended, len(lost) + ended
 
@@ -403,7 +403,7 @@ def _edited(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
             return {}
         args, kwargs = codec().decode(call)
     except Exception as exc:  # noqa: BLE001 - who waits is to hear of the end, also from a worker that lacks the key
-        log.warning("an activity is lost whose input cannot be read: %s", told(exc), extra={"run_id": str(run)})
+        log.warning("an activity is lost whose input cannot be read: %s", error_line(exc), extra={"run_id": str(run)})
         return {}
     return {"edited": activity_policy.last_input(args, kwargs, read, key=activity_policy.key_of(run, seq, read))}
 

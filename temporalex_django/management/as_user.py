@@ -17,7 +17,7 @@ from django.db.models import QuerySet
 from temporalex_django.access import VIEW, admit, runs_for
 from temporalex_django.actions.base import Actor, storage
 from temporalex_django.authoring.people import Person
-from temporalex_django.core.names import shown
+from temporalex_django.core.names import quoted
 from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.management import exits
 from temporalex_django.models import Instance
@@ -37,7 +37,7 @@ def actor(as_user: str | None) -> Actor:
     users: Any = get_user_model()
     user = users.objects.filter(**{users.USERNAME_FIELD: as_user}).first()
     if user is None:
-        text = exits.sentence(f"--as-user {shown(as_user)}: there is no such user", "Write it as they log in.")
+        text = exits.sentence(f"--as-user {quoted(as_user)}: there is no such user", "Write it as they log in.")
         raise CommandError(text, returncode=exits.NOT_FOUND)
     return Actor(user=cast("Person", user), source="command")
 

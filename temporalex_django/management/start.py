@@ -12,7 +12,7 @@ from django.db.models import Model
 from temporalex_django.actions.start import Start
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
-from temporalex_django.core.attributes import said
+from temporalex_django.core.attributes import parse_all
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
 from temporalex_django.management.exits import misused
@@ -82,7 +82,7 @@ def _given(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:
         if not equals:
             raise misused(f"--attribute {printing.safe(one)} is no value of a name", "Write NAME=VALUE.")
         found[name] = [*found.get(name, ()), value] if declared.get(name) == list[str] else value
-    values: dict[str, Any] = said(found, declared, what="--attribute")
+    values: dict[str, Any] = parse_all(found, declared, label="--attribute")
     return values
 
 

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.core.attributes import FRACTION, LONGEST, WHOLE
+from temporalex_django.core.attributes import MAX_FRACTION_DIGITS, MAX_INTEGER_DIGITS, MAX_TEXT_LENGTH
 from temporalex_django.models.fields import hot_key
 
 
@@ -22,8 +22,10 @@ class SearchAttribute(models.Model):
     workflow = models.CharField(max_length=200)
     name = models.CharField(max_length=100)
     place = models.SmallIntegerField(db_default=0)
-    text = models.CharField(max_length=LONGEST, null=True)  # noqa: DJ001 - no text is not an empty text
-    number = models.DecimalField(max_digits=WHOLE + FRACTION, decimal_places=FRACTION, null=True)
+    text = models.CharField(max_length=MAX_TEXT_LENGTH, null=True)  # noqa: DJ001 - no text is not an empty text
+    number = models.DecimalField(
+        max_digits=MAX_INTEGER_DIGITS + MAX_FRACTION_DIGITS, decimal_places=MAX_FRACTION_DIGITS, null=True
+    )
     moment = models.DateTimeField(null=True)
 
     class Meta:

@@ -16,7 +16,7 @@ from django.db.models.functions import Cast
 from temporalex_django import conf
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.facade import Startable
-from temporalex_django.core.names import shown
+from temporalex_django.core.names import quoted
 from temporalex_django.errors import NotConfigured
 from temporalex_django.models.instance import Instance
 
@@ -62,7 +62,7 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
         for name in names:
             if name not in kinds:
                 known = ", ".join(sorted(kinds)) or "none"
-                raise TypeError(f"with_workflow_state: no class stores {shown(name)} (stored are: {known})")
+                raise TypeError(f"with_workflow_state: no class stores {quoted(name)} (stored are: {known})")
             if len(kinds[name]) > 1:
                 several = "classes store" if workflow is None else f"the versions of {workflow.name} store"
                 raise TypeError(f"with_workflow_state: {several} {name!r} with several types; name one by workflow=")

@@ -21,7 +21,7 @@ from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.stop_bulk import StopBulk
-from temporalex_django.core.names import shown
+from temporalex_django.core.names import quoted
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import BulkItem, BulkJob
 from temporalex_django.rest import serializers
@@ -158,7 +158,7 @@ class BulkViewSet(Repeatable):
         """Raises ``ValidationError`` for inputs that the action does not take, or lacks."""
         inputs, there = body["inputs"], runs.get_queryset()
         if strange := [name for name in inputs if name in _OWN]:
-            raise ValidationError({"inputs": [f"{body['action']} takes no {shown(strange[0])}"]})
+            raise ValidationError({"inputs": [f"{body['action']} takes no {quoted(strange[0])}"]})
         try:
             return StartBulk(
                 body["action"],

@@ -18,7 +18,7 @@ from temporalex_django.actions.drain_worker import DrainWorker
 from temporalex_django.actions.queue_figures import queue_figures
 from temporalex_django.actions.undrain_worker import UndrainWorker
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.core.names import shown
+from temporalex_django.core.names import quoted
 from temporalex_django.errors import WorkerNotFound
 from temporalex_django.models import Worker
 from temporalex_django.rest import serializers
@@ -85,7 +85,7 @@ class WorkerViewSet(Repeatable):
     def _shown(self, pk: UUID) -> Response:
         row = self.get_queryset().filter(pk=pk).first()
         if row is None:
-            raise WorkerNotFound(f"there is no worker {shown(str(pk))}")
+            raise WorkerNotFound(f"there is no worker {quoted(str(pk))}")
         return Response(serializers.WorkerOut(row).data)
 
 

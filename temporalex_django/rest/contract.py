@@ -12,7 +12,7 @@ from rest_framework.exceptions import ValidationError
 
 from temporalex_django.access import Operation
 from temporalex_django.authoring.people import APP
-from temporalex_django.core.names import shown
+from temporalex_django.core.names import quoted
 
 if TYPE_CHECKING:
     Form = type[serializers.Serializer[Any]]
@@ -76,7 +76,7 @@ def refuse_unknown(given: QueryDict, accepted: Iterable[str]) -> None:
     for name, values in given.lists():
         if name not in known:
             takes = f"this address takes {', '.join(known)}" if known else "this address takes none"
-            raise ValidationError({"unknown": [f"no parameter {shown(name)}: {takes}"]})
+            raise ValidationError({"unknown": [f"no parameter {quoted(name)}: {takes}"]})
         if len(values) != 1:
             raise ValidationError({name: ["once"]})
         if not values[0]:

@@ -17,7 +17,7 @@ from temporalex_django.actions import narrowing
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.listing import WAITS
 from temporalex_django.authoring.searching import conditions
-from temporalex_django.core.attributes import in_utc
+from temporalex_django.core.attributes import to_utc
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.models import Instance, Status
 
@@ -93,7 +93,7 @@ class MomentField(django_filters.IsoDateTimeFilter.field_class):  # type: ignore
     def clean(self, value: Any) -> Any:
         moment = super().clean(value)
         try:
-            return None if moment is None else in_utc(moment)
+            return None if moment is None else to_utc(moment)
         except ValueError:
             raise ValidationError(_("Write a time of the years 1 to 9999 in UTC.")) from None
 

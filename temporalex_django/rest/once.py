@@ -51,7 +51,7 @@ def once(method: Method) -> Method:
         key = request.headers.get(KEY)
         if key is None:
             return method(self, request, **names)
-        self.asked = Asked(by=self._actor(), key=check_message_id(key, what=KEY), request=_said(request))
+        self.asked = Asked(by=self._actor(), key=check_message_id(key, label=KEY), request=_said(request))
         try:
             self.asked.look()
             return method(self, request, **names)

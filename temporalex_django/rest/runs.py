@@ -24,7 +24,7 @@ from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
 from temporalex_django.authoring.binding import Description
 from temporalex_django.authoring.listing import NEWEST_FIRST
-from temporalex_django.core.attributes import readable
+from temporalex_django.core.attributes import to_readable
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
@@ -51,7 +51,7 @@ class Shown:
     @property
     def search_attributes(self) -> dict[str, Any]:
         """Numbers with a fraction are texts: a number of JSON would change them."""
-        return readable(self.run.search_attributes or {})
+        return to_readable(self.run.search_attributes or {})
 
 
 class RunViewSet(Repeatable):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rest_framework import ISO_8601, serializers
 
 from temporalex_django.authoring.viewing import View
-from temporalex_django.core.names import shown
+from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import Payload
 
@@ -29,7 +29,7 @@ class Body(Base):
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping) and (strange := [name for name in data if name not in self.fields]):
             takes = f"this body takes {', '.join(self.fields)}" if self.fields else "this body has none"
-            named = ", ".join(shown(name) for name in strange[:_SEVERAL])
+            named = ", ".join(quoted(name) for name in strange[:_SEVERAL])
             raise serializers.ValidationError({"unknown": [f"no field {named}: {takes}"]})
         return super().to_internal_value(data)
 

@@ -13,7 +13,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.messages import MessageKind, declared
 from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.core.payloads import hints
+from temporalex_django.core.payloads import resolve_hints
 from temporalex_django.graph.workflow import GraphWorkflow
 
 
@@ -63,7 +63,7 @@ def _queries(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
 def _second(fn: Callable[..., Any]) -> Any:
     """The annotation of what a query is asked with, behind the state."""
     names = [*inspect.signature(fn).parameters]
-    return hints(fn).get(names[1], Any) if len(names) > 1 else type(None)
+    return resolve_hints(fn).get(names[1], Any) if len(names) > 1 else type(None)
 
 
 def _events(cls: type[Workflow]) -> set[str]:

@@ -23,7 +23,7 @@ from temporalex_django.actions.unchanged import while_unchanged
 from temporalex_django.actions.update import SendUpdate, outcome_of
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.people import key_of
-from temporalex_django.core.attributes import said
+from temporalex_django.core.attributes import parse_all
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import KEY, Contract, says
 from temporalex_django.rest.contracts import UPDATE_ID, WAIT, WORKFLOW, does, steering_contract, view
@@ -63,7 +63,7 @@ class InstanceViewSet(ReadingViewSet):
         """Start a run: 201."""
         body = self._body()
         cls = workflows.find(body["workflow"]).choose(body["version"], {})
-        given = said(body["search_attributes"], cls.search_attributes, what=f"start of {cls.name}")
+        given = parse_all(body["search_attributes"], cls.search_attributes, label=f"start of {cls.name}")
         start = Start(
             cls,
             args=body["args"],

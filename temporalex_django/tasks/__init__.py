@@ -15,7 +15,7 @@ from django.utils import timezone
 from temporalex_django.authoring.activity import Options
 from temporalex_django.authoring.django_tasks import normalized
 from temporalex_django.authoring.retry import RetryPolicy
-from temporalex_django.core.durations import seconds
+from temporalex_django.core.durations import to_seconds
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
 from temporalex_django.tasks.compat import (
     BaseTaskBackend,
@@ -93,7 +93,7 @@ class DurableBackend(BaseTaskBackend):
                 f"{wrong}['retry'] must be a RetryPolicy, or a dict of its arguments, not {retry!r}."
             )
         try:
-            kept = None if retention is None else seconds(retention, what="retention")
+            kept = None if retention is None else to_seconds(retention, label="retention")
         except (TypeError, ValueError) as exc:
             raise InvalidTaskBackend(f"{wrong}['retention']: {exc}.") from exc
         if kept is not None and kept < 0:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, connections
 
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.errors import TemporalexError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class _Worker(threading.Thread):
         except DatabaseError as exc:
             if not self.env.storage.transient(exc):
                 raise
-            logger.warning("the database is busy, trying again: %s", told(exc))
+            logger.warning("the database is busy, trying again: %s", error_line(exc))
 
     def stop(self) -> None:
         self._over.set()

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections
 
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 
 logger = logging.getLogger("temporalex_django.runtime")
 
@@ -55,7 +55,7 @@ def robustly(callback: Callable[[], object]) -> None:
     try:
         callback()
     except Exception as exc:  # noqa: BLE001 - what is committed stays so
-        logger.error("what was to be done after a commit failed: %s", told(exc))
+        logger.error("what was to be done after a commit failed: %s", error_line(exc))
 
 
 def _is_of_a_test(block: object) -> bool:

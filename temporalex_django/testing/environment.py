@@ -24,12 +24,12 @@ from temporalex_django.authoring.workflow import (
 )
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
-from temporalex_django.core.four_eyes import for_fork
-from temporalex_django.core.handing_over import warn_of_change
+from temporalex_django.core.four_eyes import fork_snapshot
+from temporalex_django.core.handing_over import warn_lossy_value
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.replay import replay
-from temporalex_django.core.names import check_name, value_text
+from temporalex_django.core.names import check_name, key_text
 from temporalex_django.engine import anew
 from temporalex_django.engine.lookup import as_run_id
 from temporalex_django.engine.points import Plan, fork_id, gone_on, is_again, planned
@@ -108,16 +108,16 @@ class Environment(EnvironmentActivities):
                 raise InvalidId(f"{workflow.name}: give id= or value=, not both")
             if workflow.unique is None:
                 raise InvalidId(f"{workflow.name} has no `unique`, so it takes an id, not a value")
-            id = workflow.unique.run_id_for(value_text(value), self._suffix)  # noqa: A001 - the field's name
+            id = workflow.unique.run_id_for(key_text(value), self._suffix)  # noqa: A001 - the field's name
         if id is None:
             self._made_ids += 1
             id = f"{workflow.name}-{self._made_ids}"  # noqa: A001
         elif value is None and workflow.unique is not None:
             workflow.unique.check(id)
         workflow_id = check_id(id)
-        plain = payloads.plain(with_default(workflow, args), what=f"the input of {workflow.name}")
-        warn_of_change(
-            args, plain, lambda: workflow.definition.args_type, reader=f"run of {workflow.name}", aloud=False
+        plain = payloads.to_plain(with_default(workflow, args), label=f"the input of {workflow.name}")
+        warn_lossy_value(
+            args, plain, lambda: workflow.definition.args_type, reader=f"run of {workflow.name}", emit_warning=False
         )
         beside = snapshot.first(workflow, started_by=sender(by))
         labels = start_options(workflow, search_attributes=search_attributes, tags=tags)
@@ -152,7 +152,7 @@ class Environment(EnvironmentActivities):
         """
         by = person(by)
         require_signal(workflow, signal)
-        plain = payloads.plain(payload, what=f"the payload of signal {check_name(signal, what='signal')!r}")
+        plain = payloads.to_plain(payload, label=f"the payload of signal {check_name(signal, label='signal')!r}")
         chain_id = self._chain_of(check_id(id), workflow.name)
         if chain_id is not None:
             row = self.row(self.run_ids(chain_id)[-1])
@@ -206,7 +206,7 @@ class Environment(EnvironmentActivities):
         by: Person | None = None,
     ) -> int:
         """Put a message into an inbox and drive. The id of the message."""
-        plain = payloads.plain(body, what=f"the payload of {kind} {name!r}")
+        plain = payloads.to_plain(body, label=f"the payload of {kind} {name!r}")
         if kind in ("signal", "update"):
             facts = self.row(self.run_ids(chain_id)[-1]).facts
             code = self.class_of(chain_id, facts.workflow, facts.version)
@@ -251,7 +251,7 @@ class Environment(EnvironmentActivities):
             _, plan, code = self._plan(handle, by, in_trouble=True, **point)
             named = fork_id(handle.id, id, code.unique, suffix=self._suffix)
             seed = plan.facts.seed if plan.prefix.activation else plan.seed
-            snapshot = for_fork(plan.facts.snapshot, self._sender(by))
+            snapshot = fork_snapshot(plan.facts.snapshot, self._sender(by))
             labels = forked_options(code, tags=self.row(plan.facts.run_id).tags)
             labels |= {"search_attributes": plan.search_attributes, "snapshot": snapshot}
             chain_id = self._insert(code, named, plan.facts.args, seed, **labels)
@@ -337,7 +337,7 @@ class Environment(EnvironmentActivities):
         one.
         """
         more = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        skipped = wait_seconds(duration, what="advance") + wait_seconds(more, what="advance")
+        skipped = wait_seconds(duration, label="advance") + wait_seconds(more, label="advance")
         self._skip(timedelta(seconds=skipped))
 
     def _skip(self, duration: timedelta) -> None:

@@ -17,12 +17,12 @@ from temporalex_django.authoring.people import Person, decider, key_of, person
 from temporalex_django.authoring.typed import Result_co
 from temporalex_django.authoring.viewing import EVERYTHING, View
 from temporalex_django.authoring.workflow import fitted_result
-from temporalex_django.core.attributes import all_typed
-from temporalex_django.core.copying import copied
-from temporalex_django.core.durations import check_waiting
+from temporalex_django.core.attributes import decode_all
+from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.durations import check_wait
 from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_message_id, check_name
-from temporalex_django.core.payloads import text
+from temporalex_django.core.payloads import check_text
 from temporalex_django.engine.outcomes import result_of, update_value
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
@@ -108,10 +108,10 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         With ``id`` once, however often it is sent. Raises ``WorkflowClosed``, ``PayloadError``, ``InvalidId``.
         """
         by = self._admit(by, "signal", name)
-        what = f"signal {check_name(name, what='signal')!r}"
+        what = f"signal {check_name(name, label='signal')!r}"
         if id is None:
             self._refuse_closed(what)
-        request_id = None if id is None else check_message_id(id, what="signal")
+        request_id = None if id is None else check_message_id(id, label="signal")
         outcome = self.env.outcome(self.env.send(self.chain_id, "signal", name, payload, request_id, by=by))
         if outcome is not None and outcome.status == "undelivered":
             self._refuse_closed(what)
@@ -130,7 +130,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
         Raises ``UpdateRejected``, ``WorkflowClosed``, ``UpdateFailed``, ``UpdateTimeout``, ``ActionNotPermitted``.
         """
-        check_waiting(timeout, mode)
+        check_wait(timeout, mode)
         return self.update_async(name, args, id=id, by=by).result()
 
     def update_async(
@@ -138,8 +138,8 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     ) -> EnvironmentUpdate:
         """Send an update without asking for its response."""
         by = self._admit(by, "update", name)
-        check_name(name, what="update")
-        update_id = str(uuid4()) if id is None else check_message_id(id, what="update")
+        check_name(name, label="update")
+        update_id = str(uuid4()) if id is None else check_message_id(id, label="update")
         number = self.env.send(self.chain_id, "update", name, args, update_id, by=by)
         return EnvironmentUpdate(self.env, self.chain_id, number, update_id, f"update {name!r} of {self.id}")
 
@@ -157,7 +157,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         Raises ``ResumeRefused`` when none or several steps wait for it, ``ActionNotPermitted`` when ``by`` lacks the
         role of the step, ``WorkflowClosed``, ``PayloadError``; nothing changes then.
         """
-        check_waiting(timeout)
+        check_wait(timeout)
         user, name = decider(by)
         self._admit(user, "resume", event)
         self._refuse_closed(f"resume({event!r})")
@@ -187,7 +187,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         timeout: float | None = ANSWER_TIMEOUT,
     ) -> None:
         """Decide a human task of the run in the name of a user, see ``WorkflowHandle.decide``."""
-        check_waiting(timeout)
+        check_wait(timeout)
         user = person(by)
         one = meant(self.env.human_tasks(UUID(self.run_id)), task, run=f"{self._row.facts.workflow} {self.id}")
         require_outcome(one, outcome)
@@ -198,7 +198,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             "step": step_of(one.key),
             "task": one.key,
             "run": self.run_id,
-            "comment": text(comment, what="the comment"),
+            "comment": check_text(comment, label="the comment"),
             "question": {"title": one.title, "outcomes": [*one.outcomes]},  # as it was shown
             **self.env.admitted(one, user),
             **judged(one.form, data, title=one.title),
@@ -238,7 +238,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself.
         """
         view = self._view(by).require(by)
-        check_waiting(timeout)
+        check_wait(timeout)
         row = self._row
         facts = row.facts
         closing = row.closing if view is EVERYTHING else view.attributes(row.closing or {})
@@ -252,7 +252,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
         """Ask the run to cancel; a graph is cancelled at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
         self._admit(by, "cancel")
-        text(reason, what="the reason")
+        check_text(reason, label="the reason")
         self._refuse_closed("cancel request")
         facts = self._row.facts
         if self.env.class_of(self.chain_id, facts.workflow, facts.version).cancels_at_once:
@@ -263,7 +263,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     def terminate(self, reason: str = "", *, by: Person | None = None) -> None:
         """Close the run at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
         self._admit(by, "terminate")
-        text(reason, what="the reason")
+        check_text(reason, label="the reason")
         self._refuse_closed("terminate")
         self.env.close(self.chain_id, "terminated", reason)
 
@@ -278,7 +278,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     ) -> str:
         """A new run of the chain takes this one up behind the activation ``to``, or behind the last good one."""
         self._admit_point(by, "reset", edited)
-        text(reason, what="the reason")
+        check_text(reason, label="the reason")
         return str(self.env.reset(self, by=by, to=to, messages=messages, edited=edited))
 
     def fork(
@@ -293,7 +293,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     ) -> EnvironmentHandle[Result_co]:
         """A run of a new chain takes this one up behind the activation ``to``, or behind the last good one."""
         self._admit_point(by, "fork", edited)
-        text(reason, what="the reason")
+        check_text(reason, label="the reason")
         return self.env.fork(self, id, by=by, to=to, messages=messages, edited=edited)
 
     # -- steering ------------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
         """Of the newest run, or of the one that the handle was made for by run id."""
         view = self._view(by)
-        return [view.event(replace(event, attributes=copied(event.attributes))) for event in self.shown.events]
+        return [view.event(replace(event, attributes=deep_copy(event.attributes))) for event in self.shown.events]
 
     def describe(self, *, by: Person | None = None) -> Description:
         view = self._view(by)
@@ -357,7 +357,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             closed_at=row.closed_at,
             activities=[view.activity(activity) for activity in open_ones],
             failed_messages=[view.failed_message(failed) for failed in self.env._failed_messages(self.chain_id)],  # noqa: SLF001 - its own
-            search_attributes=all_typed(row.facts.search_attributes),
+            search_attributes=decode_all(row.facts.search_attributes),
             tags=row.tags,
         )
 

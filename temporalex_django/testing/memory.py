@@ -182,7 +182,7 @@ class WorkflowEnvironment(Environment):
         rows = (
             one
             for one in self.storage.human_tasks.values()
-            if one.run_id == run_id and (sees or any(answers_to(by, word) for word in one.task.asked))
+            if one.run_id == run_id and (sees or any(answers_to(by, word) for word in one.task.candidates))
         )
         found = [self._as_seen(one, by) for one in rows]
         return sorted(found, key=lambda task: (task.opened_at, task.key))
@@ -190,7 +190,7 @@ class WorkflowEnvironment(Environment):
     def _as_seen(self, one: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
         """The title and what it shows are for the people whom it asks, and for those who may see payloads."""
         task = OpenHumanTask.of(one.task, str(one.id))
-        if by is None or any(answers_to(by, word) for word in one.task.asked):
+        if by is None or any(answers_to(by, word) for word in one.task.candidates):
             return task
         view = self.view(by, one.chain_id, one.run_id)
         return replace(task, title=view.text(task.title), shows=None if task.shows is None else view.value(task.shows))
@@ -202,7 +202,7 @@ class WorkflowEnvironment(Environment):
     def inbox(self, user: Person) -> list[OpenHumanTask]:
         rows = [one for one in self.storage.human_tasks.values() if not one.task.ending]
         mine = (one for one in rows if key_of(user) not in one.task.barred)
-        found = [one for one in mine if any(answers_to(user, word) for word in one.task.asked)]
+        found = [one for one in mine if any(answers_to(user, word) for word in one.task.candidates)]
         found.sort(key=lambda one: (one.task.due_at or datetime.max.replace(tzinfo=UTC), one.task.opened_at, one.id))
         return [OpenHumanTask.of(one.task, str(one.id)) for one in found]
 

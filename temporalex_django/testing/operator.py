@@ -7,7 +7,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.people import Person, require_permission, sender
-from temporalex_django.core.payloads import plain, text
+from temporalex_django.core.payloads import check_text, to_plain
 from temporalex_django.engine import by_hand, pausing
 from temporalex_django.engine.blocked import due_now
 from temporalex_django.engine.fates import due
@@ -47,7 +47,7 @@ class OperatorInMemory:
         for permission in wanted:
             require_permission(self.person, permission, what=f"do {name}")
         self.name = name
-        self.reason = text(reason, what="the reason")
+        self.reason = check_text(reason, label="the reason")
         run = self.storage.hold(self.chain_id, wait=0)
         assert run is not None
         if run.closed and name not in _OF_CLOSED:
@@ -82,19 +82,19 @@ class OperatorInMemory:
         if not task.fence[1]:
             self._refuse("it has not been tried yet")
         if "input" in given:
-            input_ = plain(given["input"], what="the input 'input'")
+            input_ = to_plain(given["input"], label="the input 'input'")
             task = by_hand.edited(task, *activity.find(task.activity).edited(input_, task.args), by=self.by)
             self.storage.edit_task(task)
         self._finish(by_hand.retried(task, now=self.env.clock))
 
     def complete_activity(self, run: RunState, *, seq: int, result: Any) -> None:
         task = self._task(run, seq)
-        given = plain(result, what="the input 'result'")
+        given = to_plain(result, label="the input 'result'")
         value = activity.find(task.activity).by_hand(given, task.args, EnvironmentSource(self.env, task))
         self._finish(by_hand.completed(task, value, by=self.by))
 
     def fail_activity(self, run: RunState, *, seq: int, message: str, type: str) -> None:
-        message, kind = text(message, what="the input 'message'"), text(type, what="the input 'type'")
+        message, kind = check_text(message, label="the input 'message'"), check_text(type, label="the input 'type'")
         self._finish(by_hand.failed(self._task(run, seq), type=kind, message=message, by=self.by))
 
     def skip_timer(self, run: RunState, *, seq: int) -> None:

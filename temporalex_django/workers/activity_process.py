@@ -98,12 +98,12 @@ def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]
 
 def _result(act: Any, value: Any) -> dict[str, Any]:
     """What it returned, as plain data; here it is known whether that comes back as it was."""
-    from temporalex_django.core.handing_over import handed  # noqa: PLC0415 - as above
+    from temporalex_django.core.handing_over import encode_lossless  # noqa: PLC0415 - as above
     from temporalex_django.errors import PayloadError  # noqa: PLC0415
 
     try:
         what = f"the result of {act.name}"
-        return {"result": handed(value, what=what, read=act.read_result, annotate=act.annotate_result)}
+        return {"result": encode_lossless(value, label=what, read=act.read_result, annotate=act.annotate_result)}
     except PayloadError as exc:
         return {"unfit": str(exc)}
 

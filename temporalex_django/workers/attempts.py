@@ -18,7 +18,7 @@ from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext, running
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db.atomic_activities import announce, completed, encoded
 from temporalex_django.db.graph_instances import TaskSource
 from temporalex_django.engine import activity_policy, lone
@@ -150,7 +150,7 @@ class Attempt:
             result.raised = lone.raised(exc)
         log.warning(
             "%s failed in attempt %d%s: %s",
-            *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", told(exc)),
+            *(task.activity, task.attempt, "" if result.outcome is None else " (the last)", error_line(exc)),
             extra={"workflow_id": task.workflow_id, "run_id": str(task.run_id)},
         )
         return result
@@ -179,7 +179,7 @@ def told_of_lone(tell: Callable[[], None]) -> None:
     try:
         tell()
     except Exception as exc:  # noqa: BLE001 - the attempt goes on, what is committed stays so
-        log.error("a signal about a Django task was not sent: %s", told(exc))
+        log.error("a signal about a Django task was not sent: %s", error_line(exc))
 
 
 def announce_end(result: TaskResult) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db import chores
 from temporalex_django.db.connections import worker_session
 
@@ -43,4 +43,4 @@ class Chores:
                 while not self._stop.is_set() and chores.done(self.alias):
                     self._stop.wait(_PAUSE)
             except Exception as exc:  # noqa: BLE001 - it is begun again
-                log.warning("what a worker does beside turns goes on after an error: %s", told(exc))
+                log.warning("what a worker does beside turns goes on after an error: %s", error_line(exc))

@@ -8,7 +8,7 @@ import threading
 
 from django.db import DatabaseError
 
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.workers.loop import WorkerLoop
 
 log = logging.getLogger("temporalex_django.worker")
@@ -54,7 +54,7 @@ class DevelopmentWorker:
                 self._loop = WorkerLoop(alias=self.alias, kind="local")
                 self._loop.run(self._stop)
             except DatabaseError as exc:
-                log.warning("workflows do not run yet: %s (has `manage.py migrate` been run?)", told(exc))
+                log.warning("workflows do not run yet: %s (has `manage.py migrate` been run?)", error_line(exc))
                 self._stop.wait(delay)
                 delay = min(delay * 2, 30.0)
             finally:

@@ -13,7 +13,7 @@ from django.db import Error as DatabaseError
 
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import queue_limits
-from temporalex_django.core.limits import NONE
+from temporalex_django.core.limits import NO_LIMITS
 from temporalex_django.db.limited_claims import LimitedClaim, LimitedClaims
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.switches import Switches
@@ -52,7 +52,9 @@ class Gates:
     def open_queues(self) -> Sequence[str]:
         """Those of them whose activities it may take without asking."""
         limits = queue_limits()
-        return [queue for queue in self.queues if not limits.get(queue, NONE).limited] if limits else self.queues
+        return (
+            [queue for queue in self.queues if not limits.get(queue, NO_LIMITS).is_limited] if limits else self.queues
+        )
 
     @property
     def waiting(self) -> bool:
@@ -102,7 +104,7 @@ class Gates:
         """
         limits, tasks, moved, lines, short = queue_limits(), [], 0, suspects, False
         lined = self.switches.lines or self._storage.lined
-        chosen = [queue for queue in self.queues if lined or limits.get(queue, NONE).limited]
+        chosen = [queue for queue in self.queues if lined or limits.get(queue, NO_LIMITS).is_limited]
         now = time.monotonic()
         self._skipped = False
         for queue in self._storage.in_turn(chosen, "limited"):
@@ -111,7 +113,7 @@ class Gates:
                 short = short or not capacity or self.short
                 lines = True  # who knows
                 continue
-            common, off = limits.get(queue, NONE).limited, self.switches.activities
+            common, off = limits.get(queue, NO_LIMITS).is_limited, self.switches.activities
             try:
                 found = self._claims.claim(
                     queue, capacity=capacity, owner=owner, off=off, common=common, suspects=suspects

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from uuid import UUID
 
-from temporalex_django.core.limits import fair_turns
+from temporalex_django.core.limits import interleave
 from temporalex_django.engine.storage import TaskResult
 from temporalex_django.workers.attempts import Attempt
 
@@ -56,7 +56,7 @@ def first_of(results: list[TaskResult], limit: int) -> list[TaskResult]:
         by_class[result.task.workflow].append(result)
     chains: set[UUID] = set()
     chosen = []
-    for result in fair_turns(by_class.values()):
+    for result in interleave(by_class.values()):
         chain = result.task.chain_id
         if chain is not None and len(chains) < limit:
             chains.add(chain)

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from django.db import connections
 
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db.starts import CHANNEL, NOTIFY
 
 log = logging.getLogger("temporalex_django.worker")
@@ -84,7 +84,7 @@ class Listener:
                     delay = 0.1
                     self._listen(connection)
             except psycopg.Error as exc:
-                log.warning("the listening connection broke: %s", told(exc))
+                log.warning("the listening connection broke: %s", error_line(exc))
             finally:
                 self.locked = False
                 self._ready.set()

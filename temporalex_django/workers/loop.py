@@ -18,8 +18,8 @@ from django.db import connections
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
-from temporalex_django.core.payloads import reason_of
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
+from temporalex_django.core.payloads import error_reason
 from temporalex_django.db import lone_tasks
 from temporalex_django.db.atomic_activities import perform
 from temporalex_django.db.connections import worker_session
@@ -314,7 +314,7 @@ class WorkerLoop:
     def _apart(self, results: list[TaskResult], chains: Sequence[UUID], cause: BaseException) -> Polled:
         """A turn of many failed and was rolled back: whoever is at fault must not hold up the others."""
         if not self.storage.transient(cause):
-            log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), told(cause))
+            log.warning("a turn of %d runs failed, trying each alone: %s", len(chains), error_line(cause))
         results, valid = self._each_stored(results)
         with self.storage.transaction("apart"):
             tasks = self.turner.claim_tasks(self._capacity())
@@ -342,9 +342,9 @@ class WorkerLoop:
             if self.storage.transient(exc):
                 return None
             log.error(
-                "the end of %s cannot be stored: %s", task.activity, told(exc), extra={"run_id": str(task.run_id)}
+                "the end of %s cannot be stored: %s", task.activity, error_line(exc), extra={"run_id": str(task.run_id)}
             )
-            why = PayloadError(f"the end of {task.activity} cannot be stored: {reason_of(exc)}")
+            why = PayloadError(f"the end of {task.activity} cannot be stored: {error_reason(exc)}")
             result = activity_policy.failed(task, why, self.row.now(), final=True)
         try:
             return result, bool(self.storage.finish_tasks([result]))
@@ -496,7 +496,7 @@ class WorkerLoop:
                 if until_idle and not self.storage.lost(exc):
                     raise
                 delay = pause_after(delay)
-                log.warning("the database does not answer, trying again in %.1f s: %s", delay, told(exc))
+                log.warning("the database does not answer, trying again in %.1f s: %s", delay, error_line(exc))
                 connections[self.alias].close()
                 stop.wait(delay)
                 continue
@@ -504,7 +504,7 @@ class WorkerLoop:
                 if until_idle:
                     raise
                 delay = pause_after(delay)
-                log.error("a poll failed, going on in %.1f s: %s", delay, told(exc))
+                log.error("a poll failed, going on in %.1f s: %s", delay, error_line(exc))
                 stop.wait(delay)
                 continue
             if self.row.drained_at is not None:
@@ -579,7 +579,7 @@ class WorkerLoop:
                     release(self.storage, self.row.epoch)
                     self.row.remove(self.storage)
         except DatabaseError as exc:
-            log.warning("could not give back what is in hand, the lease will run out: %s", told(exc))
+            log.warning("could not give back what is in hand, the lease will run out: %s", error_line(exc))
         finally:
             self.pool.close()
             self.engine.cache.clear()

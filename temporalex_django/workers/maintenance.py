@@ -14,7 +14,7 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db.connections import worker_session
 from temporalex_django.db.limited_claims import give_back
 from temporalex_django.db.retention import Retention
@@ -121,7 +121,7 @@ class Maintenance:
             except DatabaseError as exc:
                 if not self.storage.transient(exc):
                     raise
-                log.info("somebody else is burying the same worker: %s", told(exc))
+                log.info("somebody else is burying the same worker: %s", error_line(exc))
             else:
                 return
 
@@ -135,11 +135,11 @@ class Maintenance:
                 except DatabaseError as exc:
                     self.loop.on_beat()
                     if not self.storage.transient(exc):
-                        log.warning("the database of a worker's maintenance does not answer: %s", told(exc))
+                        log.warning("the database of a worker's maintenance does not answer: %s", error_line(exc))
                         connections[self.storage.alias].close()
                         delay = min(delay * 2, 5.0)
                 except Exception as exc:  # noqa: BLE001 - whatever it is, runs are kept
-                    log.error("maintenance goes on after an error: %s", told(exc))
+                    log.error("maintenance goes on after an error: %s", error_line(exc))
 
     def tend(self) -> None:
         """One pass. Raises when the database is gone."""

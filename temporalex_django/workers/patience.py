@@ -10,7 +10,7 @@ from collections.abc import Callable
 from django.db import Error as DatabaseError
 from django.db import connections
 
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
 
 log = logging.getLogger("temporalex_django.worker")
@@ -41,7 +41,7 @@ def once_there(
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"after {timeout:g} s the database does not answer: {exc}") from exc
             pause = pause_after(pause)
-            log.warning("the database does not answer, trying again in %.1f s: %s", pause, told(exc))
+            log.warning("the database does not answer, trying again in %.1f s: %s", pause, error_line(exc))
             connections[storage.alias].close()
             stop.wait(pause)
         else:

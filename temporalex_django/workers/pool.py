@@ -18,7 +18,7 @@ from typing import Any
 from django.db import close_old_connections, connections
 
 from temporalex_django.authoring import activity
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db.connections import KEPT_FOR, keep_open
 from temporalex_django.engine.capacity import UNMEASURED, Capacity
 from temporalex_django.engine.storage import TaskResult, TaskState
@@ -339,9 +339,13 @@ class Pool:
             try:
                 loop.run_forever()
             except (SystemExit, KeyboardInterrupt) as exc:  # alone of all exceptions these leave a task and its loop
-                log.error("a task that an activity made raised through the event loop; the others go on: %s", told(exc))
+                log.error(
+                    "a task that an activity made raised through the event loop; the others go on: %s", error_line(exc)
+                )
             except BaseException as exc:  # noqa: BLE001 - as above
-                log.error("an activity broke the event loop of its worker; another one takes its place: %s", told(exc))
+                log.error(
+                    "an activity broke the event loop of its worker; another one takes its place: %s", error_line(exc)
+                )
                 self._move_from(loop)
                 return
         loop.run_until_complete(loop.shutdown_asyncgens())

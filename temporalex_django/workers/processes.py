@@ -15,7 +15,7 @@ from typing import Any
 
 from django.conf import settings
 
-from temporalex_django.core.copying import copied
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.engine import activity_policy
 from temporalex_django.errors import ApplicationError
 from temporalex_django.workers.attempts import Attempt, UnfitResult
@@ -94,7 +94,7 @@ def call(attempt: Attempt) -> Any:
         "idempotency_key": activity_policy.idempotency_key(task),
         "workflow_id": task.workflow_id,
         "run_id": str(task.run_id),
-        "heartbeat_details": copied(task.heartbeat_details),
+        "heartbeat_details": deep_copy(task.heartbeat_details),
         "_seq": task.seq,
     }
     child.say(activity=task.activity, args=list(task.args), kwargs=dict(task.kwargs), context=context)

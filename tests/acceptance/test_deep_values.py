@@ -62,10 +62,10 @@ def test_values_of_the_greatest_depth(env, bottom, lists):
 def test_null_is_no_nan_at_any_depth(depth, lists):
     value = nested(depth, lists=lists)
 
-    assert payloads.plain(value) == value
+    assert payloads.to_plain(value) == value
     for number in (math.nan, math.inf, -math.inf):
         with pytest.raises(errors.PayloadError, match="NaN and infinity are not JSON"):
-            payloads.plain(nested(depth, [None, number], lists=lists))
+            payloads.to_plain(nested(depth, [None, number], lists=lists))
 
 
 @pytest.mark.parametrize("depth", [DEEPEST + 1, 1000, 200_000])
@@ -90,4 +90,4 @@ def test_an_endless_value_is_refused():
     circle.append(circle)
 
     with pytest.raises(errors.PayloadError, match="nested more than 200 levels deep"):
-        payloads.plain(circle)
+        payloads.to_plain(circle)

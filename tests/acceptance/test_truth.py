@@ -30,7 +30,7 @@ from temporalex_django import (
 )  # fmt: skip
 from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.core import renamed
+from temporalex_django.core import aliases
 from tests.support.people import person
 from tests.support.runs import flow
 
@@ -423,7 +423,7 @@ def test_an_id_is_held_by_open_runs_of_the_names_that_a_class_had(env, scope, mo
     second = env.start(Newest, value="1")  # free again
     assert env.handle("held::1").run_id == second.run_id  # one workflow under several names
     with monkeypatch.context() as before_the_deploy:
-        before_the_deploy.setattr(renamed, "WORKFLOWS", {})
+        before_the_deploy.setattr(aliases, "WORKFLOWS", {})
         Old = flow(run, name=names[0], unique=unique)
         with pytest.raises(errors.AlreadyRunning):
             env.start(Old, value="1")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from temporalex_django.core.history.prefix import Behind
+from temporalex_django.core.history.prefix import PendingMessage
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.storage import Outcome
 from temporalex_django.errors import MessageIdTaken
@@ -237,8 +237,8 @@ def test_messages_are_put_before_those_that_are_there(place: Place) -> None:
     with place.storage.transaction():
         place.storage.claim(limit=1, queues=["default"], chains=[chain])
         messages = [
-            Behind(kind="signal", name="first", body=5, sender=Sender("8", "Bob")),
-            Behind(kind="update", name="read", body=6, id="again"),
+            PendingMessage(kind="signal", name="first", payload=5, sender=Sender("8", "Bob")),
+            PendingMessage(kind="update", name="read", payload=6, message_id="again"),
         ]
         place.storage.put_first(chain, messages, received=3)
 
@@ -260,8 +260,14 @@ def test_updates_of_a_history_are_known_to_a_chain_that_never_had_them(place: Pl
     chain = place.start()
     ada = Sender("7", "Ada")
     updates = [
-        (Behind(kind="update", name="add", body=[1], id="under-way", sender=ada), Outcome(status="accepted")),
-        (Behind(kind="update", name="add", body=[2], id="done"), Outcome(status="completed", value={"n": 2})),
+        (
+            PendingMessage(kind="update", name="add", payload=[1], message_id="under-way", sender=ada),
+            Outcome(status="accepted"),
+        ),
+        (
+            PendingMessage(kind="update", name="add", payload=[2], message_id="done"),
+            Outcome(status="completed", value={"n": 2}),
+        ),
     ]
     place.quiet(chain)
     with place.storage.transaction():

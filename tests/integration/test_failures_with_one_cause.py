@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 from temporalex_django import Ok, RetryPolicy, Workflow, activity, api, errors
 from temporalex_django.actions.failure_groups import failure_groups
 from temporalex_django.actions.start_bulk import StartBulk
-from temporalex_django.core.failures import cause_of
+from temporalex_django.core.failures import failure_cause
 from temporalex_django.db import chores
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, BulkItem, BulkJob, Instance, OperatorAction
@@ -117,9 +117,9 @@ def test_a_cause_is_the_type_and_the_last_place_in_the_code_of_the_project() -> 
         '  File "/srv/venv/lib/python3.13/site-packages/requests/api.py", line 9, in post\n    y()\n'
         '  File "/usr/lib/python3.13/socket.py", line 1, in z\n    z()\nConnectionError: card 4711\n'
     )
-    assert cause_of("ConnectionError", traceback) == "ConnectionError at shop/banks.py:41"
-    assert cause_of("TimeoutError") == "TimeoutError"
-    assert cause_of("E", traceback.replace("/srv/app/shop/", "C:\\srv\\shop\\")) == "E at shop/banks.py:41"
+    assert failure_cause("ConnectionError", traceback) == "ConnectionError at shop/banks.py:41"
+    assert failure_cause("TimeoutError") == "TimeoutError"
+    assert failure_cause("E", traceback.replace("/srv/app/shop/", "C:\\srv\\shop\\")) == "E at shop/banks.py:41"
 
 
 def test_failures_are_grouped_by_class_activity_type_and_place() -> None:

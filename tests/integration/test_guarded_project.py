@@ -124,7 +124,7 @@ def test_other_threads_use_the_orm_meanwhile(transactional_db: None) -> None:
         place = None
         scheduler = Scheduler()
 
-    with current.active(Probe()):  # type: ignore[arg-type]
+    with current.use_runtime(Probe()):  # type: ignore[arg-type]
         thread = threading.Thread(target=ask)
         thread.start()
         thread.join(20)

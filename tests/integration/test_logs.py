@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError
 
 from temporalex_django import Err, Ok, RetryPolicy, Workflow, activity, api, errors, update
-from temporalex_django.core.telling import LONGEST
+from temporalex_django.core.error_text import MAX_LENGTH
 from tests.support.client_flows import drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,7 +56,7 @@ def test_attempts_that_fail(caplog):
     for line in lines:
         assert "4111" not in line
         assert "\n" not in line
-        assert len(line) < 2 * LONGEST
+        assert len(line) < 2 * MAX_LENGTH
 
 
 class FailsAloud(Workflow):

@@ -18,7 +18,7 @@ from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.authoring.activity import registry
 from temporalex_django.authoring.viewing import EVERYTHING
-from temporalex_django.core import renamed
+from temporalex_django.core import aliases
 from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
@@ -136,8 +136,8 @@ def test_runs_of_a_class_that_is_off_stop_where_they_stand() -> None:
 
 
 def test_what_was_renamed_is_switched_by_its_present_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(renamed.WORKFLOWS, "test.OldBasket", Basket.name)
-    monkeypatch.setitem(renamed.ACTIVITIES, "old.often", often.name)
+    monkeypatch.setitem(aliases.WORKFLOWS, "test.OldBasket", Basket.name)
+    monkeypatch.setitem(aliases.ACTIVITIES, "old.often", often.name)
     monkeypatch.setitem(registry, "old.often", often)
     old = start("test.OldBasket", None, "b-1")
     calls = start("Mixture", {"calls": [["often", None]]})

@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 from hypothesis import given
 
-from temporalex_django.core.attributes import searched
+from temporalex_django.core.attributes import search_rows
 from tests.property import grammar, legal
 from tests.property.examples import examples
 from tests.property.playing import Played, play, replay_everything
@@ -33,7 +33,7 @@ def searched_rows() -> list[Any]:
 
 
 def found_rows(kept: Any) -> list[Any]:
-    rows = sorted(searched(kept[0]), key=lambda row: (row.name, row.place))
+    rows = sorted(search_rows(kept[0]), key=lambda row: (row.name, row.place))
     return [[row.name, row.place, row.text, row.number and Decimal(row.number)] for row in rows]
 
 

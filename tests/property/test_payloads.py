@@ -17,7 +17,7 @@ from temporalex_django import activity, activity_context
 from temporalex_django.conf import codec
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import describe
-from temporalex_django.core.handing_over import handed
+from temporalex_django.core.handing_over import encode_lossless
 from temporalex_django.engine.storage import TaskResult, TaskState
 from temporalex_django.errors import PayloadError
 from temporalex_django.workers.attempts import Attempt
@@ -124,11 +124,11 @@ def stored(result: TaskResult) -> tuple[str, dict[str, Any]]:
 def test_any_value_is_plain_data_or_refused(box: Box) -> None:
     value = box.value
     try:
-        found = payloads.plain(value)
+        found = payloads.to_plain(value)
     except PayloadError:
         return
     assert same(codec().decode(codec().encode(found)), found)
-    assert same(payloads.plain(found), found)
+    assert same(payloads.to_plain(found), found)
 
 
 def in_json(value: Any) -> Any:
@@ -145,7 +145,7 @@ def in_json(value: Any) -> Any:
 @given(boxes)
 def test_what_is_handed_over_comes_back_as_it_was_or_is_refused(box: Box) -> None:
     try:
-        found = handed(box.value, what="it")
+        found = encode_lossless(box.value, label="it")
     except PayloadError:
         return
     assert same(in_json(box.value), found)
@@ -159,7 +159,7 @@ def test_any_value_as_a_result_ends_its_attempt(box: Box) -> None:
         assert attributes["type"] == "PayloadError"
         assert attributes["message"].startswith(f"the result of {returning.name}")
     else:
-        assert same(attributes["result"], payloads.plain(value))
+        assert same(attributes["result"], payloads.to_plain(value))
 
 
 @given(boxes)
@@ -169,7 +169,7 @@ def test_any_value_as_heartbeat_details(box: Box) -> None:
     kind, _ = stored(one.run())
     if kind == "ActivityCompleted":
         (details,) = one.details
-        assert details is None or same(codec().decode(details), payloads.plain(value))
+        assert details is None or same(codec().decode(details), payloads.to_plain(value))
     else:
         assert not one.details
 
@@ -188,7 +188,7 @@ def test_any_error_ends_its_attempt(box: Box) -> None:
 def test_any_value_as_a_reason(box: Box) -> None:
     value = box.value
     try:
-        found = payloads.text(value, what="the reason")
+        found = payloads.check_text(value, label="the reason")
     except PayloadError:
         return
     assert found == value
@@ -199,14 +199,14 @@ def test_any_value_as_a_reason(box: Box) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_stored_is_refused_at_once(name: str) -> None:
     with pytest.raises(PayloadError, match="^the thing "):
-        payloads.plain(REFUSED[name], what="the thing")
+        payloads.to_plain(REFUSED[name], label="the thing")
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_can_be_stored_is(name: str) -> None:
-    assert same(payloads.plain(KEPT[name]), KEPT[name])
+    assert same(payloads.to_plain(KEPT[name]), KEPT[name])
     assert same(codec().decode(codec().encode(KEPT[name])), KEPT[name])
 
 
 def test_dates_and_numbers_become_texts() -> None:
-    assert payloads.plain([date(2026, 1, 2), Decimal("1.50")]) == ["2026-01-02", "1.50"]
+    assert payloads.to_plain([date(2026, 1, 2), Decimal("1.50")]) == ["2026-01-02", "1.50"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.core.history.prefix import activations_of, closed_itself
+from temporalex_django.core.history.prefix import count_activations, is_closed_by_code
 from temporalex_django.engine.activity_policy import idempotency_key
 from tests.property import grammar
 from tests.property.examples import examples
@@ -22,7 +22,7 @@ def taken_up(program: Any, schedule: Any, where: int, messages: str, *, evict: b
     """The program after its schedule, a reset, and the schedule once more."""
     played = play(program, schedule, evict=evict)
     history = played.handle.history()
-    last = activations_of(history) - closed_itself(history)
+    last = count_activations(history) - is_closed_by_code(history)
     played.handle.reset(where % (last + 1), messages=messages)
     assert len(played.handle.run_ids) > 1
     for event in schedule:
@@ -52,7 +52,7 @@ def test_a_fork_changes_nothing_of_what_it_was_made_from(program: Any, schedule:
     played = play(program, schedule)
     before = played.facts()
     history = played.handle.history()
-    last = activations_of(history) - closed_itself(history)
+    last = count_activations(history) - is_closed_by_code(history)
     played.handle.fork(where % (last + 1), id="fork", messages="drop")
 
     kept = zip(before, played.facts(), strict=False)  # the fork comes behind them
@@ -71,7 +71,7 @@ def test_what_was_done_by_hand_is_of_the_run_that_takes_it_up(program: Any, sche
     operator, run_id, history = played.operator, UUID(played.handle.run_id), played.handle.history()
     ended = {number for run, number in operator.skipped | operator.by_hand if run == str(run_id)}
     open_ones = inputs(played, run_id)
-    last = activations_of(history) - closed_itself(history)
+    last = count_activations(history) - is_closed_by_code(history)
     ended -= {e.attributes["seq"] for e in history if "by" in e.attributes and e.activation > last}  # that it has read
     # that was due when it was skipped, and came by itself
     ended -= {e.attributes["seq"] for e in history if e.kind == "TimerFired" and "by" not in e.attributes}

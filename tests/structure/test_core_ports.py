@@ -20,17 +20,17 @@ _GRAPHS = re.compile(r"\bgraphs?\b|resume", re.IGNORECASE)
 _WORDS = {"core/process.py": {"resume"}, "engine/outcomes.py": {"resume"}}
 #: Objects that workflow code and hosts hold a reference to; their state is their own.
 _PARTS = {
-    "executor", "port", "standing", "scheduler", "calls", "dispatcher", "budget", "conditions", "journal",
+    "executor", "runtime", "run_context", "scheduler", "pending_commands", "dispatcher", "budget", "conditions", "journal",
     "cancellation", "patches", "mailbox",
 }  # fmt: skip
 #: The executor says where the run stands, the dispatcher that its first phase is open, and how many signals a process
 #: took.
 _OWNED = {
     "core/executor.py": {
-        "standing.admits", "standing.closed", "standing.goes_on", "standing.history_length", "standing.info", "standing.now",
-        "standing.replaying", "standing.snapshot",
+        "run_context.admits_updates", "run_context.closed", "run_context.is_continued", "run_context.history_length", "run_context.info", "run_context.now",
+        "run_context.replaying", "run_context.snapshot",
     },
-    "core/dispatcher.py": {"_standing.goes_on", "mailbox.received"},
+    "core/dispatcher.py": {"_run_context.is_continued", "mailbox.received"},
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_nobody_assigns_to_a_part_from_outside(path):
         ("executor.phase = 1", ["executor.phase"]),
         ("self._executor.dispatched += 1", ["_executor.dispatched"]),
         ("entry.executor.judge: int = 1", ["executor.judge"]),
-        ("a, port.standing.closed = 1, 2", ["standing.closed"]),
+        ("a, runtime.run_context.closed = 1, 2", ["run_context.closed"]),
         ("executor = 1; self.executor = executor; other.phase = 2", []),
     ],
 )
@@ -112,7 +112,7 @@ def ring_the_bell(times):
 
 class Climb(Workflow):
     async def run(self, args):
-        port = current.port_for("run")
+        port = current.runtime_for("run")
         ladder = Ladder(port, args["height"])
         port.attach(ladder)
         height = await ladder.done

@@ -149,11 +149,11 @@ UNREAD: dict[str, list[str]] = {
         *("_cut_off_notes:status", "_cut_off_notes:started_at", "_cut_off_notes:ended_at"),
     ],
     "authoring/versions.py": ["version_for:versions", "version_for:options"],  # for users to override
-    "core/calls.py": ["resolve:_"],
+    "core/pending_commands.py": ["resolve:_"],
     "core/executor.py": ["place_of:index"],
-    "core/scheduler.py": ["over:_"],
+    "core/scheduler.py": ["on_close:_"],
     "core/scopes.py": ["__aexit__:kind", "__aexit__:_"],
-    "core/unawaited.py": ["_note_collection:_"],
+    "core/unawaited.py": ["_track_collector:_"],
     "graph/durable/activities.py": ["prepared:kwargs"],
     "graph/standalone/attempts.py": ["workflow:version", "instance:version"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed

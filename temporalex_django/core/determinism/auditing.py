@@ -48,13 +48,13 @@ _WRITES: Final[int] = _os["O_WRONLY"] | _os["O_RDWR"] | _os["O_CREAT"] | _os["O_
 
 def install(refuse: Refuse) -> None:
     """Let ``refuse`` judge them, below the frame that acts. A hook cannot be taken away, so once in a process."""
-    rules, guarded, frame_of = _RULES, current.guarded, sys._getframe  # noqa: SLF001 - the one way to the caller
+    rules, is_guarded, frame_of = _RULES, current.is_guarded, sys._getframe  # noqa: SLF001 - the one way to the caller
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         rule = rules.get(event)
-        if rule is None or not guarded():
+        if rule is None or not is_guarded():
             return
-        if rule is _FILE and not _for_writing(arguments):
+        if rule is _FILE and not _is_for_writing(arguments):
             return
         if event == "socket.sendmsg" and arguments[1] is None:  # on a connection that is open
             return
@@ -64,6 +64,6 @@ def install(refuse: Refuse) -> None:
     sys.addaudithook(audit)
 
 
-def _for_writing(arguments: tuple[Any, ...]) -> bool:
+def _is_for_writing(arguments: tuple[Any, ...]) -> bool:
     """Whether ``open`` is to write. The arguments are its path, its mode or None, and the flags of the system."""
     return isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)

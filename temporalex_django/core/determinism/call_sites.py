@@ -19,7 +19,7 @@ _NAMES: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 #: What stands between a callee and its call, at the position of the call: of a comprehension, which Python 3.11 calls,
 #: its iterator.
-_BESIDE: Final = (
+_IGNORED_OPCODES: Final = (
     *("GET_ITER", "GET_AITER"),
     *("PUSH_NULL", "KW_NAMES", "LOAD_CONST", "BUILD_", "LIST_", "DICT_", "COPY_FREE_VARS", "CACHE"),
     *("EXTENDED_ARG", "NOP", "PRECALL", "CALL_INTRINSIC"),
@@ -28,62 +28,66 @@ MISSING: Final = object()
 
 
 @dataclass(slots=True)
-class Site:
+class CallSite:
     """A callee as far as it is known.
 
-    ``chain``: a dotted global name; ``method``: the attribute of some object; ``made``: in place.
+    ``chain``: a dotted global name; ``method``: the attribute of some object; ``is_inline_function``: in place.
     """
 
     chain: tuple[str, ...] | None = None
     method: str | None = None
-    made: bool = False
+    is_inline_function: bool = False
 
 
 @dataclass(slots=True)
-class Sites:
+class CallSites:
     """``calls`` by offset; ``names``: every dotted global name that is read, to be called or not."""
 
-    calls: dict[int, Site] = field(default_factory=dict)
+    calls: dict[int, CallSite] = field(default_factory=dict)
     names: set[tuple[str, ...]] = field(default_factory=set)
 
 
-def sites(code: CodeType) -> Sites:
+def find_call_sites(code: CodeType) -> CallSites:
     """The calls and global names of one code object, without those of functions inside it."""
-    found = Sites()
-    begun: dict[tuple[int, int], Site] = {}
+    call_sites = CallSites()
+    open_sites: dict[tuple[int, int], CallSite] = {}
     for instruction in dis.get_instructions(code):
         name = instruction.opname
         position = instruction.positions
-        known = position is not None and position.lineno is not None and position.col_offset is not None
-        start = (position.lineno, position.col_offset) if known and position is not None else (-1, instruction.offset)
-        site = begun.get(start)  # type: ignore[arg-type] # no None in it, see `known`
+        has_position = position is not None and position.lineno is not None and position.col_offset is not None
+        start = (
+            (position.lineno, position.col_offset)
+            if has_position and position is not None
+            else (-1, instruction.offset)
+        )
+        site = open_sites.get(start)  # type: ignore[arg-type] # no None in it, see `has_position`
         if name in _NAMES:
-            site = Site(chain=(str(instruction.argval),))
-            found.names.add(site.chain or ())
+            site = CallSite(chain=(str(instruction.argval),))
+            call_sites.names.add(site.chain or ())
         elif name in _CALLS:
-            found.calls[instruction.offset] = site or Site()
-            site = Site()
+            call_sites.calls[instruction.offset] = site or CallSite()
+            site = CallSite()
         elif name in _ATTRIBUTES:
             chain = (*site.chain, str(instruction.argval)) if site is not None and site.chain else None
-            site = Site(chain=chain, method=str(instruction.argval))
+            site = CallSite(chain=chain, method=str(instruction.argval))
             if chain:
-                found.names.add(chain)
+                call_sites.names.add(chain)
         elif name == "MAKE_FUNCTION":
-            site = Site(made=True)
-        elif name.startswith(_BESIDE):
+            site = CallSite(is_inline_function=True)
+        elif name.startswith(_IGNORED_OPCODES):
             continue
         else:
-            site = Site()
-        begun[start] = site  # type: ignore[index] # as above
-    return found
+            site = CallSite()
+        open_sites[start] = site  # type: ignore[index] # as above
+    return call_sites
 
 
 def resolve(chain: tuple[str, ...], names: dict[str, Any]) -> Any:
     """What a dotted global name stands for, through modules and classes only; ``MISSING`` otherwise."""
     first, *rest = chain
-    found = names.get(first, vars(builtins).get(first, MISSING))
+    target = names.get(first, vars(builtins).get(first, MISSING))
     for name in rest:
-        if not isinstance(found, (ModuleType, type)):
+        if not isinstance(target, (ModuleType, type)):
             return MISSING
-        found = getattr(found, name, MISSING)
-    return found
+        target = getattr(target, name, MISSING)
+    return target

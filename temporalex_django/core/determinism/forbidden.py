@@ -172,10 +172,10 @@ def advice(name: str, *, argument: bool = True) -> str | None:
 
     ``argument``: whether it is called with one.
     """
-    if (found := CALLS.get(name)) is not None:
-        return found
-    if not argument and (found := WITHOUT_ARGUMENT.get(name)) is not None:
-        return found
+    if (advice_text := CALLS.get(name)) is not None:
+        return advice_text
+    if not argument and (advice_text := WITHOUT_ARGUMENT.get(name)) is not None:
+        return advice_text
     last = name.rpartition(".")[2]
     if name.startswith("pathlib.") and last in PATH_METHODS:
         return FILES

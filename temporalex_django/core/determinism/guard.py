@@ -55,10 +55,10 @@ def mode() -> Mode:
     return _mode
 
 
-def watch(thing: Any) -> None:
-    """``thing`` (a function or class) is about to run as workflow code, or may. Cheap when it is known."""
+def watch(target: Any) -> None:
+    """``target`` (a function or class) is about to run as workflow code, or may. Cheap when it is known."""
     if _mode != "off":
-        (_guard or _install()).watch(thing)
+        (_guard or _install()).watch(target)
 
 
 def refuse(rule: Rule, frame: FrameType) -> None:
@@ -66,7 +66,7 @@ def refuse(rule: Rule, frame: FrameType) -> None:
 
     Raises ``DeterminismViolation`` if workflow code does it.
     """
-    if _mode == "off" or not current.guarded() or is_excused(frame):
+    if _mode == "off" or not current.is_guarded() or is_excused(frame):
         return
     while frame.f_back is not None and frame.f_code.co_filename == GENERATED:
         frame = frame.f_back
@@ -86,21 +86,21 @@ def refuse_in_step(rule: Rule) -> None:
 
     Called below that frame.
     """
-    if current.guarded() and _mode != "off":
+    if current.is_guarded() and _mode != "off":
         _refuse_below(rule, sys._getframe(1))  # noqa: SLF001 - the one way to the caller
 
 
-def _refuse_below(rule: Rule, here: FrameType) -> None:
-    """``here`` is about to do it, on behalf of the innermost frame of the project."""
-    if is_excused(here):
+def _refuse_below(rule: Rule, caller: FrameType) -> None:
+    """``caller`` is about to do it, on behalf of the innermost frame of the project."""
+    if is_excused(caller):
         return
-    frame: FrameType | None = here
+    frame: FrameType | None = caller
     while frame is not None and not is_project_file(frame.f_code.co_filename):
         frame = frame.f_back
-    refuse(rule, frame or here)
+    refuse(rule, frame or caller)
 
 
-def explained(error: BaseException) -> BaseException:
+def explain(error: BaseException) -> BaseException:
     """What ended a unit; in the guard's words where it awaited code of asyncio, for which there is no loop here.
 
     The ORM's ``a`` methods do: Django runs them in a thread by way of the loop.
@@ -115,11 +115,11 @@ def explained(error: BaseException) -> BaseException:
         orm = orm or "/django/db/" in code.co_filename.replace("\\", "/")
         traceback = traceback.tb_next
     rule = ORM if orm else Rule("asyncio", forbidden.LOOP)
-    found = DeterminismViolation(
+    violation = DeterminismViolation(
         f"{rule.name} in workflow code ({place}): its result can differ on replay; {rule.advice}"
     )
-    found.__cause__ = error
-    return found.with_traceback(error.__traceback__)
+    violation.__cause__ = error
+    return violation.with_traceback(error.__traceback__)
 
 
 def _install() -> Monitor | Profile:
@@ -133,7 +133,7 @@ def _install() -> Monitor | Profile:
         _guard = profile
     else:
         monitor = Monitor(_refuse_caller)
-        if not monitor.works:
+        if not monitor.is_available:
             warnings.warn(
                 "the determinism guard sees no calls: all tool ids of sys.monitoring are taken", DeterminismWarning, 3
             )
@@ -148,28 +148,28 @@ def _refuse_caller(rule: Rule) -> None:
 def _guard_environment() -> None:
     """``os.environ[...]`` is no call: the methods behind it look who asks."""
     environment = type(vars(sys.modules["os"])["environ"])
-    for name, shown in (
+    for name, expression in (
         ("__getitem__", "os.environ[...]"),
         ("__setitem__", "os.environ[...] = ..."),
         ("__delitem__", "del os.environ[...]"),
         ("__contains__", "... in os.environ"),
         ("__iter__", "iter(os.environ)"),
     ):
-        _guard_method(environment, name, Rule(shown, forbidden.ENVIRONMENT))
+        _guard_method(environment, name, Rule(expression, forbidden.ENVIRONMENT))
 
 
 def _guard_method(cls: Any, name: str, rule: Rule) -> None:
     original = getattr(cls, name)
 
     @functools.wraps(original)
-    def guarded(*args: Any) -> Any:
-        if current.guarded():
+    def guarded_method(*args: Any) -> Any:
+        if current.is_guarded():
             frame = sys._getframe(1)  # noqa: SLF001 - who asks
             if is_project_file(frame.f_code.co_filename):
                 refuse(rule, frame)
         return original(*args)
 
-    setattr(cls, name, guarded)
+    setattr(cls, name, guarded_method)
 
 
 if sys.version_info < (3, 12):  # its hook in `places` must be there before the first activation begins

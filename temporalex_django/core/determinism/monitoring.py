@@ -21,8 +21,8 @@ from types import (
 )
 from typing import Any, Final
 
-from temporalex_django.core.determinism.call_sites import resolve, sites
-from temporalex_django.core.determinism.reach import reach
+from temporalex_django.core.determinism.call_sites import find_call_sites, resolve
+from temporalex_django.core.determinism.reachable_code import reachable_code
 from temporalex_django.core.determinism.rules import Rule, is_project, rule_of_builtin, rule_of_class, rule_of_code
 
 _monitoring: Final[Any] = vars(sys).get("monitoring")
@@ -32,7 +32,7 @@ _NAME: Final = "temporalex_django"
 _UNSEEN: Final = Rule("", "")
 
 
-class _Watched:
+class _InstrumentedCode:
     """Instrumented code. ``chains``: by the offset of a call, the dotted name of a callee that cannot change."""
 
     __slots__ = ("chains", "code", "globals")
@@ -51,58 +51,58 @@ class Monitor:
 
     def __init__(self, refuse: Any) -> None:
         self._refuse = refuse
-        self._watched: dict[int, _Watched] = {}
+        self._instrumented: dict[int, _InstrumentedCode] = {}
         self._rules: dict[int, Rule | None] = {}  # by the id of a code object or class
-        self._kept: list[Any] = []  # what has an id above stays, so that the id stays its own
+        self._references: list[Any] = []  # what has an id above stays, so that the id stays its own
         self._builtins: dict[Any, Rule | None] = {}
         self._tool = next((number for number in _TOOL_IDS if _monitoring.get_tool(number) is None), None)
         if self._tool is not None:
             _monitoring.use_tool_id(self._tool, _NAME)
-            _monitoring.register_callback(self._tool, _monitoring.events.CALL, self._callback())
+            _monitoring.register_callback(self._tool, _monitoring.events.CALL, self._make_callback())
 
     @property
-    def works(self) -> bool:
+    def is_available(self) -> bool:
         """Whether a tool id was free."""
         return self._tool is not None
 
-    def watch(self, thing: Any) -> None:
-        """Instrument what ``thing`` is and reaches. Nothing when that has been done."""
-        kind = type(thing)
+    def watch(self, target: Any) -> None:
+        """Instrument what ``target`` is and reaches. Nothing when that has been done."""
+        kind = type(target)
         while kind is functools.partial or kind is MethodType:
-            thing = thing.func if kind is functools.partial else thing.__func__
-            kind = type(thing)
+            target = target.func if kind is functools.partial else target.__func__
+            kind = type(target)
         if kind is FunctionType:
-            known = id(thing.__code__)
-            if known in self._rules and (known in self._watched or not thing.__code__.co_freevars):
+            code_id = id(target.__code__)
+            if code_id in self._rules and (code_id in self._instrumented or not target.__code__.co_freevars):
                 return
         else:
             if not issubclass(kind, type):
-                thing = kind
-            if id(thing) in self._rules:
+                target = kind
+            if id(target) in self._rules:
                 return
-            self._keep(thing, rule_of_class(thing))
-        self._instrument(thing)
+            self._store_rule(target, rule_of_class(target))
+        self._instrument(target)
 
-    def _instrument(self, thing: Any) -> None:
+    def _instrument(self, target: Any) -> None:
         if self._tool is None:
             return
-        for code, names in reach(thing, self._watched):
-            if id(code) not in self._watched:
-                self._watched[id(code)] = _Watched(code, names)
-                self._keep(code, None)
+        for code, names in reachable_code(target, self._instrumented):
+            if id(code) not in self._instrumented:
+                self._instrumented[id(code)] = _InstrumentedCode(code, names)
+                self._store_rule(code, None)
                 _monitoring.set_local_events(self._tool, code, _monitoring.events.CALL)
 
-    def _keep(self, thing: Any, rule: Rule | None) -> Rule | None:
-        self._kept.append(thing)
-        self._rules[id(thing)] = rule
+    def _store_rule(self, target: Any, rule: Rule | None) -> Rule | None:
+        self._references.append(target)
+        self._rules[id(target)] = rule
         return rule
 
-    def _callback(self) -> Any:
-        rules, c_rules, watched = self._rules, self._builtins, self._watched
-        judge, settled, refuse = self._judge, self._settled, self._refuse
+    def _make_callback(self) -> Any:
+        rules, c_rules, instrumented = self._rules, self._builtins, self._instrumented
+        judge, is_constant_site, refuse = self._judge, self._is_constant_site, self._refuse
         disable, unseen = _monitoring.DISABLE, _UNSEEN
 
-        def called(code: CodeType, offset: int, callee: Any, argument: Any) -> Any:
+        def on_call(code: CodeType, offset: int, callee: Any, argument: Any) -> Any:
             kind = type(callee)
             if kind is MethodDescriptorType:  # a method of a C type on an object that is at hand: harmless
                 return None
@@ -117,14 +117,14 @@ class Monitor:
                     argument = callee.__self__
                 rule = judge(callee)
             if rule is None:
-                chains = watched[id(code)].chains
-                if (chains is None or offset in chains) and settled(code, offset, callee):
+                chains = instrumented[id(code)].chains
+                if (chains is None or offset in chains) and is_constant_site(code, offset, callee):
                     return disable
             elif rule.when is None or rule.when(argument):
                 refuse(rule)
             return None
 
-        return called
+        return on_call
 
     def _judge(self, callee: Any) -> Rule | None:
         """The rule for something called for the first time, or of a kind that has no memory."""
@@ -161,19 +161,19 @@ class Monitor:
         if rule is None and code.co_freevars:  # a wrapper, whose code many functions share
             self._instrument(function)
             return None
-        return self._keep(code, rule)
+        return self._store_rule(code, rule)
 
-    def _settled(self, code: CodeType, offset: int, callee: Any) -> bool:
+    def _is_constant_site(self, code: CodeType, offset: int, callee: Any) -> bool:
         """Whether this site can only ever call what it has just called."""
-        watched = self._watched[id(code)]
-        if watched.chains is None:
-            calls = sites(code).calls
-            watched.chains = {place: site.chain for place, site in calls.items() if site.chain}
-        chain = watched.chains.get(offset)
+        instrumented = self._instrumented[id(code)]
+        if instrumented.chains is None:
+            calls = find_call_sites(code).calls
+            instrumented.chains = {place: site.chain for place, site in calls.items() if site.chain}
+        chain = instrumented.chains.get(offset)
         if chain is None:
             return False
-        found = resolve(chain, watched.globals)
-        if found is callee or (type(callee) is BuiltinFunctionType and found == callee):
+        target = resolve(chain, instrumented.globals)
+        if target is callee or (type(callee) is BuiltinFunctionType and target == callee):
             return True
-        del watched.chains[offset]
+        del instrumented.chains[offset]
         return False

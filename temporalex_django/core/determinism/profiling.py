@@ -16,9 +16,9 @@ from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, Method
 from typing import Any, Final
 
 from temporalex_django.core import current
-from temporalex_django.core.determinism.reach import reach
+from temporalex_django.core.determinism.needs_watching import needs_watching
+from temporalex_django.core.determinism.reachable_code import reachable_code
 from temporalex_django.core.determinism.rules import GENERATED, Rule, is_project_file, rule_of_builtin, rule_of_code
-from temporalex_django.core.determinism.suspects import any_suspect
 from temporalex_django.errors import DeterminismWarning
 
 _UNSEEN: Final = Rule("", "")
@@ -32,56 +32,56 @@ class Profile:
         self._refuse = refuse
         self._rules: dict[int, Rule | None] = {}
         self._suspects: dict[int, bool] = {}  # by the id of a code object or class
-        self._kept: list[Any] = []
+        self._references: list[Any] = []
         self._builtins: dict[BuiltinFunctionType, Rule | None] = {}
-        self._profile = self._function()
+        self._profile_function = self._make_profile_function()
         self._warned = False
 
     def switch(self, on: bool) -> Callable[[], None] | None:  # noqa: FBT001 - a hook of one argument
         """Set or take away the profile function of this thread; gives what puts back what was there."""
         before = sys.getprofile()
         if on:
-            self._set()
-        elif before is self._profile:
+            self._install_profile()
+        elif before is self._profile_function:
             sys.setprofile(None)
 
         def undo() -> None:
             present = sys.getprofile()
-            if present is not before and (present is None or present is self._profile):
+            if present is not before and (present is None or present is self._profile_function):
                 sys.setprofile(before)
 
         return undo
 
-    def watch(self, thing: Any) -> None:
-        """``thing`` is about to run in this thread's activation, which is watched from now on if it is suspect."""
-        port = current.current()
-        if port is not None and not port.suspect and self._is_suspect(thing):
-            port.watch_closely()
-            self._set()
+    def watch(self, target: Any) -> None:
+        """``target`` is about to run in this thread's activation, which is watched from now on if it is suspect."""
+        runtime = current.current_runtime()
+        if runtime is not None and not runtime.is_suspect and self._is_suspect(target):
+            runtime.mark_suspect()
+            self._install_profile()
 
-    def _is_suspect(self, thing: Any) -> bool:
-        kind = type(thing)
+    def _is_suspect(self, target: Any) -> bool:
+        kind = type(target)
         while kind is functools.partial or kind is MethodType:
-            thing = thing.func if kind is functools.partial else thing.__func__
-            kind = type(thing)
-        key = thing if kind is not FunctionType and issubclass(kind, type) else kind
-        key = thing.__code__ if kind is FunctionType else key
+            target = target.func if kind is functools.partial else target.__func__
+            kind = type(target)
+        key = target if kind is not FunctionType and issubclass(kind, type) else kind
+        key = target.__code__ if kind is FunctionType else key
         suspect = self._suspects.get(id(key))
         if suspect is None:
-            self._kept.append(key)
-            suspect = self._suspects[id(key)] = any_suspect(reach(thing, ()))
+            self._references.append(key)
+            suspect = self._suspects[id(key)] = needs_watching(reachable_code(target, ()))
         return suspect
 
-    def _set(self) -> None:
+    def _install_profile(self) -> None:
         present = sys.getprofile()
         if present is None:
-            sys.setprofile(self._profile)
-        elif present is not self._profile and not self._warned:
+            sys.setprofile(self._profile_function)
+        elif present is not self._profile_function and not self._warned:
             self._warned = True
             warnings.warn("the determinism guard is off while a profiler is at work", DeterminismWarning, 2)
 
-    def _function(self) -> Callable[[FrameType, str, Any], None]:
-        rules, c_rules, judge, refused = self._rules, self._builtins, self._judge, self._refused
+    def _make_profile_function(self) -> Callable[[FrameType, str, Any], None]:
+        rules, c_rules, judge, refuse_call = self._rules, self._builtins, self._judge, self._refuse_call
 
         def profile(frame: FrameType, event: str, called: Any) -> None:
             if event == "c_call":
@@ -92,7 +92,7 @@ class Profile:
                     if rule is _UNSEEN:
                         rule = c_rules[called] = rule_of_builtin(called)
                 if rule is not None and rule.when is None:
-                    refused(rule, frame)
+                    refuse_call(rule, frame)
             elif event == "call":
                 code = frame.f_code
                 rule = rules.get(id(code), _UNSEEN)
@@ -102,7 +102,7 @@ class Profile:
                     names = code.co_varnames
                     first = names[1] if code.co_name == "__init__" and len(names) > 1 else names[0] if names else ""
                     if rule.when is None or rule.when(frame.f_locals.get(first)):
-                        refused(rule, frame.f_back)
+                        refuse_call(rule, frame.f_back)
 
         return profile
 
@@ -110,11 +110,11 @@ class Profile:
         rule = None
         if not is_project_file(code.co_filename):
             rule = rule_of_code(code, str(frame.f_globals.get("__name__", "")))
-        self._kept.append(code)
+        self._references.append(code)
         self._rules[id(code)] = rule
         return rule
 
-    def _refused(self, rule: Rule, frame: FrameType) -> None:
+    def _refuse_call(self, rule: Rule, frame: FrameType) -> None:
         caller: FrameType | None = frame
         while caller is not None and caller.f_code.co_filename == GENERATED:
             caller = caller.f_back
@@ -123,10 +123,10 @@ class Profile:
         try:
             self._refuse(rule, frame)
         except BaseException:
-            self._set_again(frame)
+            self._restore_profile(frame)
             raise
 
-    def _set_again(self, frame: FrameType) -> None:
+    def _restore_profile(self, frame: FrameType) -> None:
         """An exception takes a profile function away.
 
         A trace function, for one event, sets it again in the frame that gets it.
@@ -136,7 +136,7 @@ class Profile:
         def trace(traced: FrameType, event: str, argument: Any) -> None:
             sys.settrace(tracer)
             traced.f_trace = local
-            sys.setprofile(self._profile)
+            sys.setprofile(self._profile_function)
 
         frame.f_trace = trace
         sys.settrace(trace)

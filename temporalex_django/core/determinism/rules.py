@@ -18,7 +18,7 @@ from typing import Any, Final
 from temporalex_django.core.determinism import forbidden
 
 #: Modules that are implementation; their public names are in ``guard_names``.
-_PUBLIC: Final = {
+_PUBLIC_MODULES: Final = {
     "posix": "os",
     "nt": "os",
     "posixpath": "os.path",
@@ -38,10 +38,10 @@ GENERATED: Final = "<string>"
 _INTERACTIVE: Final = ("<stdin", "<ipython", "<doctest", "<python-input", "<console")
 #: Their callers are logging and the import system: what runs below is not workflow code, though workflow code caused
 #: it.
-_EXCUSED: Final = frozenset({"logging", "importlib._bootstrap"})
+_EXCUSED_MODULES: Final = frozenset({"logging", "importlib._bootstrap"})
 #: The generator behind ``random.random`` and its like.
-_shared: Final = vars(random)["_inst"]
-_system: Final[Any] = vars(random)["SystemRandom"]
+_shared_random: Final = vars(random)["_inst"]
+_system_random: Final[Any] = vars(random)["SystemRandom"]
 _environ: Final = vars(sys.modules["os"])["environ"]
 
 
@@ -63,7 +63,7 @@ def is_project_file(filename: str) -> bool:
     if filename.startswith("<"):
         return filename.startswith(_INTERACTIVE)
     path = filename.replace("\\", "/")
-    return not path.startswith(_foreign()) and "/site-packages/" not in path and "/dist-packages/" not in path
+    return not path.startswith(_foreign_folders()) and "/site-packages/" not in path and "/dist-packages/" not in path
 
 
 def is_project(function: types.FunctionType) -> bool:
@@ -85,14 +85,14 @@ def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
         return None
     owner, _, method = qualname.rpartition(".")
     if method == "__init__":
-        return _rule_of_init(f"{_public(module)}.{owner}")
+        return _rule_of_init(f"{_public_module(module)}.{owner}")
     if method.startswith("__") and method != "__call__":
         return None
     if module == "random" and owner:
-        return Rule(f"random.{method}", forbidden.CHANCE, _draws)
+        return Rule(f"random.{method}", forbidden.CHANCE, _is_random_source)
     if owner in ("Mapping", "MutableMapping", "_Environ") and module in ("collections.abc", "_collections_abc", "os"):
         return Rule(f"os.environ.{method}", forbidden.ENVIRONMENT, is_environment)
-    public = _public(module)
+    public = _public_module(module)
     return _rule(f"pathlib.Path.{method}" if public == "pathlib" and owner else f"{public}.{qualname}")
 
 
@@ -100,14 +100,14 @@ def rule_of_builtin(function: types.BuiltinFunctionType) -> Rule | None:
     """The rule for a function or bound method that is written in C."""
     owner, name = function.__self__, function.__name__
     if type(owner) is types.ModuleType:
-        module = _public(owner.__name__)
+        module = _public_module(owner.__name__)
         return _rule(name if module == "builtins" or (module == "io" and name == "open") else f"{module}.{name}")
     if isinstance(owner, type):
         if name in READS_CLOCK and issubclass(owner, dt.date):
             kind = "datetime" if issubclass(owner, dt.datetime) else "date"
             return Rule(f"datetime.{kind}.{name}", forbidden.CLOCK)
         return None
-    if _draws(owner):
+    if _is_random_source(owner):
         return Rule(f"random.{name}", forbidden.CHANCE)
     return None
 
@@ -116,14 +116,14 @@ def rule_of_class(cls: type) -> Rule | None:
     """The rule for making an instance."""
     if issubclass(cls, BaseException):
         return None
-    return _rule(f"{_public(cls.__module__)}.{cls.__qualname__}")
+    return _rule(f"{_public_module(cls.__module__)}.{cls.__qualname__}")
 
 
 def is_excused(frame: types.FrameType | None) -> bool:
     """Whether a log handler, or a module that is being imported, makes the call, and not the workflow itself."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module in _EXCUSED:
+        if module in _EXCUSED_MODULES:
             return True
         if module.startswith("temporalex_django.core."):
             return False
@@ -132,10 +132,10 @@ def is_excused(frame: types.FrameType | None) -> bool:
 
 
 def _rule(name: str) -> Rule | None:
-    if (found := forbidden.advice(name)) is not None:
-        return Rule(name, found)
-    if (found := forbidden.advice(name, argument=False)) is not None:
-        return Rule(name, found, _is_missing)
+    if (advice := forbidden.advice(name)) is not None:
+        return Rule(name, advice)
+    if (advice := forbidden.advice(name, argument=False)) is not None:
+        return Rule(name, advice, _is_missing)
     return None
 
 
@@ -149,8 +149,8 @@ def _is_missing(argument: object) -> bool:
     return argument is None or (monitoring is not None and argument is monitoring.MISSING)
 
 
-def _draws(owner: object) -> bool:
-    return owner is _shared or issubclass(type(owner), _system)
+def _is_random_source(owner: object) -> bool:
+    return owner is _shared_random or issubclass(type(owner), _system_random)
 
 
 def is_environment(owner: object) -> bool:
@@ -159,15 +159,15 @@ def is_environment(owner: object) -> bool:
 
 
 @cache
-def _public(module: str) -> str:
+def _public_module(module: str) -> str:
     for package in _PACKAGES:
         if module.startswith(f"{package}."):
             return package
-    return _PUBLIC.get(module, module)
+    return _PUBLIC_MODULES.get(module, module)
 
 
 @cache
-def _foreign() -> tuple[str, ...]:
+def _foreign_folders() -> tuple[str, ...]:
     package = __file__.replace("\\", "/").removesuffix("/core/determinism/rules.py")
     folders = {package, *(sysconfig.get_path(name).replace("\\", "/") for name in ("stdlib", "platstdlib"))}
     library = str(types.__file__).replace("\\", "/").rpartition("/")[0]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.senders import Sender
-from temporalex_django.core.shapes import CarriedMessages
+from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.errors import TemporalexError
 
 
@@ -53,13 +53,12 @@ class Activation:
 
     ``now`` is the time that ``api.now()`` gives throughout. ``start`` (first activation only) is ``{"args", "seed"}``,
     ``snapshot`` of a process that was moved, and of a run that goes on from another one ``carried``: so many of the
-    first signals are in its mailbox when it begins; ``search_attributes`` where it has any.
-    ``jobs`` are in delivery order: resolutions, a cancel request, messages.
-    ``seed`` replaces the generator (after a reset). ``copied`` (replay only): what is before was copied from another
-    run, which this one takes up, see ``prefix.mark``; nothing is delivered then. ``refused`` (replay only) holds the
-    numbers of buffered signals that a phase refused in this activation, ``failed`` those whose handler failed in it
-    (True where it had left nothing behind), ``dispatched`` how many messages phases and waits took from the mailbox
-    before the host had enough.
+    first signals are in its mailbox when it begins; ``search_attributes`` where it has any. ``jobs`` are in delivery
+    order: resolutions, a cancel request, messages. ``seed`` replaces the generator (after a reset). ``copied`` (replay
+    only): what is before was copied from another run, which this one takes up, see ``prefix.build_copy_mark``; nothing
+    is delivered then. ``refused`` (replay only) holds the numbers of buffered signals that a phase refused in this
+    activation, ``failed`` those whose handler failed in it (True where it had left nothing behind), ``dispatched`` how
+    many messages phases and waits took from the mailbox before the host had enough.
 
     Two limits of hosts that are not ours, recorded with the activation: ``admit_updates`` accepts an update that comes
     behind a busy handler at once and queues it, ``max_pending`` keeps back calls (activities, children, external

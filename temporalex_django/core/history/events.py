@@ -79,12 +79,13 @@ class Job(NamedTuple):
 
     ``kind`` is the history kind that it becomes, or ``UpdateRequested`` (becomes ``UpdateAccepted`` only when
     accepted). ``process.REQUESTED`` becomes ``SignalReceived`` when the process lets it through. Attributes by kind:
-    ``SignalReceived`` name, payload, id (where its sender gave one) · ``UpdateRequested`` id, name, args, after
-    (None when new) · ``process.REQUESTED`` id, request · the last two also redelivered, where a reset or fork delivers
-    them again · each of these three also sender (``senders.recorded``), where a person sent it · ``ActivityCompleted``
-    seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts, timeout · ``ChildCompleted``
-    seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq, type, message (and candidates or
-    known, as the type has them) · ``ExternalDelivered`` seq · ``TimerFired`` seq · ``CancelRequested`` reason.
+    ``SignalReceived`` name, payload, id (where its sender gave one) · ``UpdateRequested`` id, name, args, after (None
+    when new) · ``process.REQUESTED`` id, request · the last two also redelivered, where a reset or fork delivers them
+    again · each of these three also sender (``senders.sender_attributes``), where a person sent it ·
+    ``ActivityCompleted`` seq, result · ``ActivityFailed``/``ActivityTimedOut`` seq, type, message, attempts, timeout ·
+    ``ChildCompleted`` seq, result · ``ChildFailed`` seq, type, message, status · ``ExternalFailed`` seq, type, message
+    (and candidates or known, as the type has them) · ``ExternalDelivered`` seq · ``TimerFired`` seq ·
+    ``CancelRequested`` reason.
     """
 
     kind: str

@@ -18,12 +18,15 @@ from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.errors import PayloadError
 
-Kind = Literal["input", "duration"]
+DifferenceKind = Literal["input", "duration"]
 #: Which attributes are inputs, by event kind.
-_INPUTS: Final[Mapping[str, Sequence[str]]] = {"ActivityScheduled": ("args", "kwargs"), "ChildStarted": ("args",)}
+_INPUT_ATTRIBUTES: Final[Mapping[str, Sequence[str]]] = {
+    "ActivityScheduled": ("args", "kwargs"),
+    "ChildStarted": ("args",),
+}
 _TIMER: Final = "TimerStarted"
 #: Kinds of events that are looked at.
-COMPARED: Final = frozenset({*_INPUTS, _TIMER})
+COMPARED_KINDS: Final = frozenset({*_INPUT_ATTRIBUTES, _TIMER})
 _MISSING: Final = object()
 
 
@@ -35,21 +38,21 @@ class InputReading:
     hints: Mapping[str, Any]
 
 
-def as_read(decoded: Mapping[str, Any], hints: Mapping[str, Any]) -> InputReading:
+def to_reading(decoded: Mapping[str, Any], hints: Mapping[str, Any]) -> InputReading:
     """The reading of values as annotations made them. Raises ``PayloadError``."""
-    return InputReading({name: _whole(value) for name, value in decoded.items()}, hints)
+    return InputReading({name: _fill_defaults(value) for name, value in decoded.items()}, hints)
 
 
-def _whole(value: Any) -> Any:
+def _fill_defaults(value: Any) -> Any:
     """``value`` as plain data, with the fields that were left out when it was decoded and have their defaults."""
     kind = type(value)
     if is_dataclass(kind):
-        return {one.name: _whole(getattr(value, one.name)) for one in fields(kind)}
+        return {member.name: _fill_defaults(getattr(value, member.name)) for member in fields(kind)}
     if kind is list or kind is tuple:
-        return [_whole(part) for part in value]
+        return [_fill_defaults(part) for part in value]
     if kind is dict and all(isinstance(key, str) for key in value):
-        return {key: _whole(part) for key, part in value.items()}
-    return payloads.plain(value)
+        return {key: _fill_defaults(part) for key, part in value.items()}
+    return payloads.to_plain(value)
 
 
 #: Reads the attributes of a command or event as today's code does. Raises ``PayloadError``.
@@ -66,7 +69,7 @@ class ReplayDifference:
     its steps as they stand in the input: payload, like the values.
     """
 
-    kind: Kind
+    kind: DifferenceKind
     event: int
     command: str
     path: str
@@ -80,8 +83,8 @@ class ReplayDifference:
         return f"event {self.event}, {self.command}: {self.path} differs{at}"
 
 
-def difference(
-    event: HistoryEvent, command: Command, *, words: str, reader: Reader | None, place: Callable[[], str | None]
+def input_difference(
+    event: HistoryEvent, command: Command, *, command_text: str, reader: Reader | None, place: Callable[[], str | None]
 ) -> ReplayDifference | None:
     """The differences between an event and the command of today, which are of one kind and name."""
     recorded, produced = event.attributes, command.attributes
@@ -92,17 +95,17 @@ def difference(
         keys: Sequence[str | int] = ("duration",)
         path, kind = "duration", "duration"
     else:
-        names = _INPUTS.get(event.kind, ())
+        names = _INPUT_ATTRIBUTES.get(event.kind, ())
         if all(recorded.get(name) == produced.get(name) for name in names):
             return None
-        found = _differing(recorded, produced, names, reader)
-        if found is None:
+        first = _find_difference(recorded, produced, names, reader)
+        if first is None:
             return None
-        kind, (path, keys, values) = "input", found
+        kind, (path, keys, values) = "input", first
     return ReplayDifference(
         kind=typing.cast("Kind", kind),
         event=event.number,
-        command=words,
+        command=command_text,
         path=path,
         place=place(),
         recorded=values[0],
@@ -111,7 +114,7 @@ def difference(
     )
 
 
-def _differing(
+def _find_difference(
     recorded: Mapping[str, Any], produced: Mapping[str, Any], names: Sequence[str], reader: Reader | None
 ) -> tuple[str, Sequence[str | int], tuple[Any, Any]] | None:
     """Return the path of the first difference in words, its steps, and both values."""
@@ -120,79 +123,79 @@ def _differing(
     after: Any = {name: produced[name] for name in names if produced.get(name)}
     if reader is not None:
         try:
-            one, other = reader(recorded), reader(produced)
+            recorded_input, produced_input = reader(recorded), reader(produced)
         except PayloadError:  # what is recorded does not fit any more: compared as it is
             pass
         else:
-            before, after, hints = one.data, other.data, other.hints
+            before, after, hints = recorded_input.data, produced_input.data, produced_input.hints
             if before == after:
                 return None
     else:
         hints = dict.fromkeys(names, Any)
-    found = first_difference(before, after)
-    if found is None:
+    first = first_difference(before, after)
+    if first is None:
         return None
-    keys, values = found
-    return _shown(keys, hints or dict.fromkeys(names, Any)), keys, values
+    keys, values = first
+    return _describe_path(keys, hints or dict.fromkeys(names, Any)), keys, values
 
 
 def first_difference(before: Any, after: Any) -> tuple[tuple[str | int, ...], tuple[Any, Any]] | None:
     """Where two plain values differ first: the path and what stands there in each."""
     if type(before) is type(after) is dict:
         for key in (*before, *(key for key in after if key not in before)):
-            if (found := _at(key, before.get(key, _MISSING), after.get(key, _MISSING))) is not None:
-                return found
+            if (location := _prefix_step(key, before.get(key, _MISSING), after.get(key, _MISSING))) is not None:
+                return location
         return None
     if type(before) is type(after) is list:
         for index in range(max(len(before), len(after))):
-            pair = (one[index] if index < len(one) else _MISSING for one in (before, after))
-            if (found := _at(index, *pair)) is not None:
-                return found
+            pair = (side[index] if index < len(side) else _MISSING for side in (before, after))
+            if (location := _prefix_step(index, *pair)) is not None:
+                return location
         return None
     same = before == after and type(before) is type(after)
-    return None if same else ((), (_value(before), _value(after)))
+    return None if same else ((), (_value_or_none(before), _value_or_none(after)))
 
 
-def _at(step: str | int, before: Any, after: Any) -> tuple[tuple[str | int, ...], tuple[Any, Any]] | None:
-    found = first_difference(before, after)
-    return None if found is None else ((step, *found[0]), found[1])
+def _prefix_step(step: str | int, before: Any, after: Any) -> tuple[tuple[str | int, ...], tuple[Any, Any]] | None:
+    location = first_difference(before, after)
+    return None if location is None else ((step, *location[0]), location[1])
 
 
-def _value(value: Any) -> Any:
+def _value_or_none(value: Any) -> Any:
     return None if value is _MISSING else value
 
 
-def _shown(path: Sequence[str | int], hints: Mapping[str, Any]) -> str:
+def _describe_path(path: Sequence[str | int], hints: Mapping[str, Any]) -> str:
     """The path in names that the code declares. A key that it does not declare may be data, which no log gets."""
-    shown, annotation = "", typing.cast("Any", None)
+    text, annotation = "", typing.cast("Any", None)
     for step in path:
-        declared = hints if not shown else _fields(annotation)
+        declared = hints if not text else _field_types(annotation)
         if isinstance(step, int):
-            shown += f"[{step}]"
-            annotation = _inside(annotation)
+            text += f"[{step}]"
+            annotation = _element_type(annotation)
         elif step in declared:
-            shown += f".{step}" if shown else step
+            text += f".{step}" if text else step
             annotation = declared[step]
         else:
-            shown += ".…"
-            annotation = _inside(annotation)
-    return payloads.short_path(shown) or "the input"
+            text += ".…"
+            annotation = _element_type(annotation)
+    return payloads.shorten_path(text) or "the input"
 
 
-def _fields(annotation: Any) -> Mapping[str, Any]:
+def _field_types(annotation: Any) -> Mapping[str, Any]:
     """The fields of a dataclass, TypedDict, struct or model, with their types; of a union those of its members."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
-        return _fields(typing.get_args(annotation)[0])
+        return _field_types(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        return {name: hint for one in typing.get_args(annotation) for name, hint in _fields(one).items()}
+        return {name: hint for member in typing.get_args(annotation) for name, hint in _field_types(member).items()}
     kind = origin or annotation
     if not isinstance(kind, type) or kind.__module__ == "builtins":
         return {}
-    return payloads.hints(kind)
+    return payloads.resolve_hints(kind)
 
 
-def _inside(annotation: Any) -> Any:
+def _element_type(annotation: Any) -> Any:
     """The type of the parts of a collection."""
-    arguments = [one for one in typing.get_args(annotation) if one is not Ellipsis]
+    arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     return arguments[-1] if arguments else Any

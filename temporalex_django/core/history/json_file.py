@@ -34,7 +34,7 @@ class StoredHistory:
 
 def dump(events: Sequence[HistoryEvent]) -> str:
     """``events`` of one run, from its start, as text. The payloads are in it as they are."""
-    facts = events[0].attributes
+    start_attributes = events[0].attributes
     rows, check = [], ""
     for event in events:
         row = {
@@ -44,13 +44,13 @@ def dump(events: Sequence[HistoryEvent]) -> str:
             "at": event.at.isoformat(),
             "attributes": event.attributes,
         }
-        check = _check(check, row)
+        check = _next_checksum(check, row)
         rows.append(json.dumps({**row, "check": check}, ensure_ascii=False, allow_nan=False))
     head = {
         "temporalex_history": FORMAT,
-        "workflow": facts.get("workflow"),
-        "id": facts.get("id"),
-        "run_id": facts.get("run_id"),
+        "workflow": start_attributes.get("workflow"),
+        "id": start_attributes.get("id"),
+        "run_id": start_attributes.get("run_id"),
         "length": len(rows),
     }
     start = json.dumps(head, ensure_ascii=False)[:-1]
@@ -66,10 +66,10 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
     try:
         data = json.loads(text)
     except ValueError as exc:
-        whole = len(
+        event_count = len(
             re.findall(r'"check": "[0-9a-f]{8}"', text if isinstance(text, str) else text.decode(errors="replace"))
         )
-        raise PayloadError(f"{source} is not complete JSON, it was cut off after event {whole}: {exc}") from None
+        raise PayloadError(f"{source} is not complete JSON, it was cut off after event {event_count}: {exc}") from None
     if not isinstance(data, dict) or any(name not in data for name in _HEADER) or not isinstance(data["events"], list):
         raise PayloadError(f"{source} is not a history: it must be an object with {', '.join(_HEADER)}")
     written = data["temporalex_history"]
@@ -79,18 +79,18 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
         )
     events, check = [], ""
     for number, row in enumerate(data["events"], 1):
-        events.append(_event(row, number, source))
-        check = _check(check, {name: row[name] for name in _EVENT if name != "check"})
+        events.append(_parse_event(row, number, source))
+        check = _next_checksum(check, {name: row[name] for name in _EVENT if name != "check"})
         if row["check"] != check:
             raise PayloadError(f"{source}: event {number} is not what was exported: it, or one before it, was changed")
     if not events or len(events) != data.get("length"):
         raise PayloadError(
             f"{source} holds {len(events)} of {data.get('length')} events: event {len(events) + 1} on is missing"
         )
-    return _whole(data, events, source)
+    return _build_history(data, events, source)
 
 
-def _event(row: Any, number: int, source: str) -> HistoryEvent:
+def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
     if not isinstance(row, dict):
         raise PayloadError(f"{source}: event {number} is {row!r}, not an object")
     for name, kind in _EVENT.items():
@@ -109,7 +109,7 @@ def _event(row: Any, number: int, source: str) -> HistoryEvent:
     return HistoryEvent(row["seq"], row["activation"], row["kind"], at, row["attributes"])
 
 
-def _whole(data: dict[str, Any], events: list[HistoryEvent], source: str) -> StoredHistory:
+def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str) -> StoredHistory:
     first = events[0]
     if first.kind != "WorkflowStarted":
         raise PayloadError(f"{source}: event 1 is {first.kind}, a history begins with WorkflowStarted")
@@ -127,6 +127,6 @@ def _whole(data: dict[str, Any], events: list[HistoryEvent], source: str) -> Sto
     return StoredHistory(workflow=data["workflow"], id=data["id"], run_id=data["run_id"], events=events)
 
 
-def _check(before: str, row: dict[str, Any]) -> str:
+def _next_checksum(before: str, row: dict[str, Any]) -> str:
     text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:8]

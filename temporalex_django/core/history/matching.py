@@ -11,14 +11,14 @@ from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
-from temporalex_django.core import renamed
+from temporalex_django.core import aliases
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.inputs import COMPARED, Reader, ReplayDifference, difference
+from temporalex_django.core.history.inputs import COMPARED_KINDS, Reader, ReplayDifference, input_difference
 from temporalex_django.errors import NondeterminismError, PayloadError
 
 #: Which attribute names the thing, by event kind.
-_NAME = {
+_NAME_ATTRIBUTES = {
     "ActivityScheduled": "activity",
     "PatchMarked": "id",
     "UpdateAccepted": "id",
@@ -30,7 +30,7 @@ _NAME = {
 }
 
 
-def check(
+def check_commands(
     recorded: Sequence[HistoryEvent],
     produced: Sequence[Command],
     *,
@@ -45,59 +45,61 @@ def check(
     were used are taken out.
     """
     index = 0
-    found: list[ReplayDifference] = []
+    differences: list[ReplayDifference] = []
     for event in recorded:
         command = produced[index] if index < len(produced) else None
-        if command is not None and _same(event, command):
-            if event.kind in COMPARED:
-                differs = difference(
+        if command is not None and _matches(event, command):
+            if event.kind in COMPARED_KINDS:
+                input_change = input_difference(
                     event,
                     command,
-                    words=_words(command.event_kind, command.event_attributes()),
+                    command_text=_describe(command.event_kind, command.event_attributes()),
                     reader=readers.pop(command.seq or 0, None),
                     place=partial(place_of, index),
                 )
-                found += [] if differs is None else [differs]
+                differences += [] if input_change is None else [input_change]
             index += 1
         elif event.kind != "PatchMarked" or not event.attributes.get("deprecated"):
-            raise _parted(run, event, command, place_of(None if command is None else index))
+            raise _mismatch_error(run, event, command, place_of(None if command is None else index))
     if index < len(produced):
-        raise _parted(run, None, produced[index], place_of(index))
-    return found
+        raise _mismatch_error(run, None, produced[index], place_of(index))
+    return differences
 
 
-def other_input(run: str, found: ReplayDifference) -> NondeterminismError:
+def input_error(run: str, change: ReplayDifference) -> NondeterminismError:
     """The error for an input that differs, where it is to be one."""
-    at = f" ({found.place})" if found.place is not None else ""
+    at = f" ({change.place})" if change.place is not None else ""
     return NondeterminismError(
-        f"{run}: the code gives another input than the history has at history event {found.event}{at}: {found.command}, "
-        f"{found.path} differs. Is it from the iteration of a set, hash() or id()? Sort it, or draw it from api. If the change is "
+        f"{run}: the code gives another input than the history has at history event {change.event}{at}: {change.command}, "
+        f"{change.path} differs. Is it from the iteration of a set, hash() or id()? Sort it, or draw it from api. If the change is "
         "meant, give new fields and parameters defaults, or keep the old input for old runs with api.patched()",
-        recorded=found.command,
-        produced=f"{found.command}, with another {found.path}",
-        place=found.place,
-        event=found.event,
+        recorded=change.command,
+        produced=f"{change.command}, with another {change.path}",
+        place=change.place,
+        event=change.event,
     )
 
 
-def _same(event: HistoryEvent, command: Command) -> bool:
+def _matches(event: HistoryEvent, command: Command) -> bool:
     if event.kind != command.event_kind or event.attributes.get("seq") != command.seq:
         return False
-    name = _NAME.get(event.kind)
-    return name is None or renamed.same(name, event.attributes.get(name), command.attributes.get(name))
+    name = _NAME_ATTRIBUTES.get(event.kind)
+    return name is None or aliases.is_same_name(name, event.attributes.get(name), command.attributes.get(name))
 
 
-def _parted(run: str, event: HistoryEvent | None, command: Command | None, place: str | None) -> NondeterminismError:
-    recorded = None if event is None else _words(event.kind, event.attributes)
-    produced = None if command is None else _words(command.event_kind, command.event_attributes())
+def _mismatch_error(
+    run: str, event: HistoryEvent | None, command: Command | None, place: str | None
+) -> NondeterminismError:
+    recorded = None if event is None else _describe(event.kind, event.attributes)
+    produced = None if command is None else _describe(command.event_kind, command.event_attributes())
     seq = command.seq if command is not None else None
     if event is not None:
         seq = event.attributes.get("seq") if event.attributes.get("seq") is not None else event.number
     at = f" at history event {event.number}" if event is not None else ""
     at += f" ({place})" if place is not None else ""
     return NondeterminismError(
-        f"{run}: the code does not fit the history{at}: recorded {recorded or 'nothing'}, produced {produced or 'nothing'}{_why(command)}. "
-        f"Put the code back, or keep the old path for old runs with api.patched(){_renamed(event, command)}",
+        f"{run}: the code does not fit the history{at}: recorded {recorded or 'nothing'}, produced {produced or 'nothing'}{_payload_error_text(command)}. "
+        f"Put the code back, or keep the old path for old runs with api.patched(){_alias_advice(event, command)}",
         seq=seq,
         recorded=recorded or "nothing",
         produced=produced or "nothing",
@@ -106,7 +108,7 @@ def _parted(run: str, event: HistoryEvent | None, command: Command | None, place
     )
 
 
-def _why(command: Command | None) -> str:
+def _payload_error_text(command: Command | None) -> str:
     """Of code that fails now what it was refused: a payload that older code handed over, with the way out.
 
     What other exceptions say may be data, which stays out of logs.
@@ -116,7 +118,7 @@ def _why(command: Command | None) -> str:
     return f" ({attributes.get('message')})" if refused and attributes.get("type") == PayloadError.__name__ else ""
 
 
-def _renamed(event: HistoryEvent | None, command: Command | None) -> str:
+def _alias_advice(event: HistoryEvent | None, command: Command | None) -> str:
     """The cure where one thing stands for another: it may have another name now."""
     if event is None or command is None or event.kind != command.event_kind:
         return ""
@@ -127,13 +129,13 @@ def _renamed(event: HistoryEvent | None, command: Command | None) -> str:
     return ""
 
 
-def _words(kind: str, attributes: dict[str, Any]) -> str:
+def _describe(kind: str, attributes: dict[str, Any]) -> str:
     parts = [kind]
     if attributes.get("seq") is not None:
         parts.append(f"seq {attributes['seq']}")
     if kind == "WorkflowFailed" and attributes.get("type"):
         parts.append(str(attributes["type"]))
-    name = _NAME.get(kind)
+    name = _NAME_ATTRIBUTES.get(kind)
     if name is not None:
         parts.append(f"{name} {attributes.get(name)}")
     return ", ".join(parts)

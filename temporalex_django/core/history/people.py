@@ -11,17 +11,17 @@ from temporalex_django.core.history.prefix import COPIED
 from temporalex_django.core.process import RECORDED_AS
 
 
-def for_next_run(events: Iterable[HistoryEvent]) -> dict[str, Any]:
+def next_run_snapshot(events: Iterable[HistoryEvent]) -> dict[str, Any]:
     """The part of a snapshot that is about people, for a run that goes on behind these events."""
     snapshot: dict[str, Any] | None = None
-    decided: dict[str, None] = {}
+    deciders: dict[str, None] = {}
     for event in events:
         attributes = event.attributes
         if event.kind == "WorkflowStarted":
             snapshot = attributes.get("snapshot")
         elif event.kind == "ActivationStarted" and COPIED in attributes:
-            snapshot = four_eyes.behind_mark(snapshot, attributes[COPIED])
+            snapshot = four_eyes.snapshot_after_mark(snapshot, attributes[COPIED])
         elif event.kind == "SignalReceived" and attributes["name"] == RECORDED_AS and "question" in attributes:
-            decided[attributes["payload"].get("by_key", "")] = None
-    decided.pop("", None)  # code decided
-    return four_eyes.for_next_run(snapshot, decided) or {}
+            deciders[attributes["payload"].get("by_key", "")] = None
+    deciders.pop("", None)  # code decided
+    return four_eyes.next_run_snapshot(snapshot, deciders) or {}

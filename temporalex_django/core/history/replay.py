@@ -10,7 +10,7 @@ from temporalex_django.core.history.activation import Definition, RunInfo
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.history.inputs import ReplayDifference
 from temporalex_django.core.history.tracing import TracingExecutor
-from temporalex_django.core.signal_failures import HandlerPutRight
+from temporalex_django.core.signal_failures import HandlerFixed
 from temporalex_django.errors import NondeterminismError
 
 
@@ -29,76 +29,76 @@ def replay(
     """
     if not history:
         return []
-    run, found = run or _call, list[ReplayDifference]()
+    run, differences = run or _call_directly, list[ReplayDifference]()
     try:
-        run(partial(_through, Executor, definition, history, strict, found))
+        run(partial(_replay_history, Executor, definition, history, strict, differences))
     except NondeterminismError:
         # again, slower, by one that can say where
-        run(partial(_through, TracingExecutor, definition, history, strict, found))
+        run(partial(_replay_history, TracingExecutor, definition, history, strict, differences))
         raise
-    if found:
-        run(partial(_through, TracingExecutor, definition, history, strict, found))
-    return found
+    if differences:
+        run(partial(_replay_history, TracingExecutor, definition, history, strict, differences))
+    return differences
 
 
-def _call(call: Callable[[], None]) -> None:
+def _call_directly(call: Callable[[], None]) -> None:
     call()
 
 
-def fits(
+def try_replay(
     definition: Definition,
     history: Sequence[HistoryEvent],
     *,
     run: Callable[[Callable[[], None]], None] | None = None,
-    between: Callable[[], None] | None = None,
+    on_activation: Callable[[], None] | None = None,
 ) -> tuple[int, BaseException | None]:
     """How many activations ``definition`` goes through as they are recorded, and what it raises in the next one.
 
-    ``run``: as above. ``between`` is called behind each of them.
+    ``run``: as above. ``on_activation`` is called behind each of them.
     """
-    done = 0
+    activation_count = 0
 
-    def through() -> None:
-        nonlocal done
+    def replay_steps() -> None:
+        nonlocal activation_count
         for _ in executor.replay_in_steps(list(history)):
-            done += 1
-            if between is not None:
-                between()
+            activation_count += 1
+            if on_activation is not None:
+                on_activation()
 
     for skip_failed in (False, True):
-        done, executor = 0, _executor(Executor, definition, history, skip_failed=skip_failed)
+        activation_count, executor = 0, _new_executor(Executor, definition, history, skip_failed=skip_failed)
         try:
-            (run or _call)(through)
-        except HandlerPutRight:
+            (run or _call_directly)(replay_steps)
+        except HandlerFixed:
             continue
         except Exception as exc:  # noqa: BLE001 - whatever the code raises, it does not fit
-            return done, exc
+            return activation_count, exc
         finally:
             executor.evict()
         break
-    return done, None
+    return activation_count, None
 
 
-def _through(
+def _replay_history(
     kind: type[Executor],
     definition: Definition,
     history: Sequence[HistoryEvent],
     strict: bool,  # noqa: FBT001 - called by `partial` alone
-    found: list[ReplayDifference],
+    differences: list[ReplayDifference],
 ) -> None:
     for skip_failed in (False, True):
-        executor = _executor(kind, definition, history, strict=strict, skip_failed=skip_failed)
+        executor = _new_executor(kind, definition, history, strict=strict, skip_failed=skip_failed)
         try:
             executor.replay(list(history))
-        except HandlerPutRight:
+        except HandlerFixed:
             continue
         finally:
-            found[:] = executor.differences
+            differences[:] = executor.differences
             executor.evict()
         return
 
 
-def _executor(
+def _new_executor(
     kind: type[Executor],
     definition: Definition,
     history: Sequence[HistoryEvent],

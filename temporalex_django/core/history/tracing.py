@@ -9,25 +9,25 @@ from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
 
-from temporalex_django.core.eviction import parts
+from temporalex_django.core.eviction import suspended_parts
 from temporalex_django.core.executor import Executor
 from temporalex_django.core.history.activation import Completion, Definition, RunInfo
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.journal import Journal
 from temporalex_django.core.scheduler import Unit
 
-_OURS = __file__.removesuffix("core/history/tracing.py")
+_PACKAGE_PATH = __file__.removesuffix("core/history/tracing.py")
 _LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
-class _Tracing(Journal):
+class _TracingJournal(Journal):
     """Notes a place with each command."""
 
-    __slots__ = ("_here", "places")
+    __slots__ = ("_current_place", "places")
 
-    def __init__(self, here: Callable[[], str | None]) -> None:
+    def __init__(self, current_place: Callable[[], str | None]) -> None:
         super().__init__()
-        self._here = here
+        self._current_place = current_place
         self.places: list[str | None] = []
 
     def begin(self, *, changed: bool) -> Completion:
@@ -35,7 +35,7 @@ class _Tracing(Journal):
         return super().begin(changed=changed)
 
     def add(self, command: Command) -> None:
-        self.places.append(self._here())
+        self.places.append(self._current_place())
         super().add(command)
 
 
@@ -45,60 +45,60 @@ class TracingExecutor(Executor):
     def __init__(
         self, definition: Definition, info: RunInfo, *, strict: bool = False, skip_failed: bool = False
     ) -> None:
-        self._tracing = _Tracing(self._here)
-        definition_here = replace(definition, entry=self._entry)
-        super().__init__(definition_here, info, journal=self._tracing, strict=strict, skip_failed=skip_failed)
-        self._begin = definition.entry
-        self._run: CodeType | None = None
+        self._tracing_journal = _TracingJournal(self._current_place)
+        traced_definition = replace(definition, entry=self._start_coroutine)
+        super().__init__(traced_definition, info, journal=self._tracing_journal, strict=strict, skip_failed=skip_failed)
+        self._original_entry = definition.entry
+        self._run_code: CodeType | None = None
 
-    def _entry(self, args: Any) -> Any:
-        coroutine = self._begin(args)
-        self._run = coroutine.cr_code  # type: ignore[attr-defined] # run is an `async def`
+    def _start_coroutine(self, args: Any) -> Any:
+        coroutine = self._original_entry(args)
+        self._run_code = coroutine.cr_code  # type: ignore[attr-defined] # run is an `async def`
         return coroutine
 
     def place_of(self, index: int | None) -> str | None:
         """Where command ``index`` was issued; None: where the run stands now."""
-        return self._tracing.places[index] if index is not None else self._standing()
+        return self._tracing_journal.places[index] if index is not None else self._suspended_place()
 
-    def _here(self) -> str | None:
+    def _current_place(self) -> str | None:
         """The nearest line of the user's code that is being run.
 
         Else the line where the unit, or who started it, stands.
         """
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the way that `traceback` and `logging` look, too
         while frame is not None and frame.f_code is not Executor._activate.__code__:  # noqa: SLF001 - one of ours
-            if is_users(frame.f_code):
+            if is_user_code(frame.f_code):
                 return f"{frame.f_code.co_filename}:{frame.f_lineno}"
             frame = frame.f_back
         unit = self.scheduler.current
         while unit is not None:
-            if place := _suspended(unit):
+            if place := _place_of_unit(unit):
                 return place
             unit = unit.parent
-        return self._standing()
+        return self._suspended_place()
 
-    def _standing(self) -> str | None:
+    def _suspended_place(self) -> str | None:
         for unit in self.scheduler.units.values():
-            if place := _suspended(unit):
+            if place := _place_of_unit(unit):
                 return place
-        return f"{self._run.co_filename}:{self._run.co_firstlineno}" if self._run is not None else None
+        return f"{self._run_code.co_filename}:{self._run_code.co_firstlineno}" if self._run_code is not None else None
 
 
-def _suspended(unit: Unit) -> str | None:
-    places = [f"{code.co_filename}:{line}" for code, line in _frames(unit.coroutine) if is_users(code)]
+def _place_of_unit(unit: Unit) -> str | None:
+    places = [f"{code.co_filename}:{line}" for code, line in _frames_of(unit.coroutine) if is_user_code(code)]
     return places[-1] if places else None
 
 
-def _frames(coroutine: Any) -> Iterator[tuple[CodeType, int]]:
-    for part in parts(coroutine):
+def _frames_of(coroutine: Any) -> Iterator[tuple[CodeType, int]]:
+    for part in suspended_parts(coroutine):
         frame = next((f for name in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(part, name, None))), None)
         if frame is not None:
             yield frame.f_code, frame.f_lineno
 
 
-def is_users(code: CodeType) -> bool:
+def is_user_code(code: CodeType) -> bool:
     """Whether it is neither of this package nor of the standard library."""
     path = code.co_filename
     if path.startswith("<"):
         return False
-    return not path.startswith(_OURS) and (not path.startswith(_LIBRARY) or "site-packages" in path)
+    return not path.startswith(_PACKAGE_PATH) and (not path.startswith(_LIBRARY) or "site-packages" in path)

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring.binding import OpenActivity
-from temporalex_django.core.copying import copied
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.payloads import JsonCodec
 from temporalex_django.engine import activity_policy
@@ -44,11 +44,11 @@ class MemoryTasks(MemoryTables):
         number = next(self._ids)
         self.queues.add(task.queue)
         self._tasks_of[task.run_id][task.seq] = number
-        call: dict[str, Any] = {"args": copied(list(task.args)), "kwargs": copied(dict(task.kwargs))}
+        call: dict[str, Any] = {"args": deep_copy(list(task.args)), "kwargs": deep_copy(dict(task.kwargs))}
         due_at = task.due_at or task.scheduled_at
         self._fails(number, task.failure)
         self._offer(
-            task.as_state(number, attempt=task.attempt, due_at=due_at, options=copied(dict(task.options)), **call)
+            task.as_state(number, attempt=task.attempt, due_at=due_at, options=deep_copy(dict(task.options)), **call)
         )
 
     def _retry(self, run_id: UUID, seq: int, retry: Retry) -> None:
@@ -135,7 +135,7 @@ class MemoryTasks(MemoryTables):
                         run_id=task.run_id,
                         queue=queue,
                         kind=kind,
-                        attributes=copied(attributes),
+                        attributes=deep_copy(attributes),
                     )
                     ended.append(one)
                 elif result.retry_at is not None:
@@ -197,15 +197,15 @@ class MemoryTasks(MemoryTables):
     def edit_task(self, task: TaskState) -> None:
         kept = self._fenced(*task.fence)
         if kept is not None and kept.owner is None:
-            call: dict[str, Any] = {"args": copied(list(task.args)), "kwargs": copied(dict(task.kwargs))}
-            self.open_tasks[task.id] = replace(kept, options=copied(dict(task.options)), **call)
+            call: dict[str, Any] = {"args": deep_copy(list(task.args)), "kwargs": deep_copy(dict(task.kwargs))}
+            self.open_tasks[task.id] = replace(kept, options=deep_copy(dict(task.options)), **call)
 
     def heartbeat(self, beats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         valid = set()
         for key, details in beats.items():
             if (task := self._fenced(*key)) is None:
                 continue
-            plain = JsonCodec().decode(details) if isinstance(details, bytes) else copied(details)
+            plain = JsonCodec().decode(details) if isinstance(details, bytes) else deep_copy(details)
             kept = task.heartbeat_details if plain is None else plain
             self.open_tasks[task.id] = replace(task, beat_at=self.clock, heartbeat_details=kept)
             valid.add(key)
@@ -214,4 +214,4 @@ class MemoryTasks(MemoryTables):
 
 def _copy(task: TaskState) -> TaskState:
     """For the outside, where it is worked on."""
-    return replace(task, args=copied(task.args), kwargs=copied(task.kwargs))
+    return replace(task, args=deep_copy(task.args), kwargs=deep_copy(task.kwargs))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
-from temporalex_django.core.copying import copied
-from temporalex_django.core.history.prefix import FROM_OUTSIDE, Behind
+from temporalex_django.core.aliases import all_names
+from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.process import REQUEST
-from temporalex_django.core.renamed import names_of
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.lookup import run_id_taken
@@ -45,7 +45,9 @@ class MemoryStarts(MemoryTables):
             return None
         chain_id = uuid7()
         facts = RunFacts.of(
-            replace(start, args=copied(start.args), snapshot=copied(start.snapshot)), run_id=uuid7(), started=self.clock
+            replace(start, args=deep_copy(start.args), snapshot=deep_copy(start.snapshot)),
+            run_id=uuid7(),
+            started=self.clock,
         )
         self._new_run(chain_id, facts, tags=start.tags)
         self._chains_of[workflow_id] = (*self._chains_of.get(workflow_id, ()), chain_id)
@@ -70,7 +72,7 @@ class MemoryStarts(MemoryTables):
         for chain_id in self._chains_of.get(start.workflow_id, ()):
             if (held := self._open_keys.get(chain_id)) is None:
                 continue
-            facts, names = self.current(chain_id).facts, names_of(start.workflow)
+            facts, names = self.current(chain_id).facts, all_names(start.workflow)
             renamed = len(names) > 1 and start.scope == "version" and facts.version == start.version
             same = facts.workflow in names and (start.scope == "workflow" or renamed)
             if held == key or start.scope == "global" or same:
@@ -90,25 +92,25 @@ class MemoryStarts(MemoryTables):
         """The message of a chain that has this id."""
         return self._kept[chain_id].get(request_id)
 
-    def put_first(self, chain: UUID, messages: Sequence[Behind], *, received: int) -> None:
+    def put_first(self, chain: UUID, messages: Sequence[PendingMessage], *, received: int) -> None:
         """See ``RunStorage``."""
         inbox, ids = self._inboxes[chain], self._kept[chain]
         there = [self.messages[number].message for number in sorted(inbox)]
-        there = [message for message in there if message.kind in FROM_OUTSIDE]
+        there = [message for message in there if message.kind in EXTERNAL_KINDS]
         for message in there:
             self._forget(chain, message.id, message.request_id)
         unread = {message.request_id for message in there}
         for behind in messages:
-            if behind.id is not None and behind.id in unread:
+            if behind.message_id is not None and behind.message_id in unread:
                 continue
-            if behind.id is not None and (known := ids.get(behind.id)) is not None:
-                self._forget(chain, known, behind.id)
-            request_id = str(uuid4()) if behind.kind == REQUEST else behind.id
+            if behind.message_id is not None and (known := ids.get(behind.message_id)) is not None:
+                self._forget(chain, known, behind.message_id)
+            request_id = str(uuid4()) if behind.kind == REQUEST else behind.message_id
             self._deliver(
                 chain,
                 behind.kind,
                 behind.name,
-                behind.body,
+                behind.payload,
                 request_id=request_id,
                 sender=behind.sender,
                 redelivered=behind.kind != "signal",  # signals wait in any case
@@ -145,7 +147,7 @@ class MemoryStarts(MemoryTables):
             self.messages[number] = replace(one, message=message, chain_id=to)
             self._kept[to][str(message.request_id)] = number
 
-    def keep_taken(self, chain: UUID, messages: Sequence[tuple[Behind, Outcome]]) -> None:
+    def keep_taken(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
         """See ``RunStorage``."""
         for message, outcome in messages:
             number = next(self._ids)
@@ -153,13 +155,13 @@ class MemoryStarts(MemoryTables):
                 id=number,
                 kind=message.kind,
                 name=message.name,
-                body=copied(message.body),
-                request_id=message.id,
+                body=deep_copy(message.payload),
+                request_id=message.message_id,
                 sender=message.sender,
             )
-            self.messages[number] = MemoryMessage(message=kept, chain_id=chain, fresh=False, outcome=copied(outcome))
-            if message.id is not None:
-                self._kept[chain][message.id] = number
+            self.messages[number] = MemoryMessage(message=kept, chain_id=chain, fresh=False, outcome=deep_copy(outcome))
+            if message.message_id is not None:
+                self._kept[chain][message.message_id] = number
 
     def _forget(self, chain: UUID, number: int, request_id: str | None) -> None:
         self._inboxes[chain].discard(number)

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.copying import copied
+from temporalex_django.core.aliases import all_names
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.renamed import names_of
 from temporalex_django.core.senders import Sender
 from temporalex_django.engine.lookup import Found, as_run_id, the_one
 from temporalex_django.engine.memory.undo import Table, UndoLog
@@ -109,7 +109,7 @@ class MemoryTables:
         for event in events:
             if event.number != len(history) + 1:
                 raise ValueError(f"event {event.number} cannot follow event {len(history)} of run {run.facts.run_id}")
-            attributes = copied(event.attributes)
+            attributes = deep_copy(event.attributes)
             history.append(HistoryEvent(event.number, event.activation, event.kind, event.at, attributes))
 
     def forget(self, chain_id: UUID) -> None:
@@ -132,7 +132,7 @@ class MemoryTables:
     def chain_of(self, ref: str, *, workflow: str | None = None) -> UUID | None:
         """The chain that an id means, of one workflow if it is named. Raises ``AmbiguousId``."""
         chain_id = self._by_run_id(ref)
-        names = None if workflow is None else names_of(workflow)
+        names = None if workflow is None else all_names(workflow)
         if chain_id is not None and (names is None or self.current(chain_id).facts.workflow in names):
             return chain_id
         one = the_one(ref, [found for found in self._found(ref) if names is None or found.workflow in names])
@@ -167,7 +167,7 @@ class MemoryTables:
         """Put a message into the inbox of a chain, and ring; its number, or that of the one that has its id already."""
         if request_id is not None and (known := self._kept[chain_id].get(request_id)) is not None:
             return known
-        number, body = next(self._ids), copied(body)
+        number, body = next(self._ids), deep_copy(body)
         message = InboxMessage(
             id=number,
             kind=kind,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.copying import copied
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.lookup import the_one
@@ -108,7 +108,7 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         state, run = write.run, self.runs[write.run.run_id]
         self._note_what_is_left(write)
         self._append(run, write.events)
-        if changes := copied(write.instance):
+        if changes := deep_copy(write.instance):
             known = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}
             if known:
                 changes.pop("search_attributes", None)
@@ -123,7 +123,7 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
         if write.cut_off:
             at = write.events[-1].at
             open_ones = [t for t in self.human_tasks.values() if t.run_id == state.run_id and not t.task.ending]
-            closed = (replace(one, changes=("closed",), task=one.task.closed("run_closed", at)) for one in open_ones)
+            closed = (replace(one, changes=("closed",), task=one.task.as_closed("run_closed", at)) for one in open_ones)
             write.human_tasks += closed
         for one in write.human_tasks:
             self.human_tasks[one.id] = one
@@ -157,10 +157,10 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
             self._change(number, fresh=False)
         for number, outcome in write.settled.items():
             inbox.discard(number)
-            self._change(number, fresh=False, outcome=copied(outcome))
+            self._change(number, fresh=False, outcome=deep_copy(outcome))
         for update_id, outcome in write.outcomes.items():
             if (known := ids.get(update_id)) is not None:
-                self._change(known, outcome=copied(outcome))
+                self._change(known, outcome=deep_copy(outcome))
         if write.closing is not None:
             self._answer(write, write.closing)
         for number, after in write.waiting.items():
@@ -185,7 +185,7 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
             id=number,
             kind="signal",
             name=failed.name,
-            body=copied(failed.payload),
+            body=deep_copy(failed.payload),
             request_id=failed.id,
             sender=failed.sender,
         )
@@ -227,7 +227,7 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
             kept = self.messages[number]
             if kept.outcome is not None and kept.outcome.status == "accepted":
                 open_ones.append(kept.message.name)
-                self._change(number, outcome=copied(answer))
+                self._change(number, outcome=deep_copy(answer))
         for number in self._inboxes[chain_id]:
             self._change(number, fresh=True)
         if write.cut_off:
@@ -237,11 +237,11 @@ class MemoryWrites(MemoryStarts, MemoryTasks):
 def _following(facts: RunFacts, new: NewRun) -> RunFacts:
     """Of the next run of a chain: what its predecessor was started with, but for what it is given."""
     given = {
-        "args": copied(new.args),
+        "args": deep_copy(new.args),
         "seed": new.seed,
-        "carried_messages": copied(new.carried_messages),
-        "snapshot": copied(new.snapshot),
-        "search_attributes": copied(new.search_attributes),
+        "carried_messages": deep_copy(new.carried_messages),
+        "snapshot": deep_copy(new.snapshot),
+        "search_attributes": deep_copy(new.search_attributes),
     }
     return replace(facts, run_id=new.run_id, started_at=None, **given)
 

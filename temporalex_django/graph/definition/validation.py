@@ -104,7 +104,7 @@ def _static(cls: type, problems: list[str]) -> Iterator[Clause]:
 def _plain(where: str, target: Target, problems: list[str]) -> Target:
     """With its config as the step will see it: as it comes out of a history."""
     try:
-        return Target(target.step, payloads.plain(target.config, what=f"the config of {name_of(target.step)}"))
+        return Target(target.step, payloads.to_plain(target.config, label=f"the config of {name_of(target.step)}"))
     except PayloadError as exc:
         problems.append(f"{where}: {exc.message}")
         return Target(target.step)

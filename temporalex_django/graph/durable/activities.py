@@ -11,8 +11,8 @@ from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity, Options, Source
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import payloads
-from temporalex_django.core.copying import copied
-from temporalex_django.core.history.inputs import InputReading, as_read
+from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.history.inputs import InputReading, to_reading
 from temporalex_django.core.results import Event
 from temporalex_django.errors import ActivityNotFound, PayloadError
 from temporalex_django.graph.context import Context
@@ -49,7 +49,7 @@ class StepActivity(Activity[Any, Any]):
         if hint is Any:
             fitted = frozen(config)
         else:
-            fitted = payloads.fit(config, hint, what=f"the config of step {name_of(step)}")
+            fitted = payloads.convert(config, hint, label=f"the config of step {name_of(step)}")
         instance = Late(lambda: source.instance(version))
         return made.execute, (instance, fitted, Context.of(instance)), {}
 
@@ -60,7 +60,7 @@ class StepActivity(Activity[Any, Any]):
         if "event" in found and (declared := declared_of(step, found["event"])) is not None:
             what = f"the data of the event {found['event']!r} of step {name_of(step)}"
             try:
-                payloads.fit(payloads.plain(found["data"], what=what), declared.data_type, what=what)
+                payloads.convert(payloads.to_plain(found["data"], label=what), declared.data_type, label=what)
             except PayloadError as exc:
                 return {"wrong": exc.message}
         return found
@@ -87,15 +87,15 @@ class StepActivity(Activity[Any, Any]):
     def edited(self, given: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Its config. Raises ``PayloadError``."""
         key, _, version = args
-        payloads.fit(copied(given), _config_type(self.step_class), what=f"the config of step {key}")
+        payloads.convert(deep_copy(given), _config_type(self.step_class), label=f"the config of step {key}")
         return [key, given, version], {}
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
         """Its key and config; the version is that of the run. Raises ``PayloadError``."""
         key, config, _ = attributes["args"]
         kind = _config_type(self.step_class)
-        fitted = payloads.fit(copied(config), kind, what=f"the config of step {key}")
-        return as_read({"step": key, "config": fitted}, {"step": str, "config": kind})
+        fitted = payloads.convert(deep_copy(config), kind, label=f"the config of step {key}")
+        return to_reading({"step": key, "config": fitted}, {"step": str, "config": kind})
 
     def _step(self, key: str, workflow: Any) -> StepRef:
         graph = getattr(workflow, "_graph", None)
@@ -109,7 +109,7 @@ def _config_type(cls: type[Step]) -> Any:
     """The annotation of the config; looking at a signature takes longer than most steps."""
     if cls not in _config_types:
         name = [*inspect.signature(cls.execute).parameters][2]
-        _config_types[cls] = payloads.hints(cls.execute).get(name, Any)
+        _config_types[cls] = payloads.resolve_hints(cls.execute).get(name, Any)
     return _config_types[cls]
 
 

@@ -14,12 +14,12 @@ from temporalex_django.authoring.people import Person, answers_to
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import RunFailure
 from temporalex_django.core.history.events import Job
-from temporalex_django.core.human_tasks import OVERDUE, Asking, Permits
+from temporalex_django.core.human_tasks import OVERDUE, HumanTaskSpec, Permits
 from temporalex_django.core.ivar import IVar
-from temporalex_django.core.port import Port
 from temporalex_django.core.results import Err, Event
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.senders import Sender
-from temporalex_django.core.shapes import Waits
+from temporalex_django.core.typed_dicts import WaitInfo
 from temporalex_django.errors import ActionNotPermitted, ResumeRefused, TemporalexError
 from temporalex_django.graph import engine
 from temporalex_django.graph.definition.structure import bits
@@ -65,16 +65,16 @@ class _Waiting(IVar):
         return waits(self.run.progress.instance, most=_SHOWN)
 
     @property
-    def waits(self) -> list[Waits]:
+    def wait_infos(self) -> list[WaitInfo]:
         return self.run.waits
 
 
 class GraphRun:
     """One run of a ``GraphWorkflow``, inside its executor."""
 
-    def __init__(self, port: Port, instance: Instance, calls: StepCalls) -> None:
+    def __init__(self, port: WorkflowRuntime, instance: Instance, calls: StepCalls) -> None:
         self.port = port
-        self.progress = Progress(instance, limit=port.standing.payload_limit)
+        self.progress = Progress(instance, limit=port.run_context.payload_limit)
         self._in_hand = False
         self._metadata = {key: value for key, value in instance.telemetry_metadata.items() if key not in _TAKEN}
         self._seen = instance.changed(active=0, waiting=0)  # as it was published last
@@ -84,7 +84,7 @@ class GraphRun:
         self._calls = calls
         self._ended: list[tuple[int, Result]] = []
         self._timers: dict[int, int] = {}  # command number by step
-        self._since: dict[int, Waits] = {}  # of steps that wait
+        self._since: dict[int, WaitInfo] = {}  # of steps that wait
         self._asked: dict[int, str] = {}  # keys of the human tasks of steps that ask people
         self._wake = IVar("steps")
 
@@ -93,8 +93,8 @@ class GraphRun:
         port = self.port
         port.attach(self)
         self._listen()
-        with port.standing.pure("transition"):
-            begun = self.progress.begin(port.standing.now)
+        with port.run_context.pure_section("transition"):
+            begun = self.progress.begin(port.run_context.now)
         while True:
             for number in begun:
                 self._begin(number)
@@ -106,27 +106,27 @@ class GraphRun:
             await self._wake
             ended, self._ended = self._ended, []
             self._listen()
-            with port.standing.pure("transition"):
-                begun = self.progress.fold(ended, port.standing.now)
+            with port.run_context.pure_section("transition"):
+                begun = self.progress.fold(ended, port.run_context.now)
         if self.progress.failed is not None:
             raise RunFailure(self.progress.failed)
         if self.progress.instance.status != "completed":
-            raise TemporalexError(f"{port.standing.info.id} was begun with an instance that had ended already")
+            raise TemporalexError(f"{port.run_context.info.id} was begun with an instance that had ended already")
         return self.progress.instance
 
     def _listen(self) -> None:
         """What the progress tells goes out with the activation, and nothing while a history is replayed."""
-        standing = self.port.standing
+        standing = self.port.run_context
         self.progress.tell = None if standing.replaying else self._tell
         if not self._in_hand and not standing.replaying:
             self._in_hand = True
             self._tell("runner_initialized", {"recovered": standing.history_length > 0})
 
     def _tell(self, name: str, facts: dict[str, Any]) -> None:
-        self.port.journal.note(name, {**self._metadata, **facts})
+        self.port.journal.add_note(name, {**self._metadata, **facts})
 
     def _begin(self, number: int) -> None:
-        calls, instance = self.port.calls, self.progress.instance
+        calls, instance = self.port.pending_commands, self.progress.instance
         step = instance.graph.steps[number]
         if step.waits:
             timer = timer_of(step)
@@ -146,23 +146,23 @@ class GraphRun:
         }
         if self._calls.options[number]:
             attributes["options"] = self._calls.options[number]
-        reader = activity_of(step).read_input if self.port.standing.replaying else None
-        calls.call_activity(attributes, lambda job: self._end(number, result_of(job)), reader)
+        reader = activity_of(step).read_input if self.port.run_context.replaying else None
+        calls.submit_activity(attributes, lambda job: self._end(number, result_of(job)), reader)
 
-    def _ask(self, number: int, step: StepRef, asking: Asking) -> None:
+    def _ask(self, number: int, step: StepRef, asking: HumanTaskSpec) -> None:
         """Open the human task of a step; of one that was there before it is another one."""
         instance, key = self.progress.instance, key_of(step)
         before = sum(key_of(entry.step) == key for entry in instance.execution_history)
         self._asked[number] = name = f"{key}#{before + 1}" if before else key
         until = self._since[number].get("until")
         starter = instance.started_by
-        started = self.port.standing.snapshot or {}
+        started = self.port.run_context.snapshot or {}
         self.port.human_tasks.add(
             name,
             asking,
             due_at=None if until is None else datetime.fromisoformat(until),
             requested_by=Sender(starter, started.get("started_as", "")) if starter else None,
-            decided=deciders(instance),
+            deciders=deciders(instance),
         )
 
     def _fired(self, number: int, result: Fired) -> None:
@@ -171,12 +171,12 @@ class GraphRun:
             self.port.human_tasks.close(key, OVERDUE)
         self._end(number, result)
 
-    def _about(self, step: StepRef, timer: tuple[float, str] | None) -> Waits:
+    def _about(self, step: StepRef, timer: tuple[float, str] | None) -> WaitInfo:
         """What a step waits for, from now on."""
-        now = self.port.standing.now
+        now = self.port.run_context.now
         comes = None if timer is None else timer[1]
         events = [event for event in events_of(step) if event != comes]
-        about: Waits = {"kind": "step", "name": key_of(step), "since": now.isoformat(), "events": events}
+        about: WaitInfo = {"kind": "step", "name": key_of(step), "since": now.isoformat(), "events": events}
         if timer is not None:
             about["until"] = (now + timedelta(seconds=self._remaining(key_of(step), timer[0]))).isoformat()
         if words := words_of(step):
@@ -184,17 +184,17 @@ class GraphRun:
         return about
 
     @property
-    def waits(self) -> list[Waits]:
+    def waits(self) -> list[WaitInfo]:
         """What the steps that wait do so for; the first of them."""
         waiting = self.progress.instance.waiting
         return [self._since[i] for i in islice(bits(waiting), _SHOWN) if i in self._since]
 
     def _remaining(self, key: str, whole: float) -> float:
         """Seconds to wait; of a timer that ran when the run was moved here, what was left of it."""
-        due = (self.port.standing.snapshot or {}).get("due", {}).get(key)
+        due = (self.port.run_context.snapshot or {}).get("due", {}).get(key)
         if due is None:
             return whole
-        return max((datetime.fromisoformat(due) - self.port.standing.now).total_seconds(), 0.0)
+        return max((datetime.fromisoformat(due) - self.port.run_context.now).total_seconds(), 0.0)
 
     def _end(self, number: int, result: Result) -> None:
         self._ended.append((number, result))
@@ -234,8 +234,8 @@ class GraphRun:
         """
         tasks, wanted = self.port.human_tasks, request.get("task")
         tasks.require_this_run(request)
-        if wanted is not None and wanted not in tasks.open:
-            raise tasks.gone(wanted)
+        if wanted is not None and wanted not in tasks.open_tasks:
+            raise tasks.closed_error(wanted)
         instance = self.progress.instance
         of = request.get("step")
         if wanted is not None:  # a key of a step may look like that of a task of another one
@@ -246,7 +246,7 @@ class GraphRun:
             self._require_permission(step, declared, request, permits)
         elif not words_of(step) and request.get("permitted") is False:
             raise ActionNotPermitted(
-                f"{self.port.standing.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: that takes the permission "
+                f"{self.port.run_context.info.id}: {request.get('by') or 'nobody'} may not resume {name_of(step)}: that takes the permission "
                 "to signal runs"
             )
         key = self._asked.get(instance.graph.number[step])
@@ -259,7 +259,7 @@ class GraphRun:
         payload = {
             "event": request["event"],
             "step": key_of(step),
-            "data": payloads.plain(request.get("data"), what=what, limit=self.port.standing.payload_limit),
+            "data": payloads.to_plain(request.get("data"), label=what, limit=self.port.run_context.payload_limit),
         }
         return {**payload, **noted}
 
@@ -270,13 +270,13 @@ class GraphRun:
         sender = Sender(request.get("by_key") or "", request.get("by") or "")
         if request.get("person") and not request.get("again") and not permits(f"perm:{declared.permission}", sender):
             raise ActionNotPermitted(
-                f"{self.port.standing.info.id}: {sender} may not send {str.__str__(declared)!r} to {name_of(step)}: that takes the "
+                f"{self.port.run_context.info.id}: {sender} may not send {str.__str__(declared)!r} to {name_of(step)}: that takes the "
                 f"permission {declared.permission}"
             )
 
     def _ask_validator(self, declared: DeclaredEvent, request: dict[str, Any]) -> None:
         sender = Sender(request.get("by_key") or "", request.get("by") or "") if request.get("person") else None
-        with self.port.standing.validating(sender):
+        with self.port.run_context.validation(sender):
             judged(declared, request.get("data"), self.progress.instance.context)
 
     def apply(self, payload: dict[str, Any]) -> None:
@@ -285,7 +285,7 @@ class GraphRun:
         if "question" in payload:
             self.port.human_tasks.require_same_question(self._asked.get(number, payload["step"]), payload)
         if (timer := self._timers.pop(number, None)) is not None:
-            self.port.calls.cancel_timer(timer)
+            self.port.pending_commands.cancel_timer(timer)
         if (key := self._asked.pop(number, None)) is not None:
             by = Sender(payload.get("by_key", ""), payload["by"]) if payload.get("by") else None
             said = {"comment": payload.get("comment", ""), "decided_for": payload.get("for", "")}

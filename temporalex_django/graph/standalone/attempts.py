@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 from temporalex_django.authoring.retry import next_delay
-from temporalex_django.core.failures import ReturnedErr, describe, types_of
-from temporalex_django.core.handing_over import handed
+from temporalex_django.core.failures import ReturnedErr, describe, failure_types
+from temporalex_django.core.handing_over import encode_lossless
 from temporalex_django.core.results import Err
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.durable.activities import activity_of
@@ -52,7 +52,7 @@ def execute(instance: Instance, number: int, attempt: int) -> Result | float:
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))
     except BaseException as exc:  # noqa: BLE001 - a step that ends its thread must not end the instance's
-        delay = next_delay(policy, attempt, types_of(exc))
+        delay = next_delay(policy, attempt, failure_types(exc))
         if delay is not None:
             return delay
         times = f" (after {attempt} attempts)" if attempt > 1 else ""
@@ -60,7 +60,7 @@ def execute(instance: Instance, number: int, attempt: int) -> Result | float:
     try:
         what = f"the result of step {name_of(step)}"
         given = activity.outgoing(value, args, source)
-        return as_result(handed(given, what=what))
+        return as_result(encode_lossless(given, label=what))
     except ReturnedErr as exc:
         delay = next_delay(policy, attempt, exc.types)
         return Err(exc.reason) if delay is None else delay

@@ -24,8 +24,8 @@ from temporalex_django.authoring.people import key_of as key_of_user
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core import four_eyes, payloads
 from temporalex_django.core.durations import wait_seconds
-from temporalex_django.core.human_tasks import require_other_eyes, roles
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
+from temporalex_django.core.human_tasks import require_four_eyes, roles_text
 from temporalex_django.errors import (
     ActionNotPermitted,
     AlreadyRunning,
@@ -174,20 +174,20 @@ class LocalRunner:
         user, name = decider(by)
         who = str(user) if user is not None else name
         request = requested(event, step=step, data=data, by=who, key=key_of_user(user))
-        request["data"] = payloads.plain(data, what=f"the data of resume({event!r})")
+        request["data"] = payloads.to_plain(data, label=f"the data of resume({event!r})")
 
         def change(progress: Progress, now: datetime) -> None:
             found = engine.resumed_by(progress.instance, request["event"], request["step"])
             what = f"{id}: {request['by'] or 'nobody'} may not decide {name_of(found)}"
             if (asking := asking_of(found)) is not None:
-                if asking.asked and not any(answers_to(user, word) for word in asking.asked):
-                    raise ActionNotPermitted(f"{what}: it takes {roles(asking.asked)} of a user (by=user)")
+                if asking.candidates and not any(answers_to(user, word) for word in asking.candidates):
+                    raise ActionNotPermitted(f"{what}: it takes {roles_text(asking.candidates)} of a user (by=user)")
                 if asking.four_eyes:
                     started = {"started_by": progress.instance.started_by}
-                    shut_out = four_eyes.barred(asking.four_eyes, started, deciders(progress.instance))
-                    require_other_eyes(what, shut_out, key=request["by_key"])
+                    shut_out = four_eyes.barred_people(asking.four_eyes, started, deciders(progress.instance))
+                    require_four_eyes(what, shut_out, key=request["by_key"])
                 if asking.form is not None:
-                    payloads.fit(data, asking.form.type, what=f"the data of resume({event!r})")
+                    payloads.convert(data, asking.form.type, label=f"the data of resume({event!r})")
             if (declared := declared_of(found, request["event"])) is not None:
                 wanted = declared.permission
                 if wanted is not None and user is not None and not answers_to(user, f"perm:{wanted}"):
@@ -210,7 +210,7 @@ class LocalRunner:
             raise ResumeRefused(
                 f"{id}: step {name_of(ref)} has no event {event!r} to be delivered (it has: {', '.join(events_of(ref))})"
             )
-        seconds = wait_seconds(delay, what="delay")
+        seconds = wait_seconds(delay, label="delay")
         return self._fire_after(seconds, self._run_of(instance), instance.graph.number[ref], event)
 
     def cancel(self, id: str, *, workflow: str | None = None, version: int | None = None) -> None:
@@ -310,11 +310,11 @@ class LocalRunner:
                 self._end(run)
             except Exception as exc:  # noqa: BLE001 - the storage, or a bug: it is told, and kept on the run
                 if run.crashes == len(RESTARTS):
-                    logger.error("%s %s is given up until it is recovered: %s", run.key[1], run.key[0], told(exc))
+                    logger.error("%s %s is given up until it is recovered: %s", run.key[1], run.key[0], error_line(exc))
                     run.crash = exc
                     self._end(run)
                     return
-                logger.warning("%s %s is begun again from the storage: %s", run.key[1], run.key[0], told(exc))
+                logger.warning("%s %s is begun again from the storage: %s", run.key[1], run.key[0], error_line(exc))
                 run.crashes += 1
                 delay = RESTARTS[run.crashes - 1]
                 self._timers.start(delay, lambda: self._submit(lambda: self._drive(run, change)))
@@ -364,7 +364,7 @@ class LocalRunner:
             try:
                 self._tell(instance, name, {**instance.telemetry_metadata, **facts})  # type: ignore[misc] # not None
             except Exception as exc:  # noqa: BLE001 - a listener is no part of the run
-                logger.error("%s: a listener to %s failed: %s", instance.id, name, told(exc))
+                logger.error("%s: a listener to %s failed: %s", instance.id, name, error_line(exc))
 
     # -- timers and steps ----------------------------------------------------------------------------------------------
 
@@ -454,4 +454,4 @@ def _logged(fn: Callable[[], None]) -> None:
     try:
         fn()
     except Exception as exc:  # noqa: BLE001 - the thread serves others too
-        logger.error("a thread of the local runner failed: %s", told(exc))
+        logger.error("a thread of the local runner failed: %s", error_line(exc))

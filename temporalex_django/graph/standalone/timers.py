@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 
 logger = logging.getLogger("temporalex_django.graph")
 
@@ -53,7 +53,7 @@ class ThreadTimers:
             try:
                 fn()
             except Exception as exc:  # noqa: BLE001 - the other timers go on
-                logger.error("a timer failed: %s", told(exc))
+                logger.error("a timer failed: %s", error_line(exc))
 
     def _next(self) -> Callable[[], None] | None:
         """Waits for the next one that is due; None when there is none left, and with that the thread ends."""

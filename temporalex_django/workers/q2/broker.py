@@ -19,7 +19,7 @@ from django_q.brokers import Broker as BaseBroker
 from django_q.conf import Conf
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.workers.q2.worker_processes import WorkerProcesses
 
 log = logging.getLogger("temporalex_django.worker")
@@ -52,7 +52,7 @@ class WorkerHost:
             return super().dequeue()  # type: ignore[misc] # the broker that this is mixed into
         except Exception as exc:  # noqa: BLE001 - see below
             # Stock django-q2 replaces the pusher; what becomes of the queue must not interrupt workflows.
-            log.error("the broker of this cluster's tasks does not answer, trying again: %s", told(exc))
+            log.error("the broker of this cluster's tasks does not answer, trying again: %s", error_line(exc))
             connections.close_all()
             time.sleep(_AGAIN)
             return None

@@ -18,7 +18,7 @@ from typing import Any
 from django.conf import settings as django_settings
 
 from temporalex_django.conf import get_settings
-from temporalex_django.core.telling import told
+from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import Guard
 from temporalex_django.workers.q2.queue_locks import release_dead_reader
@@ -54,7 +54,7 @@ class WorkerProcesses:
                 if guard is not None:
                     guard.look([one.child.pid for one in self.kept if one.child is not None])
             except Exception as exc:  # noqa: BLE001 - the others go on
-                log.error("looking after the workers of this cluster failed, going on: %s", told(exc))
+                log.error("looking after the workers of this cluster failed, going on: %s", error_line(exc))
             self._stop.wait(_LOOK_EVERY)
             if os.getppid() != self._sentinel:
                 log.error("this cluster has lost its sentinel: its workers end")

@@ -14,7 +14,7 @@ from temporalex_django import Ok, Workflow, api
 from temporalex_django.core import current, payloads
 from temporalex_django.core.determinism import guard, rules
 from temporalex_django.core.determinism.profiling import Profile
-from temporalex_django.core.determinism.reach import reach
+from temporalex_django.core.determinism.reachable_code import reachable_code
 from temporalex_django.core.determinism.rules import GENERATED
 from temporalex_django.core.history.replay import replay
 from temporalex_django.errors import DeterminismViolation, NondeterminismError, PayloadError
@@ -39,7 +39,7 @@ def frame_in(filename: str, below: str | None = None) -> types.FrameType:
 
 class Looks(Workflow):
     async def run(self, args):
-        return Ok(current.inside_workflow())
+        return Ok(current.is_inside_workflow())
 
 
 def test_a_history_of_nothing_replays():
@@ -69,7 +69,7 @@ def test_a_difference_stays_one_when_it_cannot_be_found_again():
 
 
 def test_who_is_inside_a_workflow():
-    assert not current.inside_workflow()
+    assert not current.is_inside_workflow()
     assert WorkflowEnvironment().start(Looks).result() is True
 
 
@@ -142,23 +142,23 @@ def test_after_a_refusal_the_profile_function_is_set_again(monkeypatch):
         patched.setattr(sys, "settrace", tracers.append)
         patched.setattr(sys, "setprofile", profiles.append)
         frame = types.SimpleNamespace(f_trace="local")
-        profile._set_again(frame)
+        profile._restore_profile(frame)
         (trace,) = tracers
         assert frame.f_trace is trace
         trace(frame, "line", None)
-    assert (tracers[1:], profiles, frame.f_trace) == ([before], [profile._profile], "local")
+    assert (tracers[1:], profiles, frame.f_trace) == ([before], [profile._profile_function], "local")
 
 
 def test_code_of_nobodys_is_not_refused_by_the_profile():
     profile = Profile(lambda rule, frame: pytest.fail("it is no code of the project"))
-    assert profile._refused(RULE, frame_in(GENERATED, below=types.__file__)) is None
+    assert profile._refuse_call(RULE, frame_in(GENERATED, below=types.__file__)) is None
 
 
 def test_a_generated_init_without_arguments_is_judged_by_its_name():
     """Rules may look at the first argument; there may be none."""
     seen = []
     profile = Profile(lambda rule, frame: seen.append(rule.name))
-    called, frame = profile._profile, frame_in(__file__)
+    called, frame = profile._profile_function, frame_in(__file__)
     for _ in range(2):  # judged once, remembered
         called(frame, "call", None)
     assert seen == []
@@ -173,8 +173,8 @@ def test_a_large_collection_and_an_empty_cell_are_not_walked():
     def hidden():
         return 1
 
-    found = [code for code, _ in reach([*range(10_000), hidden], {})]
+    found = [code for code, _ in reachable_code([*range(10_000), hidden], {})]
     assert found == []
-    assert [code for code, _ in reach(looks, {})] == [looks.__code__]
+    assert [code for code, _ in reachable_code(looks, {})] == [looks.__code__]
     later = 1
     assert looks() == later

@@ -17,8 +17,8 @@ from django.db.models import IntegerChoices, TextChoices
 from django.utils.functional import lazystr
 from django.utils.safestring import SafeString, mark_safe
 
-from temporalex_django.core.handing_over import handed, warn_of_change
-from temporalex_django.core.payloads import fit, plain
+from temporalex_django.core.handing_over import encode_lossless, warn_lossy_value
+from temporalex_django.core.payloads import convert, to_plain
 from temporalex_django.errors import PayloadError, PayloadWarning
 
 
@@ -133,24 +133,24 @@ TABLE = [
 def test_a_type_comes_back_by_its_annotation_and_is_refused_without_one(
     value: Any, annotation: Any, place: str | None
 ) -> None:
-    made = handed(value, what="it", read=lambda given: fit(given, annotation), annotate="annotate it")
-    back = fit(made, annotation)
+    made = encode_lossless(value, label="it", read=lambda given: convert(given, annotation), annotate="annotate it")
+    back = convert(made, annotation)
     assert back == value and (type(back) is type(value) or place is None or isinstance(value, annotation))
 
     if place is None:
-        assert handed(value, what="it") == made
+        assert encode_lossless(value, label="it") == made
         return
     with pytest.raises(PayloadError) as caught:
-        handed(value, what="argument 1 of book", read=lambda given: given, annotate="annotate that parameter")
+        encode_lossless(value, label="argument 1 of book", read=lambda given: given, annotate="annotate that parameter")
     said = str(caught.value)
     assert said.startswith("argument 1 of book has ") and "annotate that parameter, or convert it before: " in said
     assert (f"at `{place}`" in said) if place != "$" else ("at `" not in said)
     with pytest.raises(PayloadError, match="; convert it: "):
-        handed(value, what="the published state")
+        encode_lossless(value, label="the published state")
     # an annotation that does not say what is inside is none
     if isinstance(value, dict):
         with pytest.raises(PayloadError):
-            handed(value, what="it", read=lambda given: fit(given, dict))
+            encode_lossless(value, label="it", read=lambda given: convert(given, dict))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_type_comes_back_by_its_annotation_and_is_refused_without_one(
 )
 def test_a_text_or_number_of_a_subclass_is_taken_as_its_plain_value(value: Any, base: type) -> None:
     """It is equal to it, and nothing that a reader could see is lost: a text that was safe is escaped again."""
-    made = handed(value, what="it")
+    made = encode_lossless(value, label="it")
     assert type(made) is base and made == value
 
 
@@ -167,10 +167,10 @@ def test_no_annotation_makes_a_text_safe_and_what_does_not_fit_a_subclass_says_s
     with pytest.raises(
         PayloadError, match="no text is safe HTML because it was stored: annotate str instead of SafeString"
     ):
-        fit("<script>", SafeString, what="the payload of signal 'note'")
+        convert("<script>", SafeString, label="the payload of signal 'note'")
     for value, annotation in ((True, Cents), ("3", Cents), (1.5, Cents), (3, Currency), (1, Rate), ("x", Rate)):
         with pytest.raises(PayloadError, match="does not fit"):
-            fit(value, annotation)
+            convert(value, annotation)
 
 
 class Loose(TypedDict):
@@ -190,14 +190,19 @@ class Loose(TypedDict):
     ],
 )
 def test_who_says_that_he_takes_what_json_makes_of_it_gets_it(value: Any, annotation: Any) -> None:
-    made = handed(value, what="it", read=lambda given: fit(given, annotation), annotate="annotate it")
+    made = encode_lossless(value, label="it", read=lambda given: convert(given, annotation), annotate="annotate it")
 
-    assert made == plain(value) == fit(made, annotation)
+    assert made == to_plain(value) == convert(made, annotation)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_change(value, made, lambda: annotation, reader="whoever wants it so")
+        warn_lossy_value(value, made, lambda: annotation, reader="whoever wants it so")
     with pytest.raises(PayloadError, match=r"a Decimal at `\$\.total`"):  # of which nothing is said
-        handed({"id": ID, "total": Decimal(1)}, what="it", read=lambda given: fit(given, Loose), annotate="annotate it")
+        encode_lossless(
+            {"id": ID, "total": Decimal(1)},
+            label="it",
+            read=lambda given: convert(given, Loose),
+            annotate="annotate it",
+        )
 
 
 def test_pydantic_models_come_back_where_pydantic_is_installed() -> None:
@@ -205,31 +210,31 @@ def test_pydantic_models_come_back_where_pydantic_is_installed() -> None:
     model = pydantic.create_model("Paid", amount=(Decimal, ...), on=(date, ...))
     value = [model(amount=Decimal("1.50"), on=date(2026, 1, 2))]
 
-    made = handed(value, what="it", read=lambda given: fit(given, list[model]))
+    made = encode_lossless(value, label="it", read=lambda given: convert(given, list[model]))
 
     assert made == [{"amount": "1.50", "on": "2026-01-02"}]
-    assert fit(made, list[model]) == value
+    assert convert(made, list[model]) == value
     with pytest.raises(PayloadError, match=r"a Decimal at `\$\[0\]\.amount`"):
-        handed(value, what="it")
+        encode_lossless(value, label="it")
     with pytest.raises(PayloadError, match="amount"):
-        fit([{"amount": "much", "on": "2026-01-02"}], list[model])
+        convert([{"amount": "much", "on": "2026-01-02"}], list[model])
 
 
 def test_what_cannot_be_compared_or_is_nonsense_says_so_and_nothing_else() -> None:
     with pytest.raises(PayloadError, match="cannot be encoded"):
-        handed({"a": Shared()}, what="it")
+        encode_lossless({"a": Shared()}, label="it")
     with pytest.raises(PayloadError, match="does not fit"):
-        fit(handed("much", what="it", read=lambda given: fit(given, int)), int)
+        convert(encode_lossless("much", label="it", read=lambda given: convert(given, int)), int)
     long = {"k" * 300: {"k" * 300: Decimal(1)}}
     with pytest.raises(PayloadError) as caught:
-        handed(long, what="it")
+        encode_lossless(long, label="it")
     assert len(str(caught.value)) < 400
 
 
 def test_a_reader_of_messages_gets_plain_data_and_one_warning() -> None:
     def send(value: Any, annotation: Any, reader: str) -> Any:
-        made = plain(value)
-        warn_of_change(value, made, lambda: annotation, reader=reader)
+        made = to_plain(value)
+        warn_lossy_value(value, made, lambda: annotation, reader=reader)
         return made
 
     with pytest.warns(PayloadWarning, match=r"signal 'one' of Flow gets a text where a Decimal was sent") as told:

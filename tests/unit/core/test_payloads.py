@@ -10,8 +10,8 @@ import pytest
 
 from temporalex_django import errors
 from temporalex_django.core import names, payloads
-from temporalex_django.core.copying import copied
-from temporalex_django.core.history.tracing import _frames, is_users
+from temporalex_django.core.copying import deep_copy
+from temporalex_django.core.history.tracing import _frames_of, is_user_code
 
 
 class TestCodec:
@@ -53,7 +53,7 @@ class Point:
 )
 def test_what_cannot_be_encoded_is_shown_by_its_path(value, path):
     with pytest.raises(errors.PayloadError, match=f"cannot be encoded at `{path}`" if path else "cannot be encoded: "):
-        payloads.plain(value)
+        payloads.to_plain(value)
 
 
 def test_depth_and_size_have_limits():
@@ -61,20 +61,20 @@ def test_depth_and_size_have_limits():
     for _ in range(payloads.MAX_DEPTH + 1):
         nested = [nested]
     with pytest.raises(errors.PayloadError, match="nested more than 200 levels deep"):
-        payloads.plain(nested)
-    assert payloads.plain([[]] * 500) == [[]] * 500, "many side by side are not deep"
-    assert payloads.plain("x" * 10, limit=12) == "x" * 10
+        payloads.to_plain(nested)
+    assert payloads.to_plain([[]] * 500) == [[]] * 500, "many side by side are not deep"
+    assert payloads.to_plain("x" * 10, limit=12) == "x" * 10
     with pytest.raises(errors.PayloadError, match="12 bytes, more than the 10 allowed"):
-        payloads.plain("x" * 10, limit=10)
+        payloads.to_plain("x" * 10, limit=10)
 
 
 def test_what_does_not_fit_its_annotation_is_refused_with_both():
     with pytest.raises(errors.PayloadError, match="does not fit Point: .*x"):
-        payloads.fit({"x": "text"}, Point)
+        payloads.convert({"x": "text"}, Point)
     with pytest.raises(errors.PayloadError, match="cannot be decoded to"):
-        payloads.fit({"x": 1}, lambda: 1)
-    assert payloads.fit({"x": 1}, Point) == Point(1.0)
-    assert payloads.fit("2026-01-01", dt.date | None) == dt.date(2026, 1, 1)
+        payloads.convert({"x": 1}, lambda: 1)
+    assert payloads.convert({"x": 1}, Point) == Point(1.0)
+    assert payloads.convert("2026-01-01", dt.date | None) == dt.date(2026, 1, 1)
 
 
 def test_each_annotation_is_resolved_by_itself():
@@ -90,15 +90,15 @@ def test_each_annotation_is_resolved_by_itself():
 
     if not partly:
         Later = 1
-    assert payloads.hints(partly) == {"c": int}
-    assert payloads.hints(closes) == {"a": Local}
+    assert payloads.resolve_hints(partly) == {"c": int}
+    assert payloads.resolve_hints(closes) == {"a": Local}
 
     class Called:
         def __call__(self, a: Unknown, b: int): ...  # noqa: F821 - on purpose
 
-    assert payloads.hints(Called()) == {"b": int}
-    assert payloads.hints(Called().__call__) == {"b": int}
-    assert payloads.hints(max) == {}
+    assert payloads.resolve_hints(Called()) == {"b": int}
+    assert payloads.resolve_hints(Called().__call__) == {"b": int}
+    assert payloads.resolve_hints(max) == {}
 
 
 class Kept:
@@ -109,41 +109,41 @@ class Kept:
 def test_copies_share_nothing_whatever_they_are_made_of():
     inner = Kept([1])
     value = {"a": [inner, (1, [2])], "b": inner}
-    made = copied(value)
+    made = deep_copy(value)
     made["a"][0].value.append(2)
     made["a"][1][1].append(3)
     assert inner.value == [1] and value["a"][1] == (1, [2])
-    assert copied(inner).value == [1] and copied(inner) is not inner
+    assert deep_copy(inner).value == [1] and deep_copy(inner) is not inner
     deep = last = []
     for _ in range(100):
         last.append([])
         last = last[0]
-    again = copied(deep)
+    again = deep_copy(deep)
     assert again == deep
     circle: list = []
     circle.append(circle)
-    assert copied(circle)[0][0] is not circle
+    assert deep_copy(circle)[0][0] is not circle
 
 
 def test_names_that_are_wrong_are_shown_cut_short():
-    assert names.shown("n" * 1_000_000).startswith("'nnn") and len(names.shown("n" * 1_000_000)) <= 60
-    assert names.shown(["x" * 100]).endswith("…")
-    assert names.check_name("add item", what="signal") == "add item"
+    assert names.quoted("n" * 1_000_000).startswith("'nnn") and len(names.quoted("n" * 1_000_000)) <= 60
+    assert names.quoted(["x" * 100]).endswith("…")
+    assert names.check_name("add item", label="signal") == "add item"
     with pytest.raises(
         errors.PayloadError, match="signal '__resume__': names that begin with two underscores are reserved"
     ):
-        names.check_name("__resume__", what="signal")
+        names.check_name("__resume__", label="signal")
 
 
 def test_lines_are_the_users_unless_they_are_ours_or_the_interpreters():
     def here():
         yield
 
-    frames = [*_frames(here()), *_frames(None)]
+    frames = [*_frames_of(here()), *_frames_of(None)]
     assert [code.co_name for code, _ in frames] == ["here"]
     done = here()
     list(done)
-    assert list(_frames(done)) == []
-    assert is_users(here.__code__)
-    assert not is_users(compile("1", "<string>", "exec"))
-    assert not is_users(payloads.plain.__code__) and not is_users(dataclasses.replace.__code__)
+    assert list(_frames_of(done)) == []
+    assert is_user_code(here.__code__)
+    assert not is_user_code(compile("1", "<string>", "exec"))
+    assert not is_user_code(payloads.to_plain.__code__) and not is_user_code(dataclasses.replace.__code__)

@@ -36,7 +36,7 @@ async def read(ivar, log=None, name=""):
 def test_new_ivar_is_empty_and_a_read_does_not_block():
     """ST-008 ST-014."""
     ivar = IVar()
-    assert not ivar.full and ivar.value is None and ivar.waiters == []
+    assert not ivar.is_full and ivar.value is None and ivar.waiters == []
 
 
 def test_full_ivar_gives_its_value_without_blocking():
@@ -278,7 +278,7 @@ def test_every_unit_of_a_run_is_registered_with_what_blocks_it():
     assert [unit.kind for unit in units.values()] == ["run", "async handler", "branch", "branch", "sync handler"]
     assert list(units) == sorted(units) and not made.scheduler.ready
     assert all(unit.waiting is not None and unit in unit.waiting.waiters for unit in units.values())
-    assert (list(made.calls.children.values()), list(made.calls.activities.values())) == (
+    assert (list(made.pending_commands.children.values()), list(made.pending_commands.activities.values())) == (
         ["child"],
         ["tests.support.runs.work"],
     )

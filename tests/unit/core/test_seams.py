@@ -73,7 +73,7 @@ def test_an_interrupt_from_the_keyboard_is_for_the_process(where):
 
 def test_engine_code_between_two_units_is_no_place_for_a_primitive():
     """TX-177."""
-    with current.active(executor_of(once(work))), pytest.raises(errors.OutsideWorkflow, match="outside of a unit"):
+    with current.use_runtime(executor_of(once(work))), pytest.raises(errors.OutsideWorkflow, match="outside of a unit"):
         api.random()
 
 
@@ -265,8 +265,8 @@ def test_branches_that_a_limit_keeps_waiting_never_start_after_a_cancel(env):
 
 def test_builtins_serve_as_predicates_and_handlers(env):
     bare = functools.partial(max, 1, 0)
-    assert not conditions.wants_state(bare)
-    assert phase.takes(max, 2) and phase.first_annotation(max)
+    assert not conditions.takes_state(bare)
+    assert phase.accepts_arguments(max, 2) and phase.first_annotation(max)
 
     async def run(self, args):
         return Ok(await api.wait_condition(bare))
@@ -309,9 +309,7 @@ def test_a_long_traceback_keeps_its_ends(env):
 
 
 def test_what_a_parent_is_told_of_a_child_that_failed_or_timed_out():
-    assert (
-        failures.ending_of_child("timed_out", {"timeout": "run_timeout"})[1]["message"] == "it ran into its run_timeout"
-    )
+    assert failures.child_result("timed_out", {"timeout": "run_timeout"})[1]["message"] == "it ran into its run_timeout"
 
 
 # -- replay and eviction -----------------------------------------------------------------------------------------------
@@ -347,7 +345,7 @@ def test_where_coroutines_cannot_be_dropped_silently_they_are_closed_and_may_do_
 
 def test_an_interpreter_of_another_kind_is_not_trusted(monkeypatch):
     monkeypatch.setattr(eviction.ctypes, "sizeof", lambda _: 4)
-    assert eviction._probe() is False
+    assert eviction._can_mark_finalized() is False
 
 
 def test_a_circle_of_awaits_is_looked_at_so_often_and_no_more():
@@ -356,7 +354,7 @@ def test_a_circle_of_awaits_is_looked_at_so_often_and_no_more():
         def cr_await(self):
             return self
 
-    assert list(eviction.parts(Circle())) == []
+    assert list(eviction.suspended_parts(Circle())) == []
 
 
 def test_an_evicted_run_does_not_run_its_clean_up_however_deep(caplog):
@@ -430,4 +428,4 @@ def test_a_unit_forgets_what_it_started_when_that_has_ended():
     executor = executor_of(flow(run))
     executor.activate(first())
     (unit,) = executor.scheduler.units.values()
-    assert unit.children == {} and executor._taken_over == {}
+    assert unit.children == {} and executor._tracked_coroutines == {}

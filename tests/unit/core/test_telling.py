@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from temporalex_django import Async, Stop, Workflow, api, errors
-from temporalex_django.core.payloads import fit
-from temporalex_django.core.telling import LONGEST, one_line, told
+from temporalex_django.core.error_text import MAX_LENGTH, error_line, first_line
+from temporalex_django.core.payloads import convert
 from temporalex_django.testing import WorkflowEnvironment
 
 SECRET = "4111 1111\n1111 1111"
@@ -28,32 +28,32 @@ class OperationalError(Exception):
 
 
 def test_an_error_of_user_code_is_its_type_and_place() -> None:
-    text = told(raised(ValueError(SECRET)))
+    text = error_line(raised(ValueError(SECRET)))
 
     assert text.startswith("ValueError at core/test_telling.py:")
     assert text.endswith(" in raised")
-    assert told(ValueError(SECRET)) == "ValueError"
-    assert told(errors.PayloadError(SECRET)) == "PayloadError"
-    assert told(errors.UpdateRejected(SECRET)) == "UpdateRejected"
+    assert error_line(ValueError(SECRET)) == "ValueError"
+    assert error_line(errors.PayloadError(SECRET)) == "PayloadError"
+    assert error_line(errors.UpdateRejected(SECRET)) == "UpdateRejected"
 
 
 def test_of_a_payload_that_does_not_fit_the_field_is_named() -> None:
     with pytest.raises(errors.PayloadError, match="4111") as caught:
-        fit({"kind": SECRET}, dict[str, Literal["card"]], what="a payment")
+        convert({"kind": SECRET}, dict[str, Literal["card"]], label="a payment")
 
-    assert told(caught.value).startswith("PayloadError for `$[...]` at ")
+    assert error_line(caught.value).startswith("PayloadError for `$[...]` at ")
 
 
 def test_what_quotes_nothing_is_said() -> None:
-    assert told(errors.NotAwaited("sleep was not awaited")) == "NotAwaited: sleep was not awaited"
-    assert told(OperationalError("\n  connection refused\nDETAIL: x")) == "OperationalError: connection refused"
+    assert error_line(errors.NotAwaited("sleep was not awaited")) == "NotAwaited: sleep was not awaited"
+    assert error_line(OperationalError("\n  connection refused\nDETAIL: x")) == "OperationalError: connection refused"
 
 
 def test_lines_are_cut_and_printable() -> None:
-    assert one_line("a\x00b\x1b[31m") == "a?b?[31m"
-    assert one_line(" \n") == ""
-    assert len(told(OperationalError("x" * 10_000))) == LONGEST
-    assert len(one_line("x" * 10_000)) == LONGEST
+    assert first_line("a\x00b\x1b[31m") == "a?b?[31m"
+    assert first_line(" \n") == ""
+    assert len(error_line(OperationalError("x" * 10_000))) == MAX_LENGTH
+    assert len(first_line("x" * 10_000)) == MAX_LENGTH
 
 
 def deep(n: int) -> None:
@@ -66,8 +66,8 @@ def test_the_places_nearest_to_the_error_are_named() -> None:
     with pytest.raises(KeyError) as caught:
         deep(50)
 
-    assert told(caught.value).count(" in deep") == 3
-    assert "\n" not in told(caught.value)
+    assert error_line(caught.value).count(" in deep") == 3
+    assert "\n" not in error_line(caught.value)
 
 
 def undoes(card: str) -> None:
@@ -129,4 +129,4 @@ def shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
         shown = logging.Formatter("%(message)s").format(record)
         assert "4111" not in shown
         assert "\n" not in shown
-        assert len(shown) < 2 * LONGEST
+        assert len(shown) < 2 * MAX_LENGTH

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from temporalex_django import activity
-from temporalex_django.core import renamed
-from temporalex_django.core.limits import Limits, Rate, WaitingLine, fair_turns, wrong_queues
+from temporalex_django.core import aliases
+from temporalex_django.core.limits import Limits, QueuePartition, Rate, interleave, queue_errors
 from temporalex_django.engine.capacity import Capacity
 from temporalex_django.engine.room import Room
 from temporalex_django.engine.rotation import BothEnds, Rotation
@@ -34,7 +34,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("queues", "says"), WRONG)
 def test_wrong_limits_are_named(queues: Any, says: str) -> None:
-    (problem,) = wrong_queues(queues)
+    (problem,) = queue_errors(queues)
 
     assert says in problem
 
@@ -69,18 +69,18 @@ def test_a_rate_holds_in_every_period_wherever_it_begins(count: int, pauses: lis
     rate, starts, begun, now = Rate(count, 1.0), [], [], 1000.0
     for pause in pauses:
         now += pause
-        number = rate.left(starts, now)
-        starts = rate.noted(starts, now, number)
+        number = rate.remaining(starts, now)
+        starts = rate.with_starts(starts, now, number)
         begun += [now] * number
-        assert rate.left(starts, now) == 0
-        assert rate.left(starts, now + rate.wait(starts, now) + 1e-6) > 0
+        assert rate.remaining(starts, now) == 0
+        assert rate.remaining(starts, now + rate.wait_seconds(starts, now) + 1e-6) > 0
     assert len(starts) <= 22
     for at in begun:
         assert sum(at - 1.0 < other <= at for other in begun) <= count
 
 
 def test_slots_are_what_is_not_under_way() -> None:
-    red = WaitingLine(None, "red").name
+    red = QueuePartition(None, "red").name
     live = [("q", "a", None, 1), ("q", "b", red, 1), ("other", "b", None, 5)]
     limits = Limits(concurrency=4, concurrency_per_key=2, rate=Rate(9, 1.0))
     room = Room("q", limits, {"b": Limits(concurrency=7)}, live, {"queue:q": [(0.0, 4)]}, 0.0)
@@ -96,8 +96,8 @@ def test_slots_are_what_is_not_under_way() -> None:
 
 
 def test_what_was_renamed_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(renamed.ACTIVITIES, "b.old", "b.new")
-    live = [("q", "b.new", WaitingLine("b.new", None).name, 2)]
+    monkeypatch.setitem(aliases.ACTIVITIES, "b.old", "b.new")
+    live = [("q", "b.new", QueuePartition("b.new", None).name, 2)]
     room = Room("q", Limits(), {"b.old": Limits(concurrency=3)}, live, {}, 0.0)
     assert room.wait("b.old", None) is None
     room.takes("b.old", None)
@@ -106,28 +106,32 @@ def test_what_was_renamed_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_clock_that_is_put_back_holds_up_nobody_for_more_than_two_periods() -> None:
     rate = Rate(3, 60.0)
-    starts = rate.noted([], 10_000.0, 3)
-    assert rate.left(starts, 10_000.0 - 3600) == 3
-    assert rate.left(starts, 10_000.0 - 30) == 0
-    assert rate.left(starts, 10_000.0 - 30 + rate.wait(starts, 10_000.0 - 30)) == 3
-    assert rate.wait(starts, 10_000.0 - 30) < 2 * 60
+    starts = rate.with_starts([], 10_000.0, 3)
+    assert rate.remaining(starts, 10_000.0 - 3600) == 3
+    assert rate.remaining(starts, 10_000.0 - 30) == 0
+    assert rate.remaining(starts, 10_000.0 - 30 + rate.wait_seconds(starts, 10_000.0 - 30)) == 3
+    assert rate.wait_seconds(starts, 10_000.0 - 30) < 2 * 60
 
 
 def test_what_has_not_begun_after_all_leaves_the_count_last_in_first_out() -> None:
     rate = Rate(9, 60.0)
-    starts = rate.noted(rate.noted([], 1000.0, 4), 1010.0, 3)
+    starts = rate.with_starts(rate.with_starts([], 1000.0, 4), 1010.0, 3)
     assert [count for _, count in starts] == [4, 3]
-    assert [count for _, count in rate.without(starts, 2)] == [4, 1]
-    assert [count for _, count in rate.without(starts, 5)] == [2]
-    assert rate.without(starts, 99) == []
+    assert [count for _, count in rate.without_starts(starts, 2)] == [4, 1]
+    assert [count for _, count in rate.without_starts(starts, 5)] == [2]
+    assert rate.without_starts(starts, 99) == []
 
 
 def test_lines_are_known_by_their_names() -> None:
-    for line in (WaitingLine(None, "a:b"), WaitingLine("shop.charge", None), WaitingLine("shop.charge", "k:1")):
+    for line in (
+        QueuePartition(None, "a:b"),
+        QueuePartition("shop.charge", None),
+        QueuePartition("shop.charge", "k:1"),
+    ):
         assert line.name is not None
-        assert WaitingLine.named(line.name) == line
-    assert WaitingLine(None, None).name is None
-    assert fair_turns([[1, 2, 3], [], [4]]) == [1, 4, 2, 3]
+        assert QueuePartition.from_name(line.name) == line
+    assert QueuePartition(None, None).name is None
+    assert interleave([[1, 2, 3], [], [4]]) == [1, 4, 2, 3]
 
 
 def test_queues_come_first_as_often_as_they_weigh() -> None:

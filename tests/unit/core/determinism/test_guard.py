@@ -710,7 +710,7 @@ def test_comprehensions_make_no_run_suspect() -> None:
         executor = Executor(cls.definition, RunInfo(workflow=cls.name, id="1", run_id="1", version=1))
         executor.activate(Activation(now=datetime(2026, 1, 1, tzinfo=dt.UTC), start={"args": [1, 2], "seed": 1}))
         assert executor.closed == "CompleteWorkflow"
-        seen.append(executor.suspect)
+        seen.append(executor.is_suspect)
     assert seen == [False, True]
 
 

@@ -21,9 +21,9 @@ import pytest
 from temporalex_django.core import current
 from temporalex_django.core.determinism import forbidden, guard, rules
 from temporalex_django.core.determinism.monitoring import Monitor
+from temporalex_django.core.determinism.needs_watching import _is_refused
 from temporalex_django.core.determinism.profiling import Profile
-from temporalex_django.core.determinism.reach import reach
-from temporalex_django.core.determinism.suspects import _is_refused
+from temporalex_django.core.determinism.reachable_code import reachable_code
 from temporalex_django.errors import DeterminismViolation, DeterminismWarning
 from tests.support.runs import once, work
 
@@ -65,18 +65,18 @@ class TestMonitor:
     @pytest.fixture
     def monitor(self, seen):
         made = Monitor(lambda rule: seen.append(rule.name))
-        if not made.works:
+        if not made.is_available:
             pytest.skip("every tool id is taken")
         yield made
         sys.monitoring.register_callback(made._tool, sys.monitoring.events.CALL, None)
-        for watched in made._watched.values():
+        for watched in made._instrumented.values():
             sys.monitoring.set_local_events(made._tool, watched.code, 0)
         sys.monitoring.free_tool_id(made._tool)
 
     def told(self, monitor, callee, argument=None, watched=asks):
         """What the callback answers when ``watched`` is about to call ``callee``."""
         monitor.watch(watched)
-        return monitor._callback()(watched.__code__, 0, callee, argument)
+        return monitor._make_callback()(watched.__code__, 0, callee, argument)
 
     @pytest.mark.parametrize(
         ("callee", "argument", "name"),
@@ -121,20 +121,20 @@ class TestMonitor:
 
     def test_every_site_of_a_function_is_settled_by_itself(self, monitor):
         monitor.watch(twice)
-        called = monitor._callback()
+        called = monitor._make_callback()
         answers = [called(twice.__code__, offset, len, []) for offset in guard_sites_of(twice)]
         assert answers.count(sys.monitoring.DISABLE) == 2
 
     def test_a_site_that_can_only_call_what_it_called_is_switched_off(self, monitor):
         monitor.watch(harmless)
-        called = monitor._callback()
+        called = monitor._make_callback()
         offsets = list(guard_sites_of(harmless))
         answers = [called(harmless.__code__, offset, len, []) for offset in offsets]
         assert sys.monitoring.DISABLE in answers
 
     def test_a_site_whose_name_stands_for_another_thing_goes_on_reporting(self, monitor):
         monitor.watch(harmless)
-        called = monitor._callback()
+        called = monitor._make_callback()
         for offset in guard_sites_of(harmless):
             assert called(harmless.__code__, offset, max, []) is None
             assert called(harmless.__code__, offset, len, []) is None
@@ -142,9 +142,9 @@ class TestMonitor:
     def test_without_a_free_tool_it_says_so_and_sees_nothing(self, monkeypatch):
         monkeypatch.setattr("temporalex_django.core.determinism.monitoring._TOOL_IDS", ())
         blind = Monitor(pytest.fail)
-        assert not blind.works
+        assert not blind.is_available
         blind.watch(asks)
-        assert not blind._watched
+        assert not blind._instrumented
 
     def test_it_warns_when_there_is_none(self, monkeypatch):
         monkeypatch.setattr("temporalex_django.core.determinism.monitoring._TOOL_IDS", ())
@@ -152,13 +152,13 @@ class TestMonitor:
         monkeypatch.setattr(guard, "_guard_environment", lambda: None)
         with pytest.warns(DeterminismWarning, match="all tool ids of sys.monitoring are taken"):
             installed = guard._install()
-        assert not installed.works
+        assert not installed.is_available
 
 
 def guard_sites_of(function):
-    from temporalex_django.core.determinism.call_sites import sites
+    from temporalex_django.core.determinism.call_sites import find_call_sites
 
-    return [offset for offset, site in sites(function.__code__).calls.items() if site.chain]
+    return [offset for offset, site in find_call_sites(function.__code__).calls.items() if site.chain]
 
 
 class TestProfile:
@@ -187,7 +187,7 @@ class TestProfile:
     def test_a_call_of_c_code(self, profile, seen, called, name):
         for _ in range(2):
             seen.clear()
-            profile._profile(sys._getframe(), "c_call", called)
+            profile._profile_function(sys._getframe(), "c_call", called)
             assert [rule for rule, _ in seen] == ([] if name is None else [name])
 
     def calls(self, profile, like, module, qualname, *args):
@@ -195,7 +195,7 @@ class TestProfile:
         code = like.__code__.replace(
             co_name=qualname.rpartition(".")[2], co_qualname=qualname, co_filename=uuid.__file__
         )
-        hook = lambda frame: profile._profile(frame, "call", None)  # noqa: E731
+        hook = lambda frame: profile._profile_function(frame, "call", None)  # noqa: E731
         types.FunctionType(code, {"hook": hook, "sys": sys, "__name__": module}, argdefs=(None,))(*args)
 
     def test_a_call_of_python_code(self, profile, seen):
@@ -210,12 +210,12 @@ class TestProfile:
         seen.clear()
         self.calls(profile, tells_of_itself, "random", "Random.__init__", None, 5)
         self.calls(profile, tells, "json", "dumps")
-        profile._profile(sys._getframe(), "call", None)
-        profile._profile(sys._getframe(), "return", None)
+        profile._profile_function(sys._getframe(), "call", None)
+        profile._profile_function(sys._getframe(), "return", None)
         assert seen == []
 
     def test_generated_code_counts_as_who_made_it_call(self, profile, seen):
-        made = {"sys": sys, "tell": lambda frame: profile._profile(frame, "c_call", time.time)}
+        made = {"sys": sys, "tell": lambda frame: profile._profile_function(frame, "c_call", time.time)}
         exec(compile("def generated(): tell(sys._getframe())", rules.GENERATED, "exec"), made)
         made["generated"]()
         assert [rule for rule, _ in seen] == ["time.time"]
@@ -234,8 +234,8 @@ class TestProfile:
         local = frame.f_trace
         try:
             with pytest.raises(DeterminismViolation):
-                eye._profile(frame, "c_call", time.time)
-            assert sys.getprofile() is eye._profile and sys.gettrace() is tracer
+                eye._profile_function(frame, "c_call", time.time)
+            assert sys.getprofile() is eye._profile_function and sys.gettrace() is tracer
         finally:
             sys.setprofile(before)
             sys.settrace(tracer)
@@ -250,7 +250,7 @@ class TestProfile:
         try:
             with pytest.warns(DeterminismWarning, match="off while a profiler is at work"):
                 undo = profile.switch(True)
-            profile._set()  # warned once
+            profile._install_profile()  # warned once
             undo()
             assert sys.getprofile() is theirs
         finally:
@@ -261,11 +261,11 @@ class TestProfile:
         sys.setprofile(None)
         try:
             undo = profile.switch(True)
-            assert sys.getprofile() is profile._profile
+            assert sys.getprofile() is profile._profile_function
             inner = profile.switch(False)
             assert sys.getprofile() is None
             inner()
-            assert sys.getprofile() is profile._profile
+            assert sys.getprofile() is profile._profile_function
             undo()
             assert sys.getprofile() is None
         finally:
@@ -358,9 +358,9 @@ class TestRules:
             Holder,
             wrapped,
         ):
-            codes = [code for code, _ in reach(thing, ())]
+            codes = [code for code, _ in reachable_code(thing, ())]
             assert asks.__code__ in codes or Owner.method.__code__ in codes, thing
-        assert list(reach(len, ())) == []
+        assert list(reachable_code(len, ())) == []
 
     def test_suspects(self):
         assert _is_refused(uuid.uuid4) and _is_refused(time.time)

@@ -38,7 +38,7 @@ def recorded(*commands):
 
 
 def check(events, commands):
-    matching.check(events, commands, run="Flow one", place_of=lambda index: f"flow.py:{index}", readers={})
+    matching.check_commands(events, commands, run="Flow one", place_of=lambda index: f"flow.py:{index}", readers={})
 
 
 def test_every_kind_of_command_is_looked_at():

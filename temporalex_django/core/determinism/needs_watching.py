@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-from temporalex_django.core.determinism.call_sites import MISSING, resolve, sites
+from temporalex_django.core.determinism.call_sites import MISSING, find_call_sites, resolve
 from temporalex_django.core.determinism.rules import (
     READS_CLOCK,
     is_environment,
@@ -31,7 +31,7 @@ _PLAIN_METHODS: Final = (
 )
 
 
-def any_suspect(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
+def needs_watching(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
     """Whether one of these, which reach each other, is suspect."""
     codes = list(codes)
     methods = _PLAIN_METHODS | {code.co_name for code, _ in codes} - READS_CLOCK
@@ -39,11 +39,11 @@ def any_suspect(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
 
 
 def _is_suspect(code: CodeType, names: dict[str, Any], methods: frozenset[str]) -> bool:
-    found = sites(code)
-    if any(_is_refused(resolve(chain, names)) for chain in found.names):
+    call_sites = find_call_sites(code)
+    if any(_is_refused(resolve(chain, names)) for chain in call_sites.names):
         return True
-    for site in found.calls.values():
-        if site.made or (site.chain and resolve(site.chain, names) is not MISSING):
+    for site in call_sites.calls.values():
+        if site.is_inline_function or (site.chain and resolve(site.chain, names) is not MISSING):
             continue
         if site.method is None or site.method not in methods:
             return True

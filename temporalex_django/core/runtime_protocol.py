@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from temporalex_django.core.approvals import Approvals
-    from temporalex_django.core.calls import Calls
     from temporalex_django.core.cancellation import Cancellation
     from temporalex_django.core.conditions import Conditions
     from temporalex_django.core.dispatcher import Dispatcher
     from temporalex_django.core.human_tasks import HumanTasks
     from temporalex_django.core.journal import Journal
     from temporalex_django.core.patches import Patches
-    from temporalex_django.core.process import Process
+    from temporalex_django.core.pending_commands import PendingCommands
+    from temporalex_django.core.process import RequestJudge
+    from temporalex_django.core.run_context import RunContext
     from temporalex_django.core.scheduler import Scheduler
-    from temporalex_django.core.standing import Standing
 
 
-class Port(Protocol):
+class WorkflowRuntime(Protocol):
     """The executor, as workflow code may see it."""
 
     @property
-    def standing(self) -> Standing: ...
+    def run_context(self) -> RunContext: ...
 
     @property
     def scheduler(self) -> Scheduler: ...
@@ -32,7 +32,7 @@ class Port(Protocol):
     def journal(self) -> Journal: ...
 
     @property
-    def calls(self) -> Calls: ...
+    def pending_commands(self) -> PendingCommands: ...
 
     @property
     def dispatcher(self) -> Dispatcher: ...
@@ -59,23 +59,23 @@ class Port(Protocol):
         """The generator of the run."""
 
     @property
-    def suspect(self) -> bool:
+    def is_suspect(self) -> bool:
         """Whether the determinism guard watches this run closely (Python 3.11)."""
 
-    def attach(self, process: Process) -> None:
-        """From here on ``process`` judges requests."""
+    def attach(self, request_judge: RequestJudge) -> None:
+        """From here on ``request_judge`` judges requests."""
 
     def publish(self, value: Any) -> None:
         """Show ``value`` (JSON data) to queries."""
 
-    def set_search_attributes(self, given: Any) -> None:
+    def set_search_attributes(self, values: Any) -> None:
         """Change those by which the run is found. Raises ``PayloadError``."""
 
-    def take_over(self, coroutine: Any) -> None:
+    def track_coroutine(self, coroutine: Any) -> None:
         """A coroutine was given as a branch: it is closed with the run if it never starts."""
 
-    def give_back(self, coroutine: Any) -> None:
+    def untrack_coroutine(self, coroutine: Any) -> None:
         """It has ended."""
 
-    def watch_closely(self) -> None:
-        """Suspect code is about to run: see ``suspect``."""
+    def mark_suspect(self) -> None:
+        """Suspect code is about to run: see ``is_suspect``."""

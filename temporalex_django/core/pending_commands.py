@@ -9,65 +9,75 @@ from itertools import islice
 from typing import Any
 
 from temporalex_django.core import payloads
-from temporalex_django.core.copying import copied
+from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.failures import activity_failure
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import Job
 from temporalex_django.core.history.inputs import Reader
 from temporalex_django.core.ivar import IVar
 from temporalex_django.core.journal import Journal
-from temporalex_django.core.standing import Standing
+from temporalex_django.core.run_context import RunContext
 from temporalex_django.errors import PayloadError, TemporalexError
 
 
-class Calls:
+class PendingCommands:
     """Each has a number, which the event that answers it names, and is unresolved until then.
 
     A host may bound how many are unresolved (``max_pending``): those beyond are kept back, in the order of the calls.
     """
 
     __slots__ = (
-        "_due", "_journal", "_kept_back", "_last_number", "_max_pending", "_resolve", "_standing", "_timers",
-        "activities", "children", "had_children", "readers",
+        "_deferred_commands",
+        "_journal",
+        "_last_number",
+        "_max_pending",
+        "_resolvers",
+        "_run_context",
+        "_timer_heap",
+        "_timers",
+        "activities",
+        "children",
+        "had_children",
+        "readers",
     )  # fmt: skip
 
-    def __init__(self, standing: Standing, journal: Journal) -> None:
-        self._standing = standing
+    def __init__(self, run_context: RunContext, journal: Journal) -> None:
+        self._run_context = run_context
         self._journal = journal
         self.activities: dict[int, str] = {}  # scheduled and unresolved: number -> name
         self.children: dict[int, str] = {}  # that are waited for: number -> id
         self.had_children = False
         self.readers: dict[int, Reader] = {}  # of the inputs of calls that a replay made and has not compared
         self._max_pending: int | None = None
-        self._kept_back: dict[int, Command] = {}
-        self._resolve: dict[int, Callable[[Job], None]] = {}
+        self._deferred_commands: dict[int, Command] = {}
+        self._resolvers: dict[int, Callable[[Job], None]] = {}
         self._timers: dict[int, datetime] = {}
-        self._due: list[tuple[datetime, int]] = []
+        self._timer_heap: list[tuple[datetime, int]] = []
         self._last_number = 0
 
     # -- called by primitives -----------------------------------------------------------------------------------------
 
-    def new_number(self) -> int:
+    def next_number(self) -> int:
         self._last_number += 1
         return self._last_number
 
-    def ask(
+    def submit(
         self, kind: str, attributes: dict[str, Any], resolve: Callable[[Job], None], number: int | None = None
     ) -> int:
         """Emit a command of that kind under a number; ``resolve`` gets what comes back for it."""
-        number = number or self.new_number()
-        self._resolve[number] = resolve
-        self._issue(Command(kind, number, attributes))
+        number = number or self.next_number()
+        self._resolvers[number] = resolve
+        self._emit_or_defer(Command(kind, number, attributes))
         return number
 
-    def withdraw(self, number: int) -> bool:
+    def abandon(self, number: int) -> bool:
         """Nobody waits for that call any more. Whether it had been emitted, so that the host should hear of it."""
-        self.forget(number)
-        return self._kept_back.pop(number, None) is None
+        self.discard(number)
+        return self._deferred_commands.pop(number, None) is None
 
-    def forget(self, number: int) -> None:
+    def discard(self, number: int) -> None:
         """Nobody waits for this number any more: what still comes in for it has no effect."""
-        self._resolve.pop(number, None)
+        self._resolvers.pop(number, None)
         self._timers.pop(number, None)
         self.activities.pop(number, None)
         self.children.pop(number, None)
@@ -80,7 +90,7 @@ class Calls:
         name = attributes["activity"]
 
         def abandon() -> None:
-            if self.withdraw(number):
+            if self.abandon(number):
                 self._journal.emit("CancelActivity", number, {})
 
         ivar = IVar(f"activity {name}", abandon)
@@ -91,113 +101,115 @@ class Calls:
                 return
             try:
                 result = job.attributes.get("result")
-                ivar.put(payloads.fit(copied(result), result_type, what=f"the result of {name}"))
+                ivar.put(payloads.convert(deep_copy(result), result_type, label=f"the result of {name}"))
             except PayloadError as exc:
                 ivar.fail(exc)
 
-        number = self.call_activity(attributes, resolve, reader)
+        number = self.submit_activity(attributes, resolve, reader)
         return ivar
 
-    def call_activity(
+    def submit_activity(
         self, attributes: dict[str, Any], resolve: Callable[[Job], None], reader: Reader | None = None
     ) -> int:
         """Emit ScheduleActivity; ``resolve`` gets its end. The number of the command."""
-        number = self.new_number()
-        if reader is not None and self._standing.replaying:
+        number = self.next_number()
+        if reader is not None and self._run_context.replaying:
             self.readers[number] = reader
         self.activities[number] = attributes["activity"]
-        self._resolve[number] = resolve
-        self._issue(Command("ScheduleActivity", number, attributes))
+        self._resolvers[number] = resolve
+        self._emit_or_defer(Command("ScheduleActivity", number, attributes))
         return number
 
     def start_child(
         self, number: int, attributes: dict[str, Any], resolve: Callable[[Job], None], reader: Reader
     ) -> None:
         """Emit StartChild; ``resolve`` gets its end."""
-        if self._standing.replaying:
+        if self._run_context.replaying:
             self.readers[number] = reader
 
-        def ended(job: Job) -> None:
+        def on_end(job: Job) -> None:
             self.children.pop(number, None)
             resolve(job)
 
         self.children[number] = attributes["id"]
         self.had_children = True
-        self.ask("StartChild", attributes, ended, number)
+        self.submit("StartChild", attributes, on_end, number)
 
-    def start_timer(self, duration: float, fire: Callable[[], None], **more: str) -> int:
+    def start_timer(self, duration: float, fire: Callable[[], None], **purpose: str) -> int:
         """Emit StartTimer; ``fire`` is called when it fires.
 
-        Durations are seconds; ``more`` says what the timer is for.
+        Durations are seconds; ``purpose`` says what the timer is for.
         """
-        number = self.new_number()
-        due = self._standing.now + timedelta(seconds=duration)
+        number = self.next_number()
+        due = self._run_context.now + timedelta(seconds=duration)
         self._timers[number] = due
-        heapq.heappush(self._due, (due, number))
+        heapq.heappush(self._timer_heap, (due, number))
 
         def resolve(_: Job) -> None:
             self._timers.pop(number, None)
             fire()
 
-        self._resolve[number] = resolve
-        self._journal.emit("StartTimer", number, {"duration": duration, "due": due.isoformat(), **more})
+        self._resolvers[number] = resolve
+        self._journal.emit("StartTimer", number, {"duration": duration, "due": due.isoformat(), **purpose})
         return number
 
     def cancel_timer(self, number: int) -> None:
         """Emit CancelTimer, once, if it is still running."""
-        if number in self._resolve:
-            self.forget(number)
+        if number in self._resolvers:
+            self.discard(number)
             self._journal.emit("CancelTimer", number, {})
 
     # -- called by the executor ---------------------------------------------------------------------------------------
 
-    def bound(self, max_pending: int | None) -> None:
+    def set_limit(self, max_pending: int | None) -> None:
         """How many may be unresolved in the present activation."""
         self._max_pending = max_pending
 
-    def apply(self, job: Job) -> None:
+    def deliver(self, job: Job) -> None:
         """An answer has come. Raises ``TemporalexError`` for a call that was never issued."""
         number = job.attributes["seq"]
-        resolve = self._resolve.pop(number, None)
+        resolve = self._resolvers.pop(number, None)
         if resolve is not None:
             self._journal.record(job)
             self.activities.pop(number, None)
             resolve(job)
         elif number > self._last_number:
-            raise TemporalexError(f"{self._standing.info.id}: {job.kind} for command {number}, which was never issued")
+            raise TemporalexError(
+                f"{self._run_context.info.id}: {job.kind} for command {number}, which was never issued"
+            )
         # else: the wait was cancelled before this came in; nobody wants it any more
 
-    def let_go(self) -> None:
+    def release_deferred(self) -> None:
         """Emit what was kept back, oldest first, as far as the host takes it now."""
-        if not self._kept_back:
+        if not self._deferred_commands:
             return
-        room = len(self._kept_back)
+        capacity = len(self._deferred_commands)
         if self._max_pending is not None:
-            room = min(room, self._max_pending - (self._pending() - room))
-        for number in list(islice(self._kept_back, max(room, 0))):
-            self._journal.add(self._kept_back.pop(number))
+            capacity = min(capacity, self._max_pending - (self._pending_count() - capacity))
+        for number in list(islice(self._deferred_commands, max(capacity, 0))):
+            self._journal.add(self._deferred_commands.pop(number))
 
     def due_timers(self, until: datetime) -> list[tuple[datetime, int]]:
         """Timers due at ``until`` or before, in order of their time."""
         return sorted((due, number) for number, due in self._timers.items() if due <= until)
 
     def next_timer(self) -> datetime | None:
-        while self._due and self._timers.get(self._due[0][1]) != self._due[0][0]:
-            heapq.heappop(self._due)
-        return self._due[0][0] if self._due else None
+        while self._timer_heap and self._timers.get(self._timer_heap[0][1]) != self._timer_heap[0][0]:
+            heapq.heappop(self._timer_heap)
+        return self._timer_heap[0][0] if self._timer_heap else None
 
     def clear(self) -> None:
         """The run is dropped: nobody waits for anything."""
-        self._resolve.clear()
+        self._resolvers.clear()
 
-    def _issue(self, command: Command) -> None:
+    def _emit_or_defer(self, command: Command) -> None:
         """Emit a call, or keep it back while as many as the host allows are unresolved."""
         assert command.seq is not None
-        if self._max_pending is not None and self._pending() > self._max_pending:
-            self._kept_back[command.seq] = command
+        if self._max_pending is not None and self._pending_count() > self._max_pending:
+            self._deferred_commands[command.seq] = command
         else:
             self._journal.add(command)
 
-    def _pending(self) -> int:
+    def _pending_count(self) -> int:
         """Calls that are unresolved, timers apart."""
-        return len(self._resolve) - len(self._timers)
+        return len(self._resolvers) - len(self._timers)

@@ -19,56 +19,56 @@ _LARGEST: Final = 200  # a larger collection is data
 _CACHED: Final = type(functools.cache(len))
 
 
-def reach(root: Any, known: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:
+def reachable_code(root: Any, excluded_ids: Any) -> Iterator[tuple[CodeType, dict[str, Any]]]:
     """Code objects of the project with their globals.
 
-    Not those whose ``id`` is in ``known``, nor what only they lead to.
+    Not those whose ``id`` is in ``excluded_ids``, nor what only they lead to.
     """
     waiting: list[Any] = [root]
     seen: dict[int, Any] = {}
     while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen:
+        target = waiting.pop()
+        if id(target) in seen:
             continue
-        seen[id(thing)] = thing
-        if type(thing) is FunctionType and is_project(thing):
-            if id(thing.__code__) not in known:
-                codes = list(nested(thing.__code__))
-                yield from ((code, thing.__globals__) for code in codes)
-                waiting.extend(_named(thing, codes))
-            waiting.extend(_held(thing))
+        seen[id(target)] = target
+        if type(target) is FunctionType and is_project(target):
+            if id(target.__code__) not in excluded_ids:
+                codes = list(nested_code(target.__code__))
+                yield from ((code, target.__globals__) for code in codes)
+                waiting.extend(_named_objects(target, codes))
+            waiting.extend(_captured_objects(target))
         else:
-            waiting.extend(_parts(thing))
+            waiting.extend(_parts(target))
 
 
-def nested(code: CodeType) -> Iterator[CodeType]:
+def nested_code(code: CodeType) -> Iterator[CodeType]:
     """The code of a function and of all functions, comprehensions and classes inside it."""
     yield code
     for constant in code.co_consts:
         if type(constant) is CodeType:
-            yield from nested(constant)
+            yield from nested_code(constant)
 
 
-def _parts(thing: Any) -> Iterable[Any]:  # noqa: PLR0911 - one for each kind of thing
-    kind = type(thing)
+def _parts(target: Any) -> Iterable[Any]:  # noqa: PLR0911 - one for each kind of thing
+    kind = type(target)
     if kind is FunctionType:  # of a library: it may wrap one of the project
-        return _held(thing)
+        return _captured_objects(target)
     if kind is MethodType:
-        return (thing.__func__,)
+        return (target.__func__,)
     if kind is functools.partial:
-        return (thing.func, *thing.args, *thing.keywords.values())
+        return (target.func, *target.args, *target.keywords.values())
     if kind is _CACHED or kind is staticmethod or kind is classmethod:
-        return (thing.__wrapped__,)
+        return (target.__wrapped__,)
     if kind is property:
-        return (thing.fget, thing.fset, thing.fdel)
+        return (target.fget, target.fset, target.fdel)
     if kind is functools.cached_property:
-        return (thing.func,)
+        return (target.func,)
     if issubclass(kind, type):
-        return _members(thing)
+        return _members(target)
     if kind in _COLLECTIONS:
-        if len(thing) > _LARGEST:
+        if len(target) > _LARGEST:
             return ()
-        return list(thing.values()) if kind is dict else list(thing)
+        return list(target.values()) if kind is dict else list(target)
     return (kind,) if _is_project_class(kind) else ()
 
 
@@ -90,7 +90,7 @@ def _is_project_class(cls: type) -> bool:
     return False
 
 
-def _held(function: FunctionType) -> Iterator[Any]:
+def _captured_objects(function: FunctionType) -> Iterator[Any]:
     """What a function carries along."""
     for cell in function.__closure__ or ():
         try:
@@ -101,7 +101,7 @@ def _held(function: FunctionType) -> Iterator[Any]:
     yield from (function.__kwdefaults__ or {}).values()
 
 
-def _named(function: FunctionType, codes: Iterable[CodeType]) -> Iterator[Any]:
+def _named_objects(function: FunctionType, codes: Iterable[CodeType]) -> Iterator[Any]:
     """What its names stand for: globals, and attributes of project modules."""
     names = {name for code in codes for name in code.co_names}
     for name in sorted(names):

@@ -13,10 +13,10 @@ import msgspec
 
 from temporalex_django import errors
 
-LONGEST: Final = 300
-_PLACES = 3
+MAX_LENGTH: Final = 300
+_MAX_LOCATIONS = 3
 #: What these say is ours and names code, or it is a database that does not answer.
-_SAID = (
+_CODE_ERRORS = (
     errors.DeadlockDetected,
     errors.DeterminismViolation,
     errors.KeyMissing,
@@ -29,50 +29,50 @@ _SAID = (
     errors.UnknownWorkflow,
     errors.WorkflowDefinitionError,
 )
-_OF_A_DATABASE = frozenset({"OperationalError", "InterfaceError"})
+_DATABASE_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError"})
 
 
-def told(exc: BaseException) -> str:
+def error_line(exc: BaseException) -> str:
     """``exc`` for a log: ``KeyError at shop/orders.py:12 in book < …``.
 
     With its words where they cannot quote a payload.
     """
-    kind = f"{type(exc).__name__}{_misfit(exc)}"
-    if isinstance(exc, _SAID) or kind in _OF_A_DATABASE:
-        kind = f"{kind}: {one_line(str(exc))}"
-    at = " < ".join(_places(exc))
-    return _cut(f"{kind} at {at}" if at else kind)
+    kind = f"{type(exc).__name__}{_field_path(exc)}"
+    if isinstance(exc, _CODE_ERRORS) or kind in _DATABASE_ERROR_NAMES:
+        kind = f"{kind}: {first_line(str(exc))}"
+    at = " < ".join(_code_locations(exc))
+    return _shorten(f"{kind} at {at}" if at else kind)
 
 
 def is_about_code(exc: BaseException) -> bool:
     """Whether its words name code and quote no payload."""
-    return isinstance(exc, _SAID)
+    return isinstance(exc, _CODE_ERRORS)
 
 
-def _misfit(exc: BaseException) -> str:
+def _field_path(exc: BaseException) -> str:
     """Which field of an annotation a payload does not fit: the path of the declared names, not what stood there."""
     if not isinstance(exc, errors.PayloadError) or not isinstance(exc.__cause__, msgspec.ValidationError):
         return ""
     _, at, path = str(exc.__cause__).rpartition(" - at ")
-    return f" for {one_line(path)}" if at else ""
+    return f" for {first_line(path)}" if at else ""
 
 
-def one_line(text: str) -> str:
+def first_line(text: str) -> str:
     """The first line that says something, of printable characters, cut short."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return _cut("".join(c if c.isprintable() else "?" for c in first))
+    return _shorten("".join(c if c.isprintable() else "?" for c in first))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 1]}…"
 
 
-def _places(exc: BaseException) -> Iterator[str]:
+def _code_locations(exc: BaseException) -> Iterator[str]:
     """Where it was raised, then through what it came; folders above the last one are left out."""
     frames = []
     traceback = exc.__traceback__
     while traceback is not None:
         frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
-    for code, line in frames[: -_PLACES - 1 : -1]:
+    for code, line in frames[: -_MAX_LOCATIONS - 1 : -1]:
         yield f"{'/'.join(code.co_filename.split('/')[-2:])}:{line} in {code.co_name}"

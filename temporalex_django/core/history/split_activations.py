@@ -18,29 +18,29 @@ from temporalex_django.core.history.events import (
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedActivation:
     """One past activation: what went in, the updates it accepted (in order) and all that came out."""
 
     activation: Activation
     outputs: list[HistoryEvent] = field(default_factory=list)
 
 
-def activations(events: Sequence[HistoryEvent]) -> Iterator[Recorded]:
+def split_activations(events: Sequence[HistoryEvent]) -> Iterator[RecordedActivation]:
     """Group ``events``, which begin at an activation boundary, as the executor takes them."""
     group: list[HistoryEvent] = []
     for event in events:
         if event.kind in CLOSED_FROM_OUTSIDE or event.attributes.get("outside"):
             continue
         if group and event.activation != group[0].activation:
-            yield _recorded(group)
+            yield _build_activation(group)
             group = []
         group.append(event)
     # one that was closed before it had a turn has a beginning, and no activation
     if group and not (len(group) == 1 and group[0].kind == "WorkflowStarted"):
-        yield _recorded(group)
+        yield _build_activation(group)
 
 
-def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
+def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
     start = None
     stamp: dict[str, Any] = {}
     jobs: list[Job] = []
@@ -72,4 +72,4 @@ def _recorded(group: Sequence[HistoryEvent]) -> Recorded:
         failed=failed,
         dispatched=stamp.get("dispatched"),
     )
-    return Recorded(activation, outputs)
+    return RecordedActivation(activation, outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 
-class Accepts(TypedDict):
+class AcceptedNames(TypedDict):
     """Names that the open phase handles."""
 
     signals: list[str]
@@ -23,7 +23,7 @@ class CarriedMessages(TypedDict):
     failed: NotRequired[list[dict[str, Any]]]
 
 
-class Waits(TypedDict):
+class WaitInfo(TypedDict):
     """What a unit waits for. Times are ISO texts; a key that says nothing is absent.
 
     ``kind``: timer, phase, signal, condition, child, step, human_task. ``seq`` is the number of the command, ``since``

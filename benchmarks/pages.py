@@ -166,7 +166,7 @@ def _questions() -> Iterator[tuple[str, Any]]:
 
     from benchmarks.app.workflows import Parked
     from temporalex_django.actions.narrowing import narrowed, present
-    from temporalex_django.authoring.searching import conditions
+    from temporalex_django.authoring.searching import parse_conditions
     from temporalex_django.models import Instance
     from temporalex_django.models.states import WorkflowStateQuerySet
 
@@ -185,12 +185,12 @@ def _questions() -> Iterator[tuple[str, Any]]:
         ("runs of one customer over none", {"customer": "customer-4241", "total__lt": 0}),
         ("a page of runs over 1,000, of many customers", {"customer__prefix": "customer-4", "total__gt": 1000}),
     ):
-        yield name, narrowed(runs, {"attributes": conditions(Parked, asked)})[:50]
-    over = {"attributes": conditions(Parked, {"total__gt": 1000})}
+        yield name, narrowed(runs, {"attributes": parse_conditions(Parked, asked)})[:50]
+    over = {"attributes": parse_conditions(Parked, {"total__gt": 1000})}
     yield "a page of runs over 1,000 that wait for a message", narrowed(runs, {**over, "waits": "message"})[:50]
     yield (
         "all runs of one customer, whatever they are",
-        narrowed(runs, {"attributes": conditions(Parked, {"customer": "customer-4241"})}),
+        narrowed(runs, {"attributes": parse_conditions(Parked, {"customer": "customer-4241"})}),
     )
     yield "all whose total differs", people.with_workflow_state("total").exclude(workflow_total=7)
 

@@ -14,10 +14,10 @@ from typing import Any, TypeVar, cast
 from django.db.models import QuerySet
 
 from temporalex_django import conf
-from temporalex_django.authoring import people
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor, redacted_paths_of
 from temporalex_django.authoring.versions import VersionedWorkflow
-from temporalex_django.authoring.viewing import EVERYTHING, View, redactions
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import ActionNotPermitted, NotConfigured, WorkflowNotFound
 from temporalex_django.models import HumanTask, Instance
@@ -68,7 +68,7 @@ class AccessPolicy:
 
     def permits(self, user: Person, permission: str) -> bool:
         """Whether he has a Django permission (``app.codename``), be it a model's or a handler's."""
-        return people.permits(user, permission)
+        return authorization.has_permission(user, permission)
 
     def allows(self, user: Person, operation: Operation) -> bool:
         """Whether he may do that. Asked without a run before one is looked up, and with it afterwards."""
@@ -155,14 +155,14 @@ def look(find: Callable[[], T], row: Callable[[T], Instance], user: Person | Non
     return found
 
 
-def view_of(user: Person | None, run: Instance) -> View:
+def view_of(user: Person | None, run: Instance) -> Redactor:
     """What he sees of a run that he may look at."""
     if user is None:
-        return EVERYTHING
+        return UNREDACTED
     asked = policy()
-    return View(
-        payloads=asked.allows(user, VIEW_PAYLOAD.of(run)),
-        redact=redactions(run.workflow),
+    return Redactor(
+        may_see_payloads=asked.allows(user, VIEW_PAYLOAD.of(run)),
+        redacted_paths=redacted_paths_of(run.workflow),
         mask=partial(asked.mask, user, run),
     )
 

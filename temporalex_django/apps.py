@@ -22,7 +22,7 @@ from temporalex_django.errors import NotConfigured, WorkflowDefinitionError
 
 if TYPE_CHECKING:
     from temporalex_django.actions.forgetting import Forgetting
-    from temporalex_django.authoring.binding import BoundBackend
+    from temporalex_django.authoring.backend import BoundBackend
     from temporalex_django.authoring.django_tasks import TaskHost
 
 logger = logging.getLogger("temporalex_django")
@@ -44,11 +44,11 @@ class TemporalexConfig(AppConfig):
             if sys.argv[1:2] == ["check"] or sys.argv[1:3] == ["temporalex", "doctor"]:  # they list them all
                 return
             raise NotConfigured(" ".join(wrong))
-        from temporalex_django.authoring import binding, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
+        from temporalex_django.authoring import backend, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
         from temporalex_django.db import guarded_orm, guarded_services  # noqa: PLC0415 - it needs the settings
 
         _let_validators_refuse()
-        binding.bind(_backend)
+        backend.bind(_backend)
         django_tasks.bind(_task_host)
         guarded_orm.install()
         guarded_services.install()

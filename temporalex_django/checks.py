@@ -225,7 +225,7 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         Error(f"{module} is not loaded: {exc.message}", hint=exc.next_step, id="temporalex_django.E008")
         for module, exc in faulty
     ]
-    for cls in workflow.concrete():
+    for cls in workflow.concrete_classes():
         if issubclass(cls, GraphWorkflow):
             problems = validation.build(cls)[1]
             found += [Error(f"workflow {cls.__qualname__}: {p}", id="temporalex_django.E008") for p in problems]
@@ -266,7 +266,7 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
             "are plain text, too.",
             id="temporalex_django.W008",
         )
-        for cls in workflow.concrete()
+        for cls in workflow.concrete_classes()
         if cls.stored
     ]
     found += [
@@ -277,7 +277,7 @@ def check_stored(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
             "are plain text, too.",
             id="temporalex_django.W009",
         )
-        for cls in workflow.concrete()
+        for cls in workflow.concrete_classes()
         if cls.search_attributes
     ]
     return found
@@ -363,7 +363,7 @@ def _workflow_files() -> dict[str, set[str]]:
 
     installed = [app.name for app in apps.get_app_configs()]
     modules: dict[str, set[str]] = {f"{name}.workflows": set() for name in installed}
-    for cls in workflow.concrete():
+    for cls in workflow.concrete_classes():
         if any(f"{cls.__module__}.".startswith(f"{name}.") for name in installed):
             modules.setdefault(cls.__module__, set()).add(cls.__name__)
     files: dict[str, set[str]] = {}

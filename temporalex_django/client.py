@@ -29,14 +29,14 @@ from temporalex_django.actions.start import Start
 from temporalex_django.actions.targets import RunTarget, find, find_chain, find_one, found_by
 from temporalex_django.actions.terminate import Terminate
 from temporalex_django.actions.update import SendUpdate
-from temporalex_django.authoring.binding import Description
-from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.authorization import Person, check_person, split_decider
+from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, UNCHANGED, WorkflowHandle
-from temporalex_django.authoring.human_tasks import OpenHumanTask, meant
-from temporalex_django.authoring.people import Person, decider, person
-from temporalex_django.authoring.typed import Result_co
-from temporalex_django.authoring.viewing import EVERYTHING, View
-from temporalex_django.authoring.workflow import Workflow, fitted_result
+from temporalex_django.authoring.human_tasks import OpenHumanTask, select_task
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.authoring.type_hints import Result_co
+from temporalex_django.authoring.workflow import Workflow, decode_result
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.graph.steps import StepRef
 
@@ -52,11 +52,11 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
     def __hash__(self) -> int:
         return hash((self.id, self.chain_id))
 
-    def _seen(self, by: Person | None) -> tuple[RunTarget, View]:
+    def _seen(self, by: Person | None) -> tuple[RunTarget, Redactor]:
         """The run, and what ``by`` sees of it. Raises ``ActionNotPermitted`` when he may not look at it."""
-        user = person(by)
+        user = check_person(by)
         target = access.look(lambda: self._found(user), lambda found: found.row, user, alias=storage().alias)
-        return target, access.view_of(user, target.row) if user is not None else EVERYTHING
+        return target, access.view_of(user, target.row) if user is not None else UNREDACTED
 
     def _found(self, by: Person | None = None) -> RunTarget:
         """The run, among those that there are for ``by``."""
@@ -107,12 +107,12 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         by: Person | str | None,
         timeout: float | None,
     ) -> Resume:
-        who, name = decider(by)
+        who, name = split_decider(by)
         actor = Actor(user=who)
         return Resume(self._found(who), event=event, step=step, data=data, timeout=timeout, by=actor, decided_by=name)
 
     def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
-        who = person(by)
+        who = check_person(by)
         tasks = inbox.tasks_of(self._found(who).shown, user=who)
         return [inbox.shown_to_code(task) for task in seen(tasks, who)]
 
@@ -135,7 +135,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
         target = self._found(who.user)
         rows = inbox.every_task_of(target.shown)
         known = [inbox.shown_to_code(row) for row in rows]
-        one = rows[known.index(meant(known, task, run=f"{target.workflow} {target.workflow_id}"))]
+        one = rows[known.index(select_task(known, task, run=f"{target.workflow} {target.workflow_id}"))]
         return Decide(one, outcome=outcome, data=data, comment=comment, timeout=timeout, by=who)
 
     async def adecide(
@@ -152,7 +152,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
 
     def instance(self, *, by: Person | None = None) -> Any:
         target, view = self._seen(by)
-        return reading.instance(target, storage=storage(), view=view.require(by))
+        return reading.instance(target, storage=storage(), view=view.require_payloads(by))
 
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
         who = _actor(by)
@@ -162,7 +162,7 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
 
     def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
         target, view = self._seen(by)
-        found = reading.Result(target, timeout=timeout, storage=storage(), view=view.require(by)).get()
+        found = reading.Result(target, timeout=timeout, storage=storage(), view=view.require_payloads(by)).get()
         return cast("Result_co", _fitted(target, found, view))
 
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
@@ -293,20 +293,22 @@ class DatabaseHandle(WorkflowHandle[Result_co]):
 
     async def aresult(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
         target, view = await sync_to_async(self._seen)(by)
-        waiting = await sync_to_async(reading.Result)(target, timeout=timeout, storage=storage(), view=view.require(by))
+        waiting = await sync_to_async(reading.Result)(
+            target, timeout=timeout, storage=storage(), view=view.require_payloads(by)
+        )
         found = await waiting.aget()
         return cast("Result_co", _fitted(target, found, view))
 
 
 def _actor(by: object) -> Actor:
     """Code that acts in somebody's name. Raises ``ActionNotPermitted`` for what is no user."""
-    return CODE if by is None else Actor(user=person(by))
+    return CODE if by is None else Actor(user=check_person(by))
 
 
-def _fitted(target: RunTarget, result: Any, view: View) -> Any:
+def _fitted(target: RunTarget, result: Any, view: Redactor) -> Any:
     """A result as ``run`` is annotated, where its class is here; to whom something is hidden, plain data."""
-    code = target.code if view is EVERYTHING else None
-    return result if code is None else fitted_result(code, result)
+    code = target.code if view is UNREDACTED else None
+    return result if code is None else decode_result(code, result)
 
 
 def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
@@ -316,7 +318,7 @@ def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
 
 
 class DatabaseBackend:
-    """``binding.BoundBackend`` on the tables."""
+    """``backend.BoundBackend`` on the tables."""
 
     handle_class = DatabaseHandle
 
@@ -435,7 +437,7 @@ class DatabaseBackend:
     def list(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
     ) -> Iterator[DatabaseHandle]:
-        found = found_by(workflow.name, filters, storage=storage(), by=person(by))
+        found = found_by(workflow.name, filters, storage=storage(), by=check_person(by))
         return (DatabaseHandle(workflow_id, workflow=workflow, chain_id=chain_id) for workflow_id, chain_id in found)
 
     async def alist(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from temporalex_django.core.payloads import PayloadCodec
 
 SETTING = "TEMPORALEX"
-_OURS = "temporalex_django.core.payloads.JsonCodec"
+_JSON_CODEC = "temporalex_django.core.payloads.JsonCodec"
 #: What an object that a setting names by its path must have.
 _METHODS = {
     "PAYLOAD_CODEC": ("encode", "decode"),
@@ -47,22 +47,24 @@ def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = N
 
     ``refuse`` knows values of the right type that are wrong; ``kind`` says then what is wanted.
     """
-    about = {"doc": doc, "refuse": refuse, "kind": kind}
-    return field(default_factory=dict, metadata=about) if default == {} else field(default=default, metadata=about)
+    metadata = {"doc": doc, "refuse": refuse, "kind": kind}
+    return (
+        field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
+    )
 
 
-def _no_proxies(value: Any) -> bool:
+def _has_invalid_proxy(value: Any) -> bool:
     """Whether some of these are neither addresses nor networks."""
     try:
-        for one in value:
-            if one != UNIX:
-                ipaddress.ip_network(one, strict=False)
+        for proxy in value:
+            if proxy != UNIX:
+                ipaddress.ip_network(proxy, strict=False)
     except ValueError:
         return True
     return False
 
 
-def _no_header(value: Any) -> bool:
+def _is_invalid_header(value: Any) -> bool:
     """Whether that can be no name of a header."""
     return value is not None and not (value.isascii() and value.replace("-", "").isalnum())
 
@@ -77,7 +79,7 @@ class Settings:
         "`start()` inside `transaction.atomic()` and `atomic=True` activities share that transaction.",
     )
     PAYLOAD_CODEC: str = _setting(
-        _OURS,
+        _JSON_CODEC,
         "Dotted path of the class that turns payloads (arguments, results, messages, history attributes) into bytes and back. "
         "It has `encode(value) -> bytes` and `decode(data) -> value`; one that encrypts goes here.",
     )
@@ -222,14 +224,14 @@ class Settings:
         (),
         "The proxies in front of the web server: what they say in `X-Forwarded-For` is noted as the address of whoever acted. "
         "`'unix'` is one that comes over a socket of the machine. Of everybody else `REMOTE_ADDR` is noted.",
-        refuse=_no_proxies,
+        refuse=_has_invalid_proxy,
         kind=f"a list of addresses, networks ('10.0.0.0/8') and {UNIX!r}",
     )
     REQUEST_ID_HEADER: str | None = _setting(
         "X-Request-ID",
         "The header in which the web server, or a proxy, says the id of a request, for the audit. It is a claim of whoever sent it: 64 "
         "letters, digits and `-_.:/+=@` of it are noted. None: none.",
-        refuse=_no_header,
+        refuse=_is_invalid_header,
         kind="the name of a header",
     )
     LOCAL_RUNNER: bool | None = _setting(
@@ -237,14 +239,14 @@ class Settings:
     )
 
 
-_seen: tuple[Any, Settings, list[str]] | None = None
+_cached_settings: tuple[Any, Settings, list[str]] | None = None
 
 
 def get_settings() -> Settings:
     """The settings as they are now. Raises ``NotConfigured`` with all that is unknown or of a wrong type."""
-    settings, wrong = read()
-    if wrong:
-        raise NotConfigured(" ".join(wrong))
+    settings, errors = read()
+    if errors:
+        raise NotConfigured(" ".join(errors))
     return settings
 
 
@@ -253,25 +255,27 @@ def read() -> tuple[Settings, list[str]]:
 
     For the system checks, which report all of it.
     """
-    global _seen  # noqa: PLW0603 - a memo of one entry, compared by identity
-    raw = _raw()
-    if _seen is None or _seen[0] is not raw:
-        given = raw if isinstance(raw, Mapping) else _NOTHING
-        known = _hints()
-        good = {name: value for name, value in given.items() if name in known and _fits(name, value, known[name])}
-        _seen = raw, Settings(**good), [*_wrong(raw, known)]
-    return _seen[1], _seen[2]
+    global _cached_settings  # noqa: PLW0603 - a memo of one entry, compared by identity
+    raw_settings = _raw_settings()
+    if _cached_settings is None or _cached_settings[0] is not raw_settings:
+        values = raw_settings if isinstance(raw_settings, Mapping) else _NO_SETTINGS
+        hints = _hints()
+        valid_values = {
+            name: value for name, value in values.items() if name in hints and _fits(name, value, hints[name])
+        }
+        _cached_settings = raw_settings, Settings(**valid_values), [*_setting_errors(raw_settings, hints)]
+    return _cached_settings[1], _cached_settings[2]
 
 
 def problems() -> list[str]:
     """What is wrong with ``TEMPORALEX``, one sentence each; what it names by path is imported for it."""
-    _, wrong = read()
-    if found := [*wrong, *_misspelt()]:
-        return found
-    return [problem for name in _METHODS if (problem := _cannot_be_made(name))]
+    _, errors = read()
+    if all_errors := [*errors, *_misspelling_errors()]:
+        return all_errors
+    return [problem for name in _METHODS if (problem := _object_error(name))]
 
 
-def _cannot_be_made(name: str) -> str | None:
+def _object_error(name: str) -> str | None:
     try:
         made(name)
     except NotConfigured as exc:
@@ -279,34 +283,34 @@ def _cannot_be_made(name: str) -> str | None:
     return None
 
 
-def _wrong(raw: Any, known: Mapping[str, Any]) -> Iterator[str]:
+def _setting_errors(raw: Any, hints: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(raw, Mapping):
         yield f"{SETTING} must be a dict, not {type(raw).__name__}."
         return
     for name, value in raw.items():
-        if name not in known:
-            near = difflib.get_close_matches(str(name).upper(), known, n=1)
-            yield f"{SETTING}[{name!r}] is not a setting" + (f": did you mean {near[0]!r}?" if near else ".")
+        if name not in hints:
+            matches = difflib.get_close_matches(str(name).upper(), hints, n=1)
+            yield f"{SETTING}[{name!r}] is not a setting" + (f": did you mean {matches[0]!r}?" if matches else ".")
         elif name == "QUEUES":
-            yield from (f"{SETTING}[{name!r}]{'' if why[0] == '[' else ' '}{why}." for why in queue_errors(value))
-        elif not _fits(name, value, known[name]):
-            hint = ""
+            yield from (f"{SETTING}[{name!r}]{'' if error[0] == '[' else ' '}{error}." for error in queue_errors(value))
+        elif not _fits(name, value, hints[name]):
+            advice = ""
             if name in _METHODS and not isinstance(value, str):
                 cls = value if isinstance(value, type) else type(value)
-                hint = f" Write the path of the class: '{cls.__module__}.{cls.__qualname__}'."
-            yield f"{SETTING}[{name!r}] must be {_describe(name, known[name])}, not {quoted(value)}.{hint}"
+                advice = f" Write the path of the class: '{cls.__module__}.{cls.__qualname__}'."
+            yield f"{SETTING}[{name!r}] must be {_describe(name, hints[name])}, not {quoted(value)}.{advice}"
 
 
-def _misspelt() -> Iterator[str]:
+def _misspelling_errors() -> Iterator[str]:
     """There is no ``TEMPORALEX``: a name that looks like it, with a dict that looks like ours, is meant for it."""
     from django.conf import settings  # noqa: PLC0415 - see _raw
 
     if hasattr(settings, SETTING):
         return
-    known = _hints()
+    hints = _hints()
     for name in difflib.get_close_matches(SETTING, [name for name in dir(settings) if name.isupper()], cutoff=0.8):
         value = getattr(settings, name)
-        if isinstance(value, Mapping) and any(key in known for key in value):
+        if isinstance(value, Mapping) and any(key in hints for key in value):
             yield f"There is a setting {name}, but none {SETTING}: did you mean {SETTING!r}?"
 
 
@@ -324,16 +328,16 @@ def documentation() -> list[tuple[str, str, str, str]]:
     ]
 
 
-_limits: tuple[Any, dict[str, Limits]] | None = None
+_cached_limits: tuple[Any, dict[str, Limits]] | None = None
 
 
 def queue_limits() -> Mapping[str, Limits]:
     """Those of the queues that have some."""
-    global _limits  # noqa: PLW0603 - as above
+    global _cached_limits  # noqa: PLW0603 - as above
     settings = get_settings()
-    if _limits is None or _limits[0] is not settings:
-        _limits = settings, {name: Limits.from_options(given) for name, given in settings.QUEUES.items()}
-    return _limits[1]
+    if _cached_limits is None or _cached_limits[0] is not settings:
+        _cached_limits = settings, {name: Limits.from_options(options) for name, options in settings.QUEUES.items()}
+    return _cached_limits[1]
 
 
 def weight_of(queue: str) -> int:
@@ -341,13 +345,13 @@ def weight_of(queue: str) -> int:
     return queue_limits().get(queue, NO_LIMITS).weight
 
 
-_made: dict[tuple[str, str], Any] = {}
+_objects: dict[tuple[str, str], Any] = {}
 
 
 def codec() -> PayloadCodec:
     """The payload codec that the settings name. Raises ``NotConfigured`` when it cannot be had."""
-    found: PayloadCodec = made("PAYLOAD_CODEC")
-    return found
+    payload_codec: PayloadCodec = made("PAYLOAD_CODEC")
+    return payload_codec
 
 
 def made(setting: str) -> Any:
@@ -356,25 +360,25 @@ def made(setting: str) -> Any:
     Raises ``NotConfigured`` when it cannot be had.
     """
     path = getattr(get_settings(), setting)
-    found = _made.get((setting, path))
-    if found is None:
-        found = _made[setting, path] = _make(setting, path)
-    return found
+    loaded_object = _objects.get((setting, path))
+    if loaded_object is None:
+        loaded_object = _objects[setting, path] = _load_object(setting, path)
+    return loaded_object
 
 
-def _make(setting: str, path: str) -> Any:
+def _load_object(setting: str, path: str) -> Any:
     module, _, name = path.rpartition(".")
     try:
-        new = getattr(import_module(module), name)()
+        loaded_object = getattr(import_module(module), name)()
     except Exception as exc:
         raise NotConfigured(f"{SETTING}[{setting!r}] = {path!r} cannot be used: {type(exc).__name__}: {exc}.") from exc
     for method in _METHODS[setting]:
-        if not callable(getattr(new, method, None)):
+        if not callable(getattr(loaded_object, method, None)):
             raise NotConfigured(f"{SETTING}[{setting!r}] = {path!r} cannot be used: it has no method {method}().")
-    return _Foreign(path, new) if setting == "PAYLOAD_CODEC" and path != _OURS else new
+    return _ProjectCodec(path, loaded_object) if setting == "PAYLOAD_CODEC" and path != _JSON_CODEC else loaded_object
 
 
-class _Foreign:
+class _ProjectCodec:
     """A codec of the project's.
 
     Whatever it raises becomes a ``PayloadError``, which callers and faces know how to take.
@@ -400,13 +404,13 @@ class _Foreign:
         except Exception as exc:
             raise self._error("decode a stored payload", exc) from exc
 
-    def _error(self, what: str, exc: Exception) -> PayloadError:
+    def _error(self, operation: str, exc: Exception) -> PayloadError:
         # its type alone: what a codec says may hold the payload
-        return PayloadError(f"the codec {self._path} cannot {what}: {type(exc).__name__}")
+        return PayloadError(f"the codec {self._path} cannot {operation}: {type(exc).__name__}")
 
 
 @cache
-def _of_django() -> Any:
+def _django_settings() -> Any:
     """The settings object of Django; None where there is no Django."""
     try:
         from django.conf import settings  # noqa: PLC0415 - the in-memory environment runs without Django
@@ -415,26 +419,26 @@ def _of_django() -> Any:
     return settings
 
 
-def _raw() -> Any:
-    settings = _of_django()
+def _raw_settings() -> Any:
+    settings = _django_settings()
     if settings is None:
-        return _NOTHING
+        return _NO_SETTINGS
     # what it was asked for once is in its ``__dict__`` until something is overridden; asking again takes longer
-    known = object.__getattribute__(settings, "__dict__").get(SETTING)
-    if known is not None:
-        return known
-    if not settings.configured and not _names_settings():
-        return _NOTHING
-    return getattr(settings, SETTING, _NOTHING)
+    cached_settings = object.__getattribute__(settings, "__dict__").get(SETTING)
+    if cached_settings is not None:
+        return cached_settings
+    if not settings.configured and not _has_settings_module():
+        return _NO_SETTINGS
+    return getattr(settings, SETTING, _NO_SETTINGS)
 
 
-def _names_settings() -> bool:
+def _has_settings_module() -> bool:
     import os  # noqa: PLC0415 - see above
 
     return bool(os.environ.get("DJANGO_SETTINGS_MODULE"))
 
 
-_NOTHING: Mapping[str, Any] = {}
+_NO_SETTINGS: Mapping[str, Any] = {}
 
 
 def _hints() -> dict[str, Any]:
@@ -450,24 +454,24 @@ def _fits(name: str, value: Any, annotation: Any) -> bool:
     if name == "QUEUES":
         return not queue_errors(value)
     refuse = Settings.__dataclass_fields__[name].metadata["refuse"]
-    return _is_of(value, annotation) and not (refuse is not None and refuse(value))
+    return _is_instance_of(value, annotation) and not (refuse is not None and refuse(value))
 
 
-def _is_of(value: Any, annotation: Any) -> bool:
-    for one in _choices(annotation):
-        if get_origin(one) is Literal:
-            if value in get_args(one):
+def _is_instance_of(value: Any, annotation: Any) -> bool:
+    for choice in _choices(annotation):
+        if get_origin(choice) is Literal:
+            if value in get_args(choice):
                 return True
-        elif get_origin(one) is tuple:
+        elif get_origin(choice) is tuple:
             if isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
                 return True
-        elif one is float:
+        elif choice is float:
             if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
                 return True
-        elif one is int:
+        elif choice is int:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return True
-        elif isinstance(value, one):
+        elif isinstance(value, choice):
             return True
     return False
 
@@ -483,4 +487,4 @@ def _describe(name: str, annotation: Any) -> str:
         type(None): "None",
         Mapping[str, Mapping[str, Any]]: "queues with their limits",
     }
-    return " or ".join(names.get(one) or " or ".join(map(repr, get_args(one))) for one in _choices(annotation))
+    return " or ".join(names.get(choice) or " or ".join(map(repr, get_args(choice))) for choice in _choices(annotation))

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.messages import MessageKind, declared
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.declared_messages import MessageKind, messages_of
 from temporalex_django.core.payloads import resolve_hints
 from temporalex_django.errors import ActionNotPermitted, UnknownWorkflow
 from temporalex_django.graph.events import declared_of
@@ -67,7 +67,7 @@ def accepted(run: Instance) -> list[AcceptedMessage]:
     if not run.is_open:
         return []
     code = _code(run)
-    known = declared(code) if code is not None else {}
+    known = messages_of(code) if code is not None else {}
     names: dict[tuple[MessageKind, str], None] = {}
     for kind, among in (("update", "updates"), ("signal", "signals")):
         names |= dict.fromkeys((kind, str(name)) for name in (run.accepts or {}).get(among) or ())  # type: ignore[misc]
@@ -109,14 +109,14 @@ def _events(run: Instance, code: type[GraphWorkflow]) -> list[AcceptedMessage]:
 
 def _code(run: Instance) -> Any:
     try:
-        return workflows.code_of(run.workflow, run.version)
+        return workflows.class_for_run(run.workflow, run.version)
     except UnknownWorkflow:
         return None
 
 
 def _holds(user: Person, role: str) -> bool:
     try:
-        return people.holds(user, role)
+        return authorization.has_role(user, role)
     except ActionNotPermitted:
         return False
 

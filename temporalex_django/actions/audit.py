@@ -22,7 +22,7 @@ from django.core.cache import cache
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.conf import get_settings
 from temporalex_django.models import Instance, OperatorAction
 

@@ -20,9 +20,9 @@ from django.utils import timezone
 
 from temporalex_django import access, signals
 from temporalex_django.actions import audit
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.conf import get_settings
 from temporalex_django.core import current, payloads
 from temporalex_django.core.senders import Sender
@@ -57,7 +57,7 @@ class Actor:
     @property
     def sender(self) -> Sender | None:
         """What travels with a message."""
-        return people.sender(self.user)
+        return authorization.sender_of(self.user)
 
 
 CODE = Actor()
@@ -231,7 +231,7 @@ class Action(ABC, Generic[T]):
             extra={**ids, "action": self.name},
         )
         if self.audited:
-            sender = workflows.sender_of(subject.workflow)
+            sender = workflows.signal_sender(subject.workflow)
             signals.send("operator_acted", sender, **ids, action=self.name, actor=self.by.user, reason=reason)
 
 

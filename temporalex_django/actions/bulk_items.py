@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from django.db.models import QuerySet
 
 from temporalex_django import access
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import BulkItem, Instance
 
 #: Of runs that are judged, and not shown.
@@ -49,7 +49,7 @@ def readable(
     for item in found:
         view = seen.get(item.run_id)
         if view is not None:
-            item.message = view.text(item.message) if item.code in _QUOTING and item.message else item.message
+            item.message = view.redact_text(item.message) if item.code in _QUOTING and item.message else item.message
         elif item.run_id in seen or not gone:
             item.message = ""
     return found

@@ -24,7 +24,7 @@ from temporalex_django.actions.signal import SendSignal
 from temporalex_django.actions.steering import Steering
 from temporalex_django.actions.taking_up import TakingUp
 from temporalex_django.actions.targets import RunTarget, find
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db.storage import DjangoStorage

@@ -40,7 +40,7 @@ class Cancel(Steering[None]):
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
         """That the request waits where the code of the run cannot run now."""
-        code = workflows.present(run.workflow, run.version)
+        code = workflows.find_version(run.workflow, run.version)
         if not run.is_open or (code is not None and code.cancels_at_once):
             return ""
         if run.blocked:

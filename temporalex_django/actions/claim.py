@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import signals
 from temporalex_django.actions.human_task import ActionOnTask
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.conf import get_settings
 from temporalex_django.core.senders import Sender
@@ -30,7 +30,7 @@ class Claim(ActionOnTask[datetime]):
             task = self.held()
             self.require_candidate(task)
             self.require_unclaimed(task)
-            who = people.sender(self.user) or Sender("", "")
+            who = authorization.sender_of(self.user) or Sender("", "")
             task.claimed_by_key, task.claimed_by_name = who.key, str(who)
             until = task.claimed_until = self.storage.now() + timedelta(seconds=get_settings().CLAIM_SECONDS)
             task.save(using=self.storage.alias, update_fields=["claimed_by_key", "claimed_by_name", "claimed_until"])
@@ -42,7 +42,7 @@ class Claim(ActionOnTask[datetime]):
 def _announce(task: HumanTask, actor: object) -> None:
     signals.send(
         "human_task_claimed",
-        workflows.sender_of(task.workflow),
+        workflows.signal_sender(task.workflow),
         workflow=task.workflow,
         workflow_id=task.workflow_id,
         run_id=str(task.run_id),

@@ -15,7 +15,7 @@ from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor
 from temporalex_django.actions.targets import ActionOnRun, RunTarget, in_workers_alone
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.viewing import EVERYTHING, View
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import HistoryEvent
@@ -55,7 +55,7 @@ class CompareInputs(ActionOnRun[Sequence[InputComparison]]):
     @classmethod
     def why_not(cls, run: Instance) -> str | None:
         """Return why the run cannot be replayed in this process, or None."""
-        code = workflows.present(run.workflow, run.version)
+        code = workflows.find_version(run.workflow, run.version)
         if code is None:
             words = _("the class {workflow} (version {version}) is not in this process, which would have to run it")
         elif in_workers_alone(code):
@@ -68,8 +68,8 @@ class CompareInputs(ActionOnRun[Sequence[InputComparison]]):
         run_id = self.target.shown
         if (why := self.why_not(self.row)) is not None:
             raise ActionNotPossible(why)
-        code = workflows.code_of(self.target.workflow, self.target.version)
-        view = EVERYTHING if self.by.user is None else access.view_of(self.by.user, self.row)
+        code = workflows.class_for_run(self.target.workflow, self.target.version)
+        view = UNREDACTED if self.by.user is None else access.view_of(self.by.user, self.row)
         events = self.storage.histories({run_id: 0}).get(run_id, [])
         limit = replay_limit(len(events), most=get_settings().LEASE_SECONDS)
         bounded = partial(watchdog.run, limit=limit, what=f"run {run_id}")
@@ -77,12 +77,12 @@ class CompareInputs(ActionOnRun[Sequence[InputComparison]]):
             with inline.marker(self.storage).noted("run", run_id):
                 differences = replay.replay(code.definition, events, run=bounded)
         except NondeterminismError as exc:
-            raise ActionNotPossible(f"the history does not fit the code: {view.text(exc.message)}") from exc
+            raise ActionNotPossible(f"the history does not fit the code: {view.redact_text(exc.message)}") from exc
         except TemporalexError as exc:
-            raise ActionNotPossible(f"the replay broke off: {view.text(exc.message)}") from exc
+            raise ActionNotPossible(f"the replay broke off: {view.redact_text(exc.message)}") from exc
         except Exception as exc:  # noqa: BLE001 - the code of the run: whatever it raises is the answer
             error = type(exc).__name__
-            raise ActionNotPossible(f"the code raised {error} in the replay ({view.text(str(exc))})") from None
+            raise ActionNotPossible(f"the code raised {error} in the replay ({view.redact_text(str(exc))})") from None
         return [_compared(difference, events[difference.event - 1], view) for difference in differences]
 
 
@@ -95,7 +95,7 @@ def replay_limit(events: int, *, most: float | None = None) -> float | None:
     return limit if most is None else min(limit, most)
 
 
-def _compared(difference: ReplayDifference, event: HistoryEvent, view: View) -> InputComparison:
+def _compared(difference: ReplayDifference, event: HistoryEvent, view: Redactor) -> InputComparison:
     """Show both values as the history shows them: redacted by where in the input they stand."""
     if difference.kind == "duration":
         return InputComparison(difference=difference, recorded=difference.recorded, produced=difference.produced)
@@ -105,12 +105,12 @@ def _compared(difference: ReplayDifference, event: HistoryEvent, view: View) -> 
     return InputComparison(difference=difference, recorded=recorded, produced=produced)
 
 
-def _as_shown(payload: Any, keys: Sequence[str | int], event: HistoryEvent, view: View) -> Any:
+def _as_shown(payload: Any, keys: Sequence[str | int], event: HistoryEvent, view: Redactor) -> Any:
     names = [key for key in keys if isinstance(key, str)]
     for name in reversed(names):
         payload = {name: payload}
     attributes = {**event.attributes, "args": payload, "kwargs": {}}
-    shown = view.attributes(attributes, kind=event.kind)["args"]
+    shown = view.redact_attributes(attributes, kind=event.kind)["args"]
     for name in names:
         if not isinstance(shown, Mapping) or name not in shown:
             break  # hidden, or redacted further up

@@ -41,6 +41,6 @@ class CompleteActivity(OnActivity):
         with self.storage.transaction():
             run = self.held()
             task = self.of_run(run)
-            result = self.code(task).by_hand(self.given.get("result"), task.args, TaskSource(task))
+            result = self.code(task).encode_manual_result(self.given.get("result"), task.args, TaskSource(task))
             limit = get_settings().MAX_PAYLOAD_BYTES
             self.finish(completed(task, result, by=self.by.sender, limit=limit), run, digest=payloads.digest(result))

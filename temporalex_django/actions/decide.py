@@ -15,9 +15,9 @@ from temporalex_django.actions.human_task import admitted, held, require_unclaim
 from temporalex_django.actions.inbox import find_task
 from temporalex_django.actions.targets import find_chain
 from temporalex_django.actions.update import JudgedMessage, UpdateStatus, standing
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
-from temporalex_django.authoring.human_tasks import judged, step_of
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.human_tasks import base_key, clean_form_data
 from temporalex_django.core.payloads import check_text
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db.human_tasks import question_of
@@ -63,7 +63,7 @@ class Decide(JudgedMessage):
         target = find_chain(self.task.chain_id, storage=storage())
         body = {
             "event": outcome,
-            "step": step_of(self.task.key),
+            "step": base_key(self.task.key),
             "task": self.task.key,
             "run": str(self.task.run_id),
             "data": data,
@@ -90,7 +90,7 @@ class Decide(JudgedMessage):
         """Whether that was said before by a decision of the same id."""
         data = self.body["data"]
         if "judged" in sent:
-            data = judged(self.task.form, data, title=self.task.title)["data"]
+            data = clean_form_data(self.task.form, data, title=self.task.title)["data"]
         mine = {name: value for name, value in self.body.items() if name != "question"} | {"data": data}
         return all(sent.get(name) == value for name, value in mine.items())
 
@@ -114,7 +114,7 @@ class Decide(JudgedMessage):
         self.body |= admitted(self.user, task, storage=self.storage)
         if self.form is not None and self.form != (task.form or {}).get("digest"):
             raise FormChanged(f"the form of {what(task)} has changed since you opened it")
-        self.body |= judged(task.form, self.body["data"], title=task.title)
+        self.body |= clean_form_data(task.form, self.body["data"], title=task.title)
 
     def _insert(self) -> Inserted:
         """Under the lock of its run, or where a worker is to judge it: what stood in its way then stands there now."""

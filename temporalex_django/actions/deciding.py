@@ -13,7 +13,7 @@ from temporalex_django import access
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.human_task import admitted
 from temporalex_django.actions.inbox import inbox
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.db.deciders import without_deciders
 from temporalex_django.errors import TemporalexError
 from temporalex_django.models import HumanTask, HumanTaskQuerySet, Instance

@@ -12,8 +12,8 @@ from temporalex_django import access
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.human_task import ActionOnTask, what
 from temporalex_django.actions.inbox import key_barred
-from temporalex_django.authoring import people
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.core.names import quoted
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import ActionNotPermitted, ActionNotPossible, FourEyes
@@ -38,7 +38,7 @@ class Delegate(ActionOnTask[None]):
 
     def __init__(self, task: HumanTask | UUID | str, *, to: Person | str, reason: str = "", by: Actor) -> None:
         super().__init__(task, reason=reason, by=by)
-        self.to = to if isinstance(to, str) else people.person(to)
+        self.to = to if isinstance(to, str) else authorization.check_person(to)
 
     def perform(self) -> None:
         with self.storage.transaction():
@@ -52,7 +52,7 @@ class Delegate(ActionOnTask[None]):
             who = self._permitted(task)
             entry: dict[str, Any] = {
                 "to": who.name,
-                "by": str(people.sender(self.user)),
+                "by": str(authorization.sender_of(self.user)),
                 "at": self.storage.now().isoformat(),
                 "reason": self.reason,
             }
@@ -68,7 +68,7 @@ class Delegate(ActionOnTask[None]):
     def _permitted(self, task: HumanTask) -> Sender:
         """Who it goes to, if the policy lets it."""
         to = self.to
-        who = None if to is None or isinstance(to, str) else people.sender(to)
+        who = None if to is None or isinstance(to, str) else authorization.sender_of(to)
         if to is None or isinstance(to, str) or who is None or not who.name or not self._may_have(task, to):
             called = to if isinstance(to, str) else getattr(to, "get_username", lambda: to)()
             raise ActionNotPermitted(

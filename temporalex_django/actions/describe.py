@@ -15,8 +15,8 @@ from temporalex_django.actions import inline
 from temporalex_django.actions.live_workers import LiveWorkers, live_workers
 from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, inside_transaction, wait_for
-from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description, FailedMessage
-from temporalex_django.authoring.viewing import EVERYTHING, View
+from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.conf import codec
 from temporalex_django.core.attributes import decode_all
 from temporalex_django.core.durations import check_wait
@@ -34,7 +34,7 @@ from temporalex_django.present.facts import PATIENCE
 
 
 def describe(
-    target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, view: View = EVERYTHING
+    target: RunTarget, *, storage: DjangoStorage, run: Instance | None = None, view: Redactor = UNREDACTED
 ) -> Description:
     """The run as it stands. What has been due for a while and no live worker can take, or may, ``waiting_for`` says.
 
@@ -65,12 +65,12 @@ def describe(
     failed = failed_of(run.chain_id, storage=storage) if failed_count(run) else []
     shown = replace(
         described(run, waiting_for=waiting, view=view),
-        failed_messages=[view.failed_message(message) for message in failed],
+        failed_messages=[view.redact_failed_message(message) for message in failed],
     )
     if run.status in CLOSED_STATUSES:
         return shown
     activities = storage.open_activities(run.pk, limit=MOST_ACTIVITIES)
-    return replace(shown, activities=[view.activity(activity) for activity in activities])
+    return replace(shown, activities=[view.redact_activity(activity) for activity in activities])
 
 
 def failed_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMessage]:
@@ -114,7 +114,7 @@ def _off(run: Instance, *, storage: DjangoStorage) -> list[str]:
     return [f"{what} to be switched on" for what in dict.fromkeys(found)]
 
 
-def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: View = EVERYTHING) -> Description:
+def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: Redactor = UNREDACTED) -> Description:
     """The description of a row that was read already; a blocked one says what no worker has that it needs, or may."""
     waiting = list((run.waiting_for or []) if waiting_for is None else waiting_for)
     if run.blocked and (lacking := run.blocked.get("waits_for")):
@@ -127,9 +127,9 @@ def described(run: Instance, *, waiting_for: Iterable[str] | None = None, view: 
         workflow=run.workflow,
         version=run.version,
         status=run.status,
-        blocked=view.blocked(run.blocked),
+        blocked=view.redact_blocked(run.blocked),
         paused=run.paused,
-        waiting_for=view.waiting(waiting, run.waits),
+        waiting_for=view.redact_waiting_for(waiting, run.waits),
         accepts=run.accepts or {"signals": [], "updates": []},
         started_at=run.started_at,
         closed_at=run.closed_at,
@@ -146,9 +146,9 @@ def _run(target: RunTarget, *, storage: DjangoStorage) -> Instance:
     return run
 
 
-def history(target: RunTarget, *, storage: DjangoStorage, view: View = EVERYTHING) -> list[HistoryEvent]:
+def history(target: RunTarget, *, storage: DjangoStorage, view: Redactor = UNREDACTED) -> list[HistoryEvent]:
     """Of the newest run, or of the one that was asked for by its run id."""
-    return [view.event(event) for event in storage.histories({target.shown: 0})[target.shown]]
+    return [view.redact_event(event) for event in storage.histories({target.shown: 0})[target.shown]]
 
 
 class Result:
@@ -165,7 +165,7 @@ class Result:
         timeout: float | None,
         storage: DjangoStorage,
         seat: Seat = free_seat,
-        view: View = EVERYTHING,
+        view: Redactor = UNREDACTED,
     ) -> None:
         self.target = target
         self.view = view
@@ -200,7 +200,7 @@ class Result:
         target = self.target
         if found is not None:
             status, closing = found
-            shown = closing if self.view is EVERYTHING else self.view.attributes(closing or {})
+            shown = closing if self.view is UNREDACTED else self.view.redact_attributes(closing or {})
             return result_of(status, shown, workflow=target.workflow, workflow_id=target.workflow_id)
         now = describe(find_chain(target.chain_id, storage=self.storage), storage=self.storage, view=self.view)
         if now.blocked:
@@ -220,12 +220,12 @@ def version_of(target: RunTarget, *, storage: DjangoStorage) -> int:
     return target.version if target.shown == target.run_id else _run(target, storage=storage).version
 
 
-def instance(target: RunTarget, *, storage: DjangoStorage, view: View = EVERYTHING) -> Any:
+def instance(target: RunTarget, *, storage: DjangoStorage, view: Redactor = UNREDACTED) -> Any:
     """A graph as an instance of the pure engine. Raises ``UnknownWorkflow`` for what is no graph of this process."""
     version = version_of(target, storage=storage)
     with inline.marker(storage).noted("run", target.shown):
         found = instance_of(target.shown, name=target.workflow, version=version)
-    return found if view is EVERYTHING else snapshot.viewed(found, view)
+    return found if view is UNREDACTED else snapshot.viewed(found, view)
 
 
 def run_ids(target: RunTarget, *, storage: DjangoStorage) -> list[UUID]:

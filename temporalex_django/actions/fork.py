@@ -15,8 +15,8 @@ from temporalex_django.actions.start import admit_start, require_there, start_la
 from temporalex_django.actions.steering import Input
 from temporalex_django.actions.taking_up import TakingUp, code_here, details
 from temporalex_django.actions.targets import RunTarget, find_chain
-from temporalex_django.authoring.people import Person
-from temporalex_django.authoring.workflow import forked_options
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.workflow import fork_options
 from temporalex_django.core.four_eyes import fork_snapshot
 from temporalex_django.db.starts import NewStart, copy_subject, insert_start
 from temporalex_django.engine import anew
@@ -76,7 +76,7 @@ class Fork(TakingUp[RunTarget]):
             facts = plan.facts
             named = fork_id(target.workflow_id, self.given.get("id"), code.unique, suffix=lambda: os.urandom(4).hex())
             seed = facts.seed if plan.prefix.activation else plan.seed
-            options = forked_options(code, tags=self._tags(facts.run_id))
+            options = fork_options(code, tags=self._tags(facts.run_id))
             snapshot = fork_snapshot(facts.snapshot, self.by.sender)
             new = NewStart(
                 workflow_id=named,

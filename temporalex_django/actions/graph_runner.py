@@ -11,7 +11,7 @@ from temporalex_django.actions.resume import Resume
 from temporalex_django.actions.start import Start
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.waiting import Deadline, wait_for
-from temporalex_django.authoring.people import decider
+from temporalex_django.authoring.authorization import split_decider
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import NotConfigured, ResultTimeout
 from temporalex_django.graph.contracts import Storage, Timer
@@ -53,7 +53,7 @@ class DjangoRunner:
         version: int | None = None,
     ) -> None:
         """See ``Resume``; ``by`` is a user, or a name, which has no role."""
-        user, name = decider(by)
+        user, name = split_decider(by)
         target = _target(id, workflow, version)
         Resume(target, event=event, step=step, data=data, by=Actor(user=user), decided_by=name).execute()
 

@@ -11,9 +11,9 @@ from django.utils.functional import Promise
 from temporalex_django import access
 from temporalex_django.actions.base import Action, Actor, Subject
 from temporalex_django.actions.inbox import find_task, happened, key_barred, stands
-from temporalex_django.authoring import people
-from temporalex_django.authoring.human_tasks import step_of
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.human_tasks import base_key
 from temporalex_django.core.payloads import check_text
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import (
@@ -102,7 +102,7 @@ def held(task: HumanTask, *, storage: DjangoStorage) -> HumanTask:
 def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) -> None:
     """Raises ``HumanTaskClaimed``: somebody else has it, by the clock of the database."""
     until = task.claimed_until
-    if until is None or task.claimed_by_key == people.key_of(user) or until <= storage.now():
+    if until is None or task.claimed_by_key == authorization.sender_key(user) or until <= storage.now():
         return
     raise HumanTaskClaimed(f"{what(task)} is claimed by {task.claimed_by_name} until {until.isoformat()}")
 
@@ -110,7 +110,7 @@ def require_unclaimed(user: Person, task: HumanTask, *, storage: DjangoStorage) 
 def require_claims_kept(user: Person, chain: UUID, event: str, *, step: str | None, storage: DjangoStorage) -> None:
     """Raises ``HumanTaskClaimed`` where that event of a chain is the decision of what somebody else has claimed."""
     for task in HumanTask.objects.using(storage.alias).open().filter(chain=chain).exclude(claimed_until=None):
-        if event in task.outcomes and step in (None, task.key, step_of(task.key)):
+        if event in task.outcomes and step in (None, task.key, base_key(task.key)):
             require_unclaimed(user, task, storage=storage)
 
 
@@ -122,11 +122,11 @@ def admitted(user: Person, task: HumanTask, *, storage: DjangoStorage) -> dict[s
     require_open(task)
     word, person = require_candidate(user, task)
     require_unclaimed(user, task, storage=storage)
-    said: dict[str, Any] = {"by": str(user), "by_key": people.key_of(user)}
+    said: dict[str, Any] = {"by": str(user), "by_key": authorization.sender_key(user)}
     if word not in task.asked:
         said["word"] = word
     if person is not user:
-        said["for"] = {"key": people.key_of(person), "name": str(people.sender(person))}
+        said["for"] = {"key": authorization.sender_key(person), "name": str(authorization.sender_of(person))}
     return said
 
 
@@ -136,7 +136,7 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
     if found is None:
         wanted = ", ".join(task.asked)
         raise ActionNotPermitted(f"{user} may not decide {what(task)}: that is asked of {wanted}")
-    for one in {people.key_of(user): user, people.key_of(found[1]): found[1]}.values():
+    for one in {authorization.sender_key(user): user, authorization.sender_key(found[1]): found[1]}.values():
         if key_barred(one, task):
             raise FourEyes(
                 f"{user} may not decide {what(task)}: it takes another pair of eyes than those of {one}, who started or "

@@ -12,9 +12,9 @@ from django.db.models.functions import Now
 
 from temporalex_django import access
 from temporalex_django.actions.base import storage
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.people import Person
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, WorkflowNotFound
 from temporalex_django.models import Candidate, Ending, HumanTask, HumanTaskQuerySet, Instance
 
@@ -36,7 +36,7 @@ def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) ->
     database. Raises what the access policy raises.
     """
     alias = storage().alias
-    key = people.key_of(user)
+    key = authorization.sender_key(user)
     found = HumanTask.objects.using(alias).open().filter(_may(user))
     found = found.filter(Q(claimed_until=None) | Q(claimed_until__lte=now or Now()) | Q(claimed_by_key=key))
     runs = access.runs_for(user, alias=alias)
@@ -137,7 +137,7 @@ def stands(user: Person, task: HumanTask) -> tuple[str, Person] | None:
     barred = None
     for person in (user, *principals(user)):
         for word in words:
-            if people.answers_to(person, word, permits=access.policy().permits):
+            if authorization.matches_candidate(person, word, permits=access.policy().permits):
                 if not task.four_eyes or not key_barred(person, task):
                     return word, person
                 barred = barred or (word, person)
@@ -152,14 +152,14 @@ def words_of(task: HumanTask) -> list[str]:
 
 def key_barred(user: Person, task: HumanTask) -> bool:
     """Whether it takes another pair of eyes than his."""
-    return task.candidates.filter(who=f"key:{people.key_of(user)}", barred=True).exists()
+    return task.candidates.filter(who=f"key:{authorization.sender_key(user)}", barred=True).exists()
 
 
 def _may(user: Person) -> Q:
-    barred = Q(pk__in=_barred(people.key_of(user)))
+    barred = Q(pk__in=_barred(authorization.sender_key(user)))
     may = Q(pk__in=_asked_of(user))
     for person in principals(user):
-        may |= Q(pk__in=_asked_of(person)) & ~Q(pk__in=_barred(people.key_of(person)))
+        may |= Q(pk__in=_asked_of(person)) & ~Q(pk__in=_barred(authorization.sender_key(person)))
     return may & ~barred
 
 
@@ -179,7 +179,7 @@ def _asked_of(user: Person) -> Any:
     found = Candidate.objects.using(storage().alias).filter(barred=False)
     if not getattr(user, "is_active", True):
         return found.none().values("task")
-    known = people.sender(user)
+    known = authorization.sender_of(user)
     own = [] if known is None else [f"user:{known.name}"]
     if getattr(user, "is_superuser", False):
         return found.filter(Q(who__in=own) | Q(who__startswith="group:") | Q(who__startswith="perm:")).values("task")

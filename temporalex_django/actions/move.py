@@ -66,7 +66,7 @@ class Move(ActionOnRun[MoveOutcome]):
     ) -> None:
         super().__init__(by=by)
         self.target = target
-        self.to = workflows.code_of(target.workflow, version)
+        self.to = workflows.class_for_run(target.workflow, version)
         self.names = names or {}
         self.rehearse = rehearse
 
@@ -122,7 +122,7 @@ class Move(ActionOnRun[MoveOutcome]):
         facts = self.storage.facts([run.run_id])[run.run_id]
         snapshot = facts.snapshot
         if events:
-            code: Any = workflows.code_of(target.workflow, target.version)
+            code: Any = workflows.class_for_run(target.workflow, target.version)
             projection = Projection(code)
             projection.feed(events)
             instance = moved(projection.instance, self.to, self.names)

@@ -21,7 +21,7 @@ from django.db.models.functions import Cast, Coalesce, StrIndex
 from django.utils import timezone
 
 from temporalex_django.actions.live_workers import live_workers
-from temporalex_django.authoring.listing import WORDS
+from temporalex_django.authoring.listing import WAIT_PREFIXES
 from temporalex_django.authoring.searching import SearchCondition
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.among import among
@@ -95,10 +95,10 @@ def _off(kind: str, alias: str) -> QuerySet[Any]:
 
 
 def waiting_for(runs: Runs, kind: str) -> Runs:
-    """Open runs that wait for a thing of this kind (one of ``authoring.listing.WAITS``)."""
+    """Open runs that wait for a thing of this kind (one of ``authoring.listing.WAIT_KINDS``)."""
     # LIKE would look to PostgreSQL as if hardly a run were left, and a page of many is then sorted instead of read
     said = Cast("waiting_for", TextField())
-    places = [StrIndex(said, Value(f'"{word}')) for word in WORDS[kind]]
+    places = [StrIndex(said, Value(f'"{word}')) for word in WAIT_PREFIXES[kind]]
     found = runs.alias(said_at=sum(places[1:], start=places[0])).filter(said_at__gt=0)
     alias = runs.db
     match kind:
@@ -247,7 +247,7 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
 
 
 def narrowed(runs: Runs, filters: Mapping[str, Any]) -> Runs:
-    """Those for which all filters hold; names and values are those of ``authoring.listing.checked``."""
+    """Those for which all filters hold; names and values are those of ``authoring.listing.check_filters``."""
     for name, value in filters.items():
         runs = FILTERS[name](runs, value)
     return runs

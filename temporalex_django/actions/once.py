@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import IdempotencyKeyReused
 from temporalex_django.models import KeptAnswer
@@ -66,7 +66,7 @@ class Asked:
 
     @property
     def _key(self) -> str:
-        return hashlib.sha256(f"{people.key_of(self.by.user)}\0{self.key}".encode()).hexdigest()
+        return hashlib.sha256(f"{authorization.sender_key(self.by.user)}\0{self.key}".encode()).hexdigest()
 
     @property
     def _request(self) -> str:

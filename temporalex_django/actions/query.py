@@ -13,7 +13,7 @@ from temporalex_django.actions.base import CODE, Actor
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
 from temporalex_django.actions.waiting import inside_transaction
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.viewing import EVERYTHING
+from temporalex_django.authoring.redaction import UNREDACTED
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.errors import QueryFailed, TemporalexError, UnknownQuery
@@ -53,17 +53,17 @@ class Query(ActionOnRun[Any]):
             return self._answer()
         view = access.view_of(user, self.row)
         try:
-            return view.answer(self._answer(), under=self.said)
+            return view.redact_answer(self._answer(), message_name=self.said)
         except QueryFailed as exc:
             why = exc.__cause__
-            if view.words or why is None or isinstance(why, TemporalexError):
+            if view.shows_error_text or why is None or isinstance(why, TemporalexError):
                 raise
             what = f"query {self.said!r} of {self.target.workflow} raised {type(why).__name__}"
-            raise QueryFailed(f"{what} ({view.text('')})") from None
+            raise QueryFailed(f"{what} ({view.redact_text('')})") from None
 
     def _answer(self) -> Any:
         inline.refuse_own_run(self.target, "query()", storage=self.storage)
-        cls = workflows.code_of(self.target.workflow, self.target.version)
+        cls = workflows.class_for_run(self.target.workflow, self.target.version)
         row = self._row()
         status, _, blocked, undelivered, crashes = row
         stale = undelivered or (status == "pending" and not blocked)
@@ -134,7 +134,7 @@ class Query(ActionOnRun[Any]):
 
         user = self.by.user
         access.admit(user, access.VIEW, alias=self.storage.alias, run=self.row)  # it is what ``describe`` shows
-        view = EVERYTHING if user is None else access.view_of(user, self.row)
+        view = UNREDACTED if user is None else access.view_of(user, self.row)
         described = describe(self.target, storage=self.storage, view=view)
         match self.query:
             case "__accepts":

@@ -9,8 +9,8 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
 from temporalex_django.actions.human_task import ActionOnTask, what
-from temporalex_django.authoring import people
-from temporalex_django.authoring.people import APP
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import APP
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import HumanTask
 
@@ -30,7 +30,7 @@ class Release(ActionOnTask[None]):
     def perform(self) -> None:
         with self.storage.transaction():
             task = self.held()
-            own = task.claimed_until is not None and task.claimed_by_key == people.key_of(self.user)
+            own = task.claimed_until is not None and task.claimed_by_key == authorization.sender_key(self.user)
             if not own and not (task.claimed_until is not None and self._may_release(task)):
                 self.require_candidate(task)
                 self.require_unclaimed(task)

@@ -10,9 +10,9 @@ from temporalex_django.actions.base import CODE, Actor, storage
 from temporalex_django.actions.human_task import require_claims_kept
 from temporalex_django.actions.targets import Runs, RunTarget, find
 from temporalex_django.actions.update import JudgedMessage
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
-from temporalex_django.authoring.people import Person
 from temporalex_django.db.starts import Inserted
 from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
 from temporalex_django.graph.durable.run import deciding, requested
@@ -54,12 +54,12 @@ class Resume(JudgedMessage):
         # from a face a person needs the permission to signal; whether the step that matches has a role is known when it
         # is judged
         self.permitted = by.user is None or by.source == CODE.source or self._permits(by.user, target)
-        who, key = (str(by.user), people.key_of(by.user)) if by.user is not None else (decided_by, "")
+        who, key = (str(by.user), authorization.sender_key(by.user)) if by.user is not None else (decided_by, "")
         request = requested(event, step=step, data=data, by=who, key=key, permitted=self.permitted)
         super().__init__(target, message=event, body=request, id=id, timeout=timeout, mode="auto", by=by, exact=exact)
 
     def _permits(self, user: Person, target: RunTarget) -> bool:
-        wanted = access.Operation(action=self.name, permission=f"{people.APP}.{self.permission}")
+        wanted = access.Operation(action=self.name, permission=f"{authorization.APP}.{self.permission}")
         return access.policy().allows(user, wanted.of(target.row))
 
     @property
@@ -95,6 +95,6 @@ def approves(user: Person | None, ref: str, *, workflow: str | None = None, amon
     if code is None or not issubclass(code, GraphWorkflow):
         return False
     try:
-        return any(people.answers_to(user, word) for step in code.graph() for word in words_of(step))
+        return any(authorization.matches_candidate(user, word) for step in code.graph() for word in words_of(step))
     except ActionNotPermitted:
         return False

@@ -50,7 +50,7 @@ class RetryActivity(OnActivity):
             run = self.held()
             task, digests = self.of_run(run), {}
             if "input" in self.given:
-                args, kwargs = self.code(task).edited(self.given["input"], task.args)
+                args, kwargs = self.code(task).parse_edited_input(self.given["input"], task.args)
                 digests["input"] = input_digests(task.args, task.kwargs, {"args": args, "kwargs": kwargs})
                 task = edited(task, args, kwargs, by=self.by.sender)
                 self.storage.edit_task(task)

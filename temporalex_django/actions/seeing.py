@@ -13,8 +13,8 @@ from functools import cached_property
 from temporalex_django.access import policy, view_of
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.inbox import principals
-from temporalex_django.authoring import people
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import HumanTask, Instance
 
 
@@ -34,12 +34,12 @@ def _seen(task: HumanTask, user: Person, asked: _Asked) -> HumanTask:
     known = {"id": task.run_id, "chain_id": task.chain_id, "workflow_id": task.workflow_id, "workflow": task.workflow}
     view = view_of(user, Instance.from_db(storage().alias, [*known], [*known.values()]))
     decided = bool(asked.key) and asked.key == task.decided_by_key
-    if (view.words and task.shows is None) or decided or asked.by(task):
+    if (view.shows_error_text and task.shows is None) or decided or asked.by(task):
         return task
     shown = copy(task)
-    shown.title = view.text(task.title)
-    shown.comment = view.text(task.comment) if task.comment else ""
-    shown.shown_value = None if task.shows is None else view.value(task.shown_value)
+    shown.title = view.redact_text(task.title)
+    shown.comment = view.redact_text(task.comment) if task.comment else ""
+    shown.shown_value = None if task.shows is None else view.redact_payload(task.shown_value)
     return shown
 
 
@@ -48,7 +48,7 @@ class _Asked:
 
     def __init__(self, user: Person) -> None:
         self.user = user
-        self.key = people.key_of(user)
+        self.key = authorization.sender_key(user)
 
     @cached_property
     def words(self) -> list[_Words]:
@@ -62,7 +62,7 @@ class _Words:
     """Everything that a person answers to, see ``people.answers_to``; a superuser has each role."""
 
     def __init__(self, user: Person) -> None:
-        known = people.sender(user)
+        known = authorization.sender_of(user)
         self.active = bool(getattr(user, "is_active", True))
         self.all_roles = bool(getattr(user, "is_superuser", False))
         self.words = set() if known is None else {f"user:{known.name}"}

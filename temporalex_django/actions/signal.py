@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from temporalex_django.actions.base import CODE, Actor, plain
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
-from temporalex_django.authoring.messages import tell_of_change
+from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.workflow import require_signal
 from temporalex_django.core import payloads
 from temporalex_django.core.names import check_message_id, check_name
@@ -68,7 +68,7 @@ class SendSignal(ActionOnRun[None]):
         target.require_open(f"signal {name!r}")
         if (code := target.code) is not None:
             require_signal(code, name)
-            tell_of_change(code, "signal", name, self.payload, body)
+            warn_lossy(code, "signal", name, self.payload, body)
         with self.together():
             inserted = insert_message(
                 target.chain_id,

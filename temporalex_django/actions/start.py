@@ -12,10 +12,10 @@ from django.db import models
 from temporalex_django import access
 from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain, refuse_inside_workflow
 from temporalex_django.actions.targets import RunTarget
-from temporalex_django.authoring import people
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, start_options, with_default
+from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
 from temporalex_django.core import payloads
 from temporalex_django.core.handing_over import warn_lossy_value
 from temporalex_django.db.starts import NewStart, insert_start
@@ -98,7 +98,7 @@ class Start(Action[RunTarget]):
         cls = self.workflow
         workflow_id = self._id()
         what = f"the input of {cls.name}"
-        args = plain(with_default(cls, self.args), what=what)
+        args = plain(input_or_default(cls, self.args), what=what)
         # here it is the caller's error, later it would be the run's
         payloads.convert(args, cls.definition.args_type, label=what)
         warn_lossy_value(self.args, args, lambda: cls.definition.args_type, reader=f"run of {cls.name}")
@@ -110,7 +110,7 @@ class Start(Action[RunTarget]):
             snapshot=first(
                 cls,
                 telemetry=None if self.telemetry is None else plain(self.telemetry, what="telemetry"),
-                started_by=people.sender(self.by.user),
+                started_by=authorization.sender_of(self.by.user),
             ),
             **start_options(cls, search_attributes=self.search_attributes, tags=self.tags),
         )

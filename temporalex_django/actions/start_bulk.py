@@ -17,7 +17,7 @@ from temporalex_django.actions.base import CODE, Action, Actor, Subject, plain
 from temporalex_django.actions.bulk_items import UNREAD
 from temporalex_django.actions.bulk_jobs import steering
 from temporalex_django.actions.signal import SendSignal
-from temporalex_django.authoring.people import APP
+from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.names import check_message_id, check_name, quoted
 from temporalex_django.core.payloads import check_text

@@ -22,7 +22,7 @@ from temporalex_django.access import EDIT, VIEW_PAYLOAD, Operation, policy
 from temporalex_django.actions import inline
 from temporalex_django.actions.base import CODE, Actor, plain
 from temporalex_django.actions.targets import ActionOnRun, RunTarget
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads import check_text
 from temporalex_django.engine.storage import RunState

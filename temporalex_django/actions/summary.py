@@ -34,8 +34,8 @@ from django.utils.translation import gettext as _
 from temporalex_django.actions import titles
 from temporalex_django.actions.live_workers import able
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.binding import OpenActivity
-from temporalex_django.authoring.viewing import View
+from temporalex_django.authoring.backend import OpenActivity
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core import aliases
 from temporalex_django.db.failed_messages import failed_count
 from temporalex_django.errors import WorkflowSwitchedOff
@@ -84,7 +84,7 @@ class Known:
 def summary_of(
     run: Instance,
     *,
-    view: View,
+    view: Redactor,
     now: datetime | None = None,
     may_decide: bool = False,
     known: Known | None = None,
@@ -97,13 +97,13 @@ def summary_of(
     return summary(replace(state_of(run, view=view, now=at, known=known), may_decide=may_decide), now=at)
 
 
-def state_of(run: Instance, *, view: View, now: datetime, known: Known | None = None) -> RunNow:
+def state_of(run: Instance, *, view: Redactor, now: datetime, known: Known | None = None) -> RunNow:
     """What the sentence about one run is made of."""
     return Reading([run], now=now, whole=True, known=known).state(run, view)
 
 
 def summaries(
-    runs: Sequence[Instance], *, view: Callable[[Instance], View], now: datetime | None = None
+    runs: Sequence[Instance], *, view: Callable[[Instance], Redactor], now: datetime | None = None
 ) -> dict[UUID, Summary]:
     """Where the runs of a page stand, by run id, each as its view may know it. At most four statements.
 
@@ -139,7 +139,7 @@ def with_ends(runs: QuerySet[Instance]) -> QuerySet[Instance]:
     """
     acted = OperatorAction.objects.filter(run_id=OuterRef("pk"), action__in=("cancel", "terminate"), denied=False)
     last = acted.order_by("-id")
-    named = [cls.name for cls in workflows.concrete() if cls.summary]
+    named = [cls.name for cls in workflows.concrete_classes() if cls.summary]
     telling = Q(status__in=_TELL) | Q(status="completed", workflow__in=named)
     return with_switches(runs).annotate(
         ended_with=Case(When(telling, then=F("closing")), default=None),
@@ -257,11 +257,11 @@ class Reading:
 
     # -- one run -------------------------------------------------------------------------------------------------------
 
-    def summary(self, run: Instance, view: View) -> Summary:
+    def summary(self, run: Instance, view: Redactor) -> Summary:
         """Where one of them stands."""
         return summary(self.state(run, view), now=self.now)
 
-    def state(self, run: Instance, view: View) -> RunNow:
+    def state(self, run: Instance, view: Redactor) -> RunNow:
         """What is known of one of them."""
         code = titles.code_of(run.workflow, run.version)
         tasks = self.tasks.get(run.pk, [])
@@ -323,7 +323,7 @@ class Reading:
         """Whether it waits for a worker for so long that the lack of one is worth saying."""
         return run.pk in self.due or (run.started_at is None and self.now - run.created_at >= PATIENCE)
 
-    def _waits(self, run: Instance, code: Any, view: View) -> list[WaitNow]:
+    def _waits(self, run: Instance, code: Any, view: Redactor) -> list[WaitNow]:
         """With where children stand, one level deep."""
         found = [_wait(about, run, code, view) for about in run.waits or ()]
         if not self.whole or len(found) != 1 or found[0].kind != "child" or self.tasks.get(run.pk):
@@ -332,7 +332,7 @@ class Reading:
         if child is None:
             return found
         known = None if self.known is None else Known(tasks=self.known.tasks, workers=self.known.workers)
-        place = Reading([child], now=self.now, known=known).summary(child, View(payloads=False))
+        place = Reading([child], now=self.now, known=known).summary(child, Redactor(may_see_payloads=False))
         return [replace(found[0], place=place.short)]
 
     def _child(self, run: Instance, seq: Any) -> Instance | None:
@@ -343,14 +343,14 @@ class Reading:
         children = Instance.objects.using(self.alias).filter(parent_run_id=run.pk, parent_seq=seq)
         return children.defer(*unread).order_by("-id").first()
 
-    def _activity(self, task: ActivityTask, view: View) -> ActivityNow:
+    def _activity(self, task: ActivityTask, view: Redactor) -> ActivityNow:
         taken = self.live.has(task.activity, queue=task.queue) if task.owner is None and not task.atomic else None
         last_seen = None
         if taken is False:
             seen = [(w.beat_at, str(w)) for w in self.workers if task.queue in w.queues]
             last_seen = (max(seen)[1], max(seen)[0]) if seen else None
         return ActivityNow(
-            activity=task.as_open if view.words else _wordless(task.as_open),
+            activity=task.as_open if view.shows_error_text else _wordless(task.as_open),
             title=titles.of_activity(task.activity),
             worker=self.names.get(task.owner or 0, "") or "?",
             taken=taken,
@@ -359,7 +359,7 @@ class Reading:
             off=self._switch_of_activity(task.activity) or self.switches.get(("queue", task.queue)),
         )
 
-    def _blocked(self, run: Instance, view: View) -> BlockedNow | None:
+    def _blocked(self, run: Instance, view: Redactor) -> BlockedNow | None:
         mark: Mapping[str, Any] | None = run.blocked
         if not mark or not run.is_open:
             return None
@@ -374,7 +374,7 @@ class Reading:
             others = same.filter(blocked__code=code).exclude(pk=run.pk)[:_MOST_OTHERS].count()
         return BlockedNow(
             code=code,
-            error=str(mark.get("error", "")) if view.words or ours else code,
+            error=str(mark.get("error", "")) if view.shows_error_text or ours else code,
             since=_moment(mark.get("since")),
             tries=int(mark.get("attempt") or 0),
             next_try=run.chain.due_at if run.chain.run_id == run.pk else None,
@@ -403,7 +403,7 @@ class Reading:
             messages=waiting,
         )
 
-    def _end(self, run: Instance, code: Any, view: View) -> EndNow:
+    def _end(self, run: Instance, code: Any, view: Redactor) -> EndNow:
         if run.status == "continued_as_new" and self.whole:
             before = Instance.objects.using(self.alias).filter(chain_id=run.chain_id, pk__lte=run.pk)
             return EndNow(number=before.count() + 1)
@@ -412,9 +412,9 @@ class Reading:
             return EndNow()
         closing = ended.closing if isinstance(ended.closing, dict) else {}
         if isinstance(ended.closing, Payload):
-            return EndNow(who=ended.who, error=repr(ended.closing) if view.open else "")
+            return EndNow(who=ended.who, error=repr(ended.closing) if view.shows_payloads else "")
         if run.status == "completed":
-            return EndNow(summary=_told(view.value(closing.get("result")), _fields(run)))
+            return EndNow(summary=_told(view.redact_payload(closing.get("result")), _fields(run)))
         limit = run.run_timeout if closing.get("timeout") == "run_timeout" else None
         if closing.get("timeout") == "execution_timeout" and run.expires_at is not None:
             limit = (run.expires_at - run.created_at).total_seconds()
@@ -422,7 +422,8 @@ class Reading:
         where = titles.of_step(code, str(step)) if step else titles.of_activity(str(activity)) if activity else ""
         return EndNow(
             who=ended.who,
-            reason=ended.reason or (str(closing.get("reason") or "") if run.status != "failed" and view.open else ""),
+            reason=ended.reason
+            or (str(closing.get("reason") or "") if run.status != "failed" and view.shows_payloads else ""),
             error=_error(closing, view) if run.status == "failed" else "",
             at=where,
             attempts=int(closing.get("attempts") or 0),
@@ -440,16 +441,16 @@ def _wordless(activity: OpenActivity) -> OpenActivity:
     return activity if failure is None else replace(activity, last_failure=replace(failure, message=""))
 
 
-def _error(closing: Mapping[str, Any], view: View) -> str:
+def _error(closing: Mapping[str, Any], view: Redactor) -> str:
     """Why it failed: what an activity said, the reason that the code gave, or what it raised."""
     kind = str(closing.get("type") or "")
-    if not view.open:
+    if not view.shows_payloads:
         return kind
-    if view.words and closing.get("cause"):
+    if view.shows_error_text and closing.get("cause"):
         return str(closing["cause"])
-    if view.words and closing.get("message"):
+    if view.shows_error_text and closing.get("message"):
         return f"{kind}: {closing['message']}" if kind else str(closing["message"])
-    reason = view.value(closing.get("reason"))
+    reason = view.redact_payload(closing.get("reason"))
     return reason if isinstance(reason, str) else kind if reason is None else repr(reason)
 
 
@@ -471,7 +472,7 @@ def _moment(text: object) -> datetime | None:
         return None
 
 
-def _wait(about: Mapping[str, Any], run: Instance, code: Any, view: View) -> WaitNow:
+def _wait(about: Mapping[str, Any], run: Instance, code: Any, view: Redactor) -> WaitNow:
     """One thing that a run waits for, as its row has it."""
     kind = about.get("kind", "other")
     labels = about.get("labels") or {}
@@ -486,7 +487,7 @@ def _wait(about: Mapping[str, Any], run: Instance, code: Any, view: View) -> Wai
         title = titles.of_step(code, str(about.get("name")))
         messages = [spelt(str(event)) for event in about.get("events") or ()]
     elif kind == "human_task":
-        title = title if view.words else _("the human task %(key)s") % {"key": about.get("name")}
+        title = title if view.shows_error_text else _("the human task %(key)s") % {"key": about.get("name")}
         messages = [spelt(str(event)) for event in about.get("events") or ()]
     elif kind == "child":
         title = titles.of_workflow(str(about.get("name")))

@@ -113,7 +113,7 @@ def known_names(kind: str, *, alias: str) -> set[str]:
     elif kind == SwitchedOff.Switchable.ACTIVITY:
         found = [*activity.registry, *(name for row in rows for name in row.activity_names)]
     else:
-        classes = (cls.task_queue for cls in workflows.concrete())
+        classes = (cls.task_queue for cls in workflows.concrete_classes())
         own = (one.options_set.queue or "default" for one in activity.registry.values())
         tasks = lone_tasks.queues() or ()
         found = [*classes, *own, *tasks, *queue_limits(), *(name for row in rows for name in row.queues)]

@@ -135,7 +135,7 @@ class TakingUp(Steering[T]):
 def code_here(workflow: str, version: int) -> type[Workflow] | None:
     """The class, if this process has it in that version."""
     try:
-        found = workflows.code_of(workflow, version)
+        found = workflows.class_for_run(workflow, version)
     except UnknownWorkflow:
         return None
     return found if found.version == version else None

@@ -16,8 +16,8 @@ from temporalex_django.actions import narrowing
 from temporalex_django.actions.base import Action, Subject, storage
 from temporalex_django.actions.ordering import in_order
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.listing import NEWEST_FIRST
-from temporalex_django.authoring.people import Person
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.conf import get_settings
 from temporalex_django.core.aliases import all_names, current_name
@@ -91,7 +91,7 @@ class RunTarget:
     @property
     def code(self) -> type[Workflow] | None:
         """Its class, when this process has it in the version of the run; without it nothing may be activated here."""
-        return workflows.present(self.workflow, self.version)
+        return workflows.find_version(self.workflow, self.version)
 
     def require_open(self, what: str) -> None:
         """Raises ``WorkflowClosed``."""

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 
 from temporalex_django.actions import titles
-from temporalex_django.authoring.viewing import View
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.db.storage import DjangoStorage
@@ -27,7 +27,7 @@ _BYTES = 4_000_000
 
 
 def page(
-    run: UUID, *, after: int, limit: int, view: View, storage: DjangoStorage
+    run: UUID, *, after: int, limit: int, view: Redactor, storage: DjangoStorage
 ) -> tuple[list[TimelineRow], int | None]:
     """Rows of what began behind the event ``after``, at most ``limit``; and behind which event the next page begins.
 
@@ -52,7 +52,7 @@ def page(
     return [row for row in rows(_in_order(read)) if row.number in firsts], following
 
 
-def of_events(run: UUID, read: Iterable[Event], *, length: int, view: View, alias: str) -> list[TimelineRow]:
+def of_events(run: UUID, read: Iterable[Event], *, length: int, view: Redactor, alias: str) -> list[TimelineRow]:
     """Rows that begin or end among these events of a run, each with its beginning and its end.
 
     ``length`` is how many events the run has. No read where these are all of them; else at most two at a time, of the
@@ -67,7 +67,7 @@ def of_events(run: UUID, read: Iterable[Event], *, length: int, view: View, alia
     return [row for row in rows(_in_order(read)) if row.number in there or row.last in there]
 
 
-def done_again(run: UUID, activation: int, *, view: View, alias: str) -> list[TimelineRow]:
+def done_again(run: UUID, activation: int, *, view: Redactor, alias: str) -> list[TimelineRow]:
     """Activities and children that are done again when the run is taken up behind an activation.
 
     Those that began later, and activities that had not ended there.
@@ -82,16 +82,16 @@ def done_again(run: UUID, activation: int, *, view: View, alias: str) -> list[Ti
     ]
 
 
-def of_run(run: UUID, *, view: View, storage: DjangoStorage) -> list[TimelineRow]:
+def of_run(run: UUID, *, view: Redactor, storage: DjangoStorage) -> list[TimelineRow]:
     """All rows of a run."""
     return rows(shown(event, view) for event in _read(_events(run, storage.alias), 0))
 
 
-def shown(event: HistoryEvent, view: View) -> Event:
+def shown(event: HistoryEvent, view: Redactor) -> Event:
     """The event as ``view`` shows it; without attributes where the codec cannot read them."""
     data = event.data
     attributes = {} if isinstance(data, Payload) or not isinstance(data, dict) else data
-    return view.event(
+    return view.redact_event(
         Event(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=attributes)
     )
 
@@ -112,7 +112,7 @@ def _in_order(read: Iterable[Event]) -> list[Event]:
     return [event for _number, event in sorted({event.number: event for event in read}.items())]
 
 
-def _earlier(events: QuerySet[HistoryEvent], first: int, read: list[Event], view: View) -> Iterator[Event]:
+def _earlier(events: QuerySet[HistoryEvent], first: int, read: list[Event], view: Redactor) -> Iterator[Event]:
     """Beginnings, before ``first``, of what ends in ``read``."""
     missing = {about(event) for event in read if ends(event)} - {about(event) for event in read if begins(event)}
     kinds = beginning(event for event in read if about(event) in missing)
@@ -125,7 +125,7 @@ def _earlier(events: QuerySet[HistoryEvent], first: int, read: list[Event], view
             return
 
 
-def _later(events: QuerySet[HistoryEvent], last: int, read: list[Event], view: View) -> Iterator[Event]:
+def _later(events: QuerySet[HistoryEvent], last: int, read: list[Event], view: Redactor) -> Iterator[Event]:
     """Ends, behind ``last``, of what begins in ``read``; the end of the run, with the signals that it left unread."""
     unfinished = [row for row in rows(read) if not row.finished or row.kind == "signal"]
     if not unfinished:
@@ -144,7 +144,7 @@ def _later(events: QuerySet[HistoryEvent], last: int, read: list[Event], view: V
             return
 
 
-def _unread(events: QuerySet[HistoryEvent], read: list[Event], view: View) -> Iterator[Event]:
+def _unread(events: QuerySet[HistoryEvent], read: list[Event], view: Redactor) -> Iterator[Event]:
     """Signals that nobody took, where the end of the run is in ``read``: the last ones of each name."""
     left = Counter(str(name) for event in read for name in event.attributes.get("never_consumed") or ())
     signals = events.filter(kind="SignalReceived")

@@ -15,14 +15,14 @@ from temporalex_django.present.words import titled
 def code_of(workflow: str, version: int) -> Any:
     """The class, or None where this process does not have it."""
     try:
-        return workflows.code_of(workflow, version)
+        return workflows.class_for_run(workflow, version)
     except TemporalexError:
         return None
 
 
 def of_workflow(workflow: str, version: int | None = None) -> str:
     """Of a class, by its name; of one that is not here from the name alone."""
-    found = workflows.known(workflow) if version is None else code_of(workflow, version)
+    found = workflows.find_or_none(workflow) if version is None else code_of(workflow, version)
     return titled(getattr(found, "title", None), vars(found).get("__doc__") if found else None, workflow)
 
 

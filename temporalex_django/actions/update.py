@@ -20,9 +20,9 @@ from temporalex_django.actions.base import CODE, Actor, logger, plain
 from temporalex_django.actions.live_workers import live_workers
 from temporalex_django.actions.targets import ActionOnRun, RunTarget, in_workers_alone
 from temporalex_django.actions.waiting import Deadline, Seat, await_for, free_seat, inside_transaction, wait_for
+from temporalex_django.authoring.declared_messages import warn_lossy
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
-from temporalex_django.authoring.messages import tell_of_change
-from temporalex_django.authoring.viewing import EVERYTHING, HIDDEN, View
+from temporalex_django.authoring.redaction import HIDDEN, UNREDACTED, Redactor
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.durations import check_wait
 from temporalex_django.core.names import check_message_id, check_name, quoted
@@ -408,7 +408,7 @@ class JudgedMessage(ActionOnRun[Any]):
     def _shown(self, value: Any) -> Any:
         """The answer as he sees it. It is done: a policy that fails now hides it, and undoes nothing."""
         try:
-            return self._view.answer(value, under=self.message)
+            return self._view.redact_answer(value, message_name=self.message)
         except Exception as exc:  # noqa: BLE001 - a policy is the project's own
             what = "%s is done; its answer is hidden, for the access policy failed: %s"
             logger.error(what, self._what, type(exc).__name__)
@@ -418,7 +418,7 @@ class JudgedMessage(ActionOnRun[Any]):
         run = Instance.objects.using(self.storage.alias).filter(pk=self.target.run_id).values("blocked").first()
         blocked = run["blocked"] if run else None
         if blocked:
-            return f" (the run is blocked: {self._view.text(str(blocked.get('error')))})"
+            return f" (the run is blocked: {self._view.redact_text(str(blocked.get('error')))})"
         target = self.target
         lacking = live_workers(alias=self.storage.alias).missing(
             workflow=target.workflow, version=target.version, queue=target.queue
@@ -426,10 +426,10 @@ class JudgedMessage(ActionOnRun[Any]):
         return f" (it waits for {lacking})" if lacking else ""
 
     @property
-    def _view(self) -> View:
+    def _view(self) -> Redactor:
         """What is to be left out of the answer where it goes through a face."""
         user = self.by.user
-        return EVERYTHING if user is None or self.by.source == CODE.source else access.view_of(user, self.row)
+        return UNREDACTED if user is None or self.by.source == CODE.source else access.view_of(user, self.row)
 
 
 class SendUpdate(JudgedMessage):
@@ -458,12 +458,12 @@ class SendUpdate(JudgedMessage):
             target, message=update, body=body, id=id, timeout=timeout, mode=mode, by=by, exact=exact, seat=seat
         )
         if (code := target.code) is not None:
-            tell_of_change(code, "update", update, args, body)
+            warn_lossy(code, "update", update, args, body)
 
 
-def blocked(exc: RunBlocked, what: str, view: View) -> RunBlocked:
+def blocked(exc: RunBlocked, what: str, view: Redactor) -> RunBlocked:
     """The refusal of a blocked run, as he may see it: why it is blocked may quote payloads."""
-    why = view.text(str(exc.reason))
+    why = view.redact_text(str(exc.reason))
     return RunBlocked(f"{what} was withdrawn, for the run is blocked: {why}", reason=why)
 
 
@@ -501,27 +501,29 @@ def outcome_of(target: RunTarget, update: str, update_id: str, *, storage: Djang
     view = access.view_of(by.user, target.row)
     if before[1].sender == by.sender:
         own = _for_its_sender(found.outcome, view)
-        return view.answer(update_value(own, update_id=update_id, what=what), under=update)
+        return view.redact_answer(update_value(own, update_id=update_id, what=what), message_name=update)
     shown_outcome = _for_others(found.outcome, view)
-    return view.value(update_value(shown_outcome, update_id=update_id, what=what), under=update)
+    return view.redact_payload(update_value(shown_outcome, update_id=update_id, what=what), message_name=update)
 
 
-def _for_its_sender(outcome: Outcome | None, view: View) -> Outcome | None:
+def _for_its_sender(outcome: Outcome | None, view: Redactor) -> Outcome | None:
     """Why an update failed may quote what the class of the run redacts."""
     if outcome is None or outcome.status != "failed" or not isinstance(outcome.value, dict):
         return outcome
     return Outcome(
         status=outcome.status,
-        value={**outcome.value, "message": view.own_failure(outcome.value.get("message") or "")},
+        value={**outcome.value, "message": view.redact_own_failure(outcome.value.get("message") or "")},
     )
 
 
-def _for_others(outcome: Outcome | None, view: View) -> Outcome | None:
+def _for_others(outcome: Outcome | None, view: Redactor) -> Outcome | None:
     """Why an update failed may quote payloads."""
     if outcome is None or outcome.status not in ("failed", "rejected"):
         return outcome
     facts = outcome.value or {}
-    shown = {**facts, "message": view.text(facts.get("message") or "")}
+    shown = {**facts, "message": view.redact_text(facts.get("message") or "")}
     if "reason" in facts:
-        shown["reason"] = shown["message"] if shown["message"] != facts.get("message") else view.value(facts["reason"])
+        shown["reason"] = (
+            shown["message"] if shown["message"] != facts.get("message") else view.redact_payload(facts["reason"])
+        )
     return Outcome(status=outcome.status, value=shown)

@@ -16,7 +16,7 @@ from temporalex_django.access import VIEW_PAYLOAD, policy
 from temporalex_django.admin.base import CappedPaginator, ReadOnlyAdmin, runs_there
 from temporalex_django.admin.filters import ActionFilter, ActorFilter
 from temporalex_django.admin.shown import moment, shortened
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import OperatorAction
 
 

@@ -35,7 +35,7 @@ from temporalex_django.admin.requests import actor_of, may_not_look, refuse, use
 from temporalex_django.admin.run_pages import not_the_present
 from temporalex_django.admin.shown import shortened
 from temporalex_django.admin.steering import SteeringForm, input_name, not_yours
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Instance

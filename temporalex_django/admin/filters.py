@@ -23,7 +23,7 @@ from temporalex_django.actions.failure_groups import failure_groups
 from temporalex_django.actions.lone_tasks import named_queues
 from temporalex_django.actions.registry import ACTIONS
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.listing import ORDERS, WAITS
+from temporalex_django.authoring.listing import ORDERS, WAIT_KINDS
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import BulkJob, EndedTask, Status
 
@@ -72,7 +72,7 @@ class QueueFilter(ChoicesFilter):
     column = "queue"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        return [(name, name) for name in sorted({"default", *(cls.task_queue for cls in workflows.concrete())})]
+        return [(name, name) for name in sorted({"default", *(cls.task_queue for cls in workflows.concrete_classes())})]
 
 
 class TaskQueueFilter(QueueFilter):
@@ -181,7 +181,7 @@ class VersionFilter(ChoicesFilter):
     column = "version"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        found = {number for numbers in workflows.versions_here().values() for number in numbers}
+        found = {number for numbers in workflows.registered_versions().values() for number in numbers}
         return [(str(number), str(number)) for number in sorted(found)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -226,7 +226,7 @@ class WaitsFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         kind = self.value()
-        return narrowing.waiting_for(queryset, kind) if kind in WAITS else queryset
+        return narrowing.waiting_for(queryset, kind) if kind in WAIT_KINDS else queryset
 
 
 class RunStatusFilter(admin.SimpleListFilter):
@@ -277,7 +277,7 @@ class TagFilter(ChoicesFilter):
     parameter_name = "tag"
 
     def choices_from_code(self) -> Iterable[tuple[str, Any]]:
-        return [(tag, tag) for tag in sorted({tag for cls in workflows.concrete() for tag in cls.tags})]
+        return [(tag, tag) for tag in sorted({tag for cls in workflows.concrete_classes() for tag in cls.tags})]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         tag = self.value()

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from temporalex_django.actions import timeline as reading
 from temporalex_django.admin.shown import Value, badge, duration, value
 from temporalex_django.admin.steering import Tool
-from temporalex_django.authoring.viewing import View
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.models import HistoryEvent, Instance
 from temporalex_django.models.fields import Payload
@@ -103,7 +103,7 @@ def read(
     *,
     page: str,
     alias: str,
-    view: View,
+    view: Redactor,
     now: datetime,
     whole: bool,
     tools: Callable[[int], Sequence[Tool]],
@@ -142,10 +142,10 @@ def read(
     )
 
 
-def _shown_data(event: HistoryEvent, view: View) -> Any:
+def _shown_data(event: HistoryEvent, view: Redactor) -> Any:
     """What cannot be read says so, to whoever may read it."""
     data = event.data
-    return data if isinstance(data, Payload) and view.open else view.attributes(data, kind=event.kind)
+    return data if isinstance(data, Payload) and view.shows_payloads else view.redact_attributes(data, kind=event.kind)
 
 
 def _event(event: HistoryEvent, data: Any) -> Event:

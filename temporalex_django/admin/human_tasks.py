@@ -31,7 +31,7 @@ from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.filters import DueFilter, WhoseFilter, WorkflowFilter
 from temporalex_django.admin.requests import actor_of, refuse, user_of
 from temporalex_django.admin.shown import badge, moment, shortened, value
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.decisions import DecisionForm, DelegationForm, outcome_label
 from temporalex_django.models import HumanTask, Instance
@@ -91,7 +91,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             case "closed" if policy().allows(user, VIEW):
                 return deciding.of_runs(user).exclude(closed_at=None)
             case "mine":
-                return inbox(user).filter(claimed_by_key=people.key_of(user))
+                return inbox(user).filter(claimed_by_key=authorization.sender_key(user))
         return inbox(user)
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         user, site = user_of(request), self.admin_site
         (shown,) = seen(deciding.with_nobody_left(task), user)
         why_not, about = deciding.why_not(task, user), deciding.about(task.run)
-        own = deciding.is_claimed(task) and task.claimed_by_key == people.key_of(user)
+        own = deciding.is_claimed(task) and task.claimed_by_key == authorization.sender_key(user)
         may_pass_on = why_not is None and policy().may_delegate(user, task, user)
         form, broken = more.pop("form", None), None
         if why_not is None and form is None:

@@ -251,7 +251,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
             refuse(request, "change", str(_("A run is not changed: it is steered.")), run=run)
         user, doing = user_of(request), partial(self.address_of, run, "do")
         view = view_of(user, run)
-        if view.open:
+        if view.shows_payloads:
             audit.read(actor_of(request), run)
         taken = self._panels(request, run)
         context = {

@@ -16,7 +16,7 @@ from temporalex_django.actions.update import SendUpdate
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.run_pages import Confirmation, RunPage, not_the_present
 from temporalex_django.admin.shown import shortened, value
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import UpdateTimeout
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance

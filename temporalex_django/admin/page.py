@@ -24,8 +24,8 @@ from temporalex_django.admin import history as histories
 from temporalex_django.admin.graph_picture import graph_of, graph_picture
 from temporalex_django.admin.shown import Value, duration, status_badge, value
 from temporalex_django.admin.steering import Tool
-from temporalex_django.authoring.people import Person
-from temporalex_django.authoring.viewing import View
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.attributes import to_readable
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import Payload
@@ -43,7 +43,7 @@ def page_of(
     page: str,
     alias: str,
     user: Person,
-    view: View,
+    view: Redactor,
     there: QuerySet[Instance],
     tools: Callable[..., list[Tool]],
     message_tools: Callable[[str], list[Tool]],
@@ -85,16 +85,16 @@ def page_of(
         "said": summary_of(run, view=view, may_decide=may_decide, known=known),
         "current": current,
         "chain": chain,
-        "blocked": _blocked(view.blocked(run.blocked), due_at=chain.due_at if current else None),
+        "blocked": _blocked(view.redact_blocked(run.blocked), due_at=chain.due_at if current else None),
         "missing": missing,
         "switch_class": switch("workflow", run.workflow) if run.is_open else None,
         "switch_queue": switch("queue", run.queue) if run.is_open else None,
         "pollers": live.pollers(run.queue),
-        "waits": view.waiting(run.waiting_for or [], run.waits),
+        "waits": view.redact_waiting_for(run.waiting_for or [], run.waits),
         "accepts": run.accepts or {},
         "took": duration((run.closed_at or now) - run.created_at),
         "payloads": _payloads(run, view),
-        "open": view.open,
+        "open": view.shows_payloads,
         "history": history,
         "events_open": bool(page),
         "graph": None if graph is None else graph_picture(graph, history.whole),
@@ -185,15 +185,15 @@ def _unread_since(messages: Sequence[Message]) -> datetime | None:
     return min((message.created_at for message in messages if message.fresh and not message.settled), default=None)
 
 
-def _failed(run: Instance, view: View) -> dict[str, str] | None:
+def _failed(run: Instance, view: Redactor) -> dict[str, str] | None:
     """Why a run failed: the type of the exception (or nothing), and what it or the reason says."""
     closing = run.closing_value
     if run.status != "failed" or not isinstance(closing, dict):
         return None
-    shown = view.attributes(closing)
+    shown = view.redact_attributes(closing)
     said = shown.get("reason") if closing.get("reason") is not None else shown.get("message")
     text = said if isinstance(said, str) else value(said).preview
-    return {"type": str(closing.get("type") or ""), "message": text if view.open else view.text("")}
+    return {"type": str(closing.get("type") or ""), "message": text if view.shows_payloads else view.redact_text("")}
 
 
 def _inbox(chain: Chain, *, alias: str) -> list[Message]:
@@ -215,9 +215,9 @@ def _inbox(chain: Chain, *, alias: str) -> list[Message]:
     return [*rows.filter(pk__in=first.union(*others)).order_by(*order)[: MOST + 1]]
 
 
-def _shown(payload: Any, show: Callable[[Any], Any], view: View) -> Any:
+def _shown(payload: Any, show: Callable[[Any], Any], view: Redactor) -> Any:
     """What cannot be read says so, to whoever may read it."""
-    return payload if isinstance(payload, Payload) and view.open else show(payload)
+    return payload if isinstance(payload, Payload) and view.shows_payloads else show(payload)
 
 
 def _blocked(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:
@@ -253,9 +253,9 @@ def _next_steps() -> dict[str, str]:
     }
 
 
-def _payloads(run: Instance, view: View) -> list[tuple[str, Value]]:
+def _payloads(run: Instance, view: Redactor) -> list[tuple[str, Value]]:
     def shown(payload: Any) -> Value:
-        return value(_shown(payload, view.value, view))
+        return value(_shown(payload, view.redact_payload, view))
 
     found = [(_("Input"), shown(run.input))]
     if run.published is not None:
@@ -267,7 +267,7 @@ def _payloads(run: Instance, view: View) -> list[tuple[str, Value]]:
         if run.status == "completed":
             found.append((_("Result"), shown(closing.get("result"))))
         else:
-            found.append((_("How it ended"), value(view.attributes(closing))))
+            found.append((_("How it ended"), value(view.redact_attributes(closing))))
     if run.search_attributes:
         found.append((_("Search attributes"), value(to_readable(run.search_attributes))))
     if run.tags:
@@ -277,8 +277,8 @@ def _payloads(run: Instance, view: View) -> list[tuple[str, Value]]:
     return found
 
 
-def _activity(task: ActivityTask, view: View, *, now: datetime) -> dict[str, Any]:
-    failure = view.activity(task.as_open).last_failure
+def _activity(task: ActivityTask, view: Redactor, *, now: datetime) -> dict[str, Any]:
+    failure = view.redact_activity(task.as_open).last_failure
     if task.owner is not None:
         state, since = _("running"), task.started_at or now
     elif task.due_at > now:
@@ -292,14 +292,16 @@ def _activity(task: ActivityTask, view: View, *, now: datetime) -> dict[str, Any
         "state": state,
         "since": since,
         "attempt": f"{task.attempt}{of}",
-        "arguments": value(_shown(task.arguments, view.value, view)),
-        "heartbeat": value(_shown(task.heartbeat_details, view.value, view)) if task.heartbeat is not None else None,
+        "arguments": value(_shown(task.arguments, view.redact_payload, view)),
+        "heartbeat": value(_shown(task.heartbeat_details, view.redact_payload, view))
+        if task.heartbeat is not None
+        else None,
     }
 
 
-def _message(message: Message, view: View, *, message_tools: Callable[[str], list[Tool]]) -> dict[str, Any]:
+def _message(message: Message, view: Redactor, *, message_tools: Callable[[str], list[Tool]]) -> dict[str, Any]:
     def shown(payload: Any) -> Value:
-        return value(_shown(payload, partial(view.value, under=message.name), view))
+        return value(_shown(payload, partial(view.redact_payload, message_name=message.name), view))
 
     state: str | SafeString
     if message.outcome_status:

@@ -15,7 +15,7 @@ from temporalex_django.actions.query import Query
 from temporalex_django.admin.requests import actor_of, refuse, user_of
 from temporalex_django.admin.run_pages import Confirmation, RunPage
 from temporalex_django.admin.shown import value
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance

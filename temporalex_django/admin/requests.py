@@ -13,7 +13,7 @@ from temporalex_django.actions import audit
 from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.once import Asked, AskedBefore
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import IdempotencyKeyReused
 from temporalex_django.models import Instance
 

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions import narrowing
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.searching import accepted, conditions
+from temporalex_django.authoring.searching import condition_keys, parse_conditions
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.models import Instance
 
 _ALL, _NAME, _VALUE = "attributes", "attribute", "attribute_value"
@@ -44,7 +44,7 @@ class SearchAttributeFilter(admin.ListFilter):
 
     def has_output(self) -> bool:
         """Where a class is chosen that has any, and where somebody asks for some."""
-        return self.asked != {} or (self.flow is not None and bool(accepted(self.flow)))
+        return self.asked != {} or (self.flow is not None and bool(condition_keys(self.flow)))
 
     def expected_parameters(self) -> list[str | None]:
         return [*self.parameters]
@@ -59,7 +59,7 @@ class SearchAttributeFilter(admin.ListFilter):
             messages.error(request, _('Write an object of JSON, such as {"total__gt": 1000}.'))
             return queryset.none()
         try:
-            found = conditions(self.flow, self.asked, texts=True)
+            found = parse_conditions(self.flow, self.asked, texts=True)
         except (TypeError, ValueError) as exc:
             messages.error(request, str(exc))
             return queryset.none()
@@ -80,7 +80,7 @@ class SearchAttributeFilter(admin.ListFilter):
     @property
     def names(self) -> list[tuple[str, str]]:
         """What may be chosen."""
-        return [] if self.flow is None else [(name, _shown(name)) for name in accepted(self.flow)]
+        return [] if self.flow is None else [(name, _shown(name)) for name in condition_keys(self.flow)]
 
 
 def _read(text: str) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from temporalex_django.actions.once import AskedBefore
 from temporalex_django.actions.start import Start, start_lacks
 from temporalex_django.admin.requests import actor_of, asked, refuse, sent_before, user_of
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.attributes import ATTRIBUTE_TYPES, encode, parse
 from temporalex_django.errors import ActionNotPermitted, InvalidId, PayloadError, TemporalexError
@@ -190,9 +190,9 @@ class StartPage:
         if run is None or run.workflow != cls.name or not self.admin.has_view_permission(request, run):
             return NOTHING
         view = view_of(user_of(request), run)
-        if not view.open:
+        if not view.shows_payloads:
             return NOTHING
-        whole, shown = run.input, view.value(run.input)
+        whole, shown = run.input, view.redact_payload(run.input)
         if isinstance(whole, dict) and isinstance(shown, dict):
             example: Any = {name: part for name, part in whole.items() if name in shown and shown[name] == part}
         elif whole == shown:
@@ -208,7 +208,7 @@ class StartPage:
 
 def like_address(run: Instance, user: Person, *, address: str) -> str | None:
     """Of the form for another run like this one; None where he may not start it. ``address`` is that of the page."""
-    found = workflows.known(run.workflow)
+    found = workflows.find_or_none(run.workflow)
     if found is None or not may_start(user, found.choose(None, {})):
         return None
     return f"{address}?{urlencode({'workflow': run.workflow, 'like': str(run.pk)})}"

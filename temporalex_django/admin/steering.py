@@ -26,7 +26,7 @@ from temporalex_django.actions.taking_up import TakingUp
 from temporalex_django.actions.targets import RunTarget
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.run_pages import Confirmation, RunPage, not_the_present
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.forms.fields import NOTHING, JSONBox
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Chain, Instance

@@ -75,7 +75,7 @@ class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic 
             run=run,
             address=pages.address_of(run),
             badge=status_badge(run.status, blocked=bool(run.blocked)),
-            waits_for=shortened(", ".join(view_of(user, run).waiting(run.waiting_for or [], run.waits))),
+            waits_for=shortened(", ".join(view_of(user, run).redact_waiting_for(run.waiting_for or [], run.waits))),
             tools=[tool for tool in possible if tool.why_not is None],
             messages=[panel for panel in taken if panel.why_not is None],
         )

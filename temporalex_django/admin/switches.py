@@ -21,7 +21,7 @@ from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.shown import moment
-from temporalex_django.authoring.people import APP, Person
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import SwitchedOff
 

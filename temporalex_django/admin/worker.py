@@ -27,7 +27,7 @@ from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.requests import actor_of, user_of
 from temporalex_django.admin.shown import badge, duration
 from temporalex_django.admin.switches import switch_addresses
-from temporalex_django.authoring.people import APP
+from temporalex_django.authoring.authorization import APP
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
 from temporalex_django.models import ActivityTask, Worker
 

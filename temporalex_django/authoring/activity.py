@@ -29,7 +29,7 @@ _TIMEOUTS = ("schedule_to_start", "start_to_close", "schedule_to_close", "heartb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ActivityOptions:
     """How an activity is run.
 
     Timeouts are timedeltas or seconds: ``schedule_to_start`` from scheduled to picked up, ``start_to_close`` one
@@ -63,50 +63,50 @@ class Options:
     by_hand: bool = True
 
     def __post_init__(self) -> None:
-        wrong = self._wrong_limits()
+        errors = self._limit_errors()
         for name in _TIMEOUTS:
             value = getattr(self, name)
             try:
                 if value is not None and to_seconds(value, label=name) <= 0:
-                    wrong.append(f"{name} must be more than 0, not {value!r}")
+                    errors.append(f"{name} must be more than 0, not {value!r}")
             except (TypeError, ValueError) as exc:
-                wrong.append(str(exc))
+                errors.append(str(exc))
         if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            wrong.append(f"retry must be a RetryPolicy, not {self.retry!r}")
+            errors.append(f"retry must be a RetryPolicy, not {self.retry!r}")
         if self.queue is not None and not is_name(self.queue):
-            wrong.append(f"queue must be a name of 1 to 200 printable characters, not {quoted(self.queue)}")
-        switches = {"local": self.local, "by_hand": self.by_hand}
-        wrong += [
-            f"{name} must be True or False, not {on!r}" for name, on in switches.items() if not isinstance(on, bool)
+            errors.append(f"queue must be a name of 1 to 200 printable characters, not {quoted(self.queue)}")
+        flags = {"local": self.local, "by_hand": self.by_hand}
+        errors += [
+            f"{name} must be True or False, not {flag!r}" for name, flag in flags.items() if not isinstance(flag, bool)
         ]
         if self.local and self.atomic:
-            wrong.append("an atomic activity runs in the turn itself: it cannot be local too")
+            errors.append("an atomic activity runs in the turn itself: it cannot be local too")
         if self.local and (self.queue is not None or self.schedule_to_start is not None):
-            wrong.append("a local activity waits in no queue: give neither queue nor schedule_to_start")
+            errors.append("a local activity waits in no queue: give neither queue nor schedule_to_start")
         if self.atomic and self.heartbeat is not None:
-            wrong.append("an atomic activity cannot heartbeat: it is one short transaction")
+            errors.append("an atomic activity cannot heartbeat: it is one short transaction")
         if self.atomic and (self.queue is not None or self.start_to_close is not None):
-            wrong.append("an atomic activity runs in the turn itself: give neither queue nor start_to_close")
-        if wrong:
-            raise WorkflowDefinitionError("activity options: " + "; ".join(wrong))
+            errors.append("an atomic activity runs in the turn itself: give neither queue nor start_to_close")
+        if errors:
+            raise WorkflowDefinitionError("activity options: " + "; ".join(errors))
 
-    def _wrong_limits(self) -> list[str]:
-        given = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
-        wrong = limit_errors(given)
-        if self.concurrency_key is not None and (why := key_error(self.concurrency_key)):
-            wrong.append(why)
-        if given or self.concurrency_key is not None:
+    def _limit_errors(self) -> list[str]:
+        limits = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
+        errors = limit_errors(limits)
+        if self.concurrency_key is not None and (error := key_error(self.concurrency_key)):
+            errors.append(error)
+        if limits or self.concurrency_key is not None:
             if self.local:
-                wrong.append("a local activity waits in no queue: it cannot have limits or a concurrency_key")
+                errors.append("a local activity waits in no queue: it cannot have limits or a concurrency_key")
             if self.atomic:
-                wrong.append("an atomic activity runs in the turn itself: it cannot have limits or a concurrency_key")
+                errors.append("an atomic activity runs in the turn itself: it cannot have limits or a concurrency_key")
         if self.lane not in (None, "process"):
-            wrong.append(
+            errors.append(
                 f"lane must be 'process' or None, not {self.lane!r}: async functions have a loop, others threads"
             )
         if self.lane and self.atomic:
-            wrong.append("an atomic activity runs in the turn itself: it cannot have a process")
-        return wrong
+            errors.append("an atomic activity runs in the turn itself: it cannot have a process")
+        return errors
 
     @property
     def limits(self) -> Limits:
@@ -115,21 +115,21 @@ class Options:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for the command, only what is set: a history repeats it for each call. Timeouts in seconds."""
-        data: dict[str, Any] = {} if self.retry is None else {"retry": self.retry.as_dict()}
+        options: dict[str, Any] = {} if self.retry is None else {"retry": self.retry.as_dict()}
         for name in _TIMEOUTS:
             if (value := getattr(self, name)) is not None:
-                data[name] = to_seconds(value)
+                options[name] = to_seconds(value)
         for name in ("queue", "concurrency_key"):
             if (value := getattr(self, name)) is not None:
-                data[name] = value
+                options[name] = value
         for name in ("local", "atomic"):
             if getattr(self, name):
-                data[name] = True
-        return data if self.by_hand else {**data, "by_hand": False}
+                options[name] = True
+        return options if self.by_hand else {**options, "by_hand": False}
 
 
-class Changes(TypedDict, total=False):
-    """What a call site may set; see ``Options``. ``atomic`` and the limits are part of the definition."""
+class CallOptions(TypedDict, total=False):
+    """What a call site may set; see ``ActivityOptions``. ``atomic`` and the limits are part of the definition."""
 
     retry: RetryPolicy | None
     schedule_to_start: timedelta | float | None
@@ -141,7 +141,7 @@ class Changes(TypedDict, total=False):
     concurrency_key: str | None
 
 
-class Source(Protocol):
+class RunSource(Protocol):
     """Where an activity that is a part of a process finds what belongs to its run."""
 
     def workflow(self, version: int) -> Any:
@@ -160,7 +160,7 @@ class Activity(Generic[P, R]):
     def __init__(
         self,
         fn: Callable[P, Any],
-        options: Options,
+        options: ActivityOptions,
         *,
         name: str | None = None,
         label: str | None = None,
@@ -185,14 +185,14 @@ class Activity(Generic[P, R]):
         Raises ``PayloadError``, ``NestingError`` or ``OutsideWorkflow`` here, at the call.
         """
         port = current.runtime_for(self.name)
-        if kwargs or not self._takes(len(args)):
+        if kwargs or not self._accepts_count(len(args)):
             self._bind(args, kwargs)
         attributes: dict[str, Any] = {
             "activity": self.name,
-            "args": [self._handed(port, i, arg) for i, arg in enumerate(args)],
+            "args": [self._encode_argument(port, i, arg) for i, arg in enumerate(args)],
         }
         if kwargs:
-            attributes["kwargs"] = {k: self._handed(port, k, arg) for k, arg in kwargs.items()}
+            attributes["kwargs"] = {k: self._encode_argument(port, k, arg) for k, arg in kwargs.items()}
         if self._plain_options:
             attributes["options"] = self._plain_options
         call = Call(
@@ -200,39 +200,39 @@ class Activity(Generic[P, R]):
         )
         return cast("Awaitable[R]", call)
 
-    def _handed(self, port: WorkflowRuntime, given: int | str, arg: Any) -> Any:
+    def _encode_argument(self, port: WorkflowRuntime, key: int | str, arg: Any) -> Any:
         """An argument as plain data, of which the annotation of its parameter makes what it was."""
-        what = f"argument {repr(given) if isinstance(given, str) else given + 1} of {self.name}"
-        made = port.run_context.to_plain(arg, what)
-        if not is_unchanged(made, arg):
-            read = partial(self._read, given)
-            where = f"annotate that parameter of {self.__wrapped__.__name__}"
-            require_lossless(arg, made, label=what, read=read, annotate=where)
-        return made
+        label = f"argument {repr(key) if isinstance(key, str) else key + 1} of {self.name}"
+        plain_arg = port.run_context.to_plain(arg, label)
+        if not is_unchanged(plain_arg, arg):
+            decode = partial(self._decode_argument, key)
+            advice = f"annotate that parameter of {self.__wrapped__.__name__}"
+            require_lossless(arg, plain_arg, label=label, read=decode, annotate=advice)
+        return plain_arg
 
-    def _read(self, given: int | str, plain: Any) -> Any:
-        return payloads.convert(plain, self._expected(given))
+    def _decode_argument(self, key: int | str, plain: Any) -> Any:
+        return payloads.convert(plain, self._parameter_type(key))
 
-    def _expected(self, given: int | str) -> Any:
+    def _parameter_type(self, key: int | str) -> Any:
         """The annotation of the parameter that takes an argument, by its place or its name."""
         parameters = [*inspect.signature(self.__wrapped__).parameters.values()]
-        if isinstance(given, int):
-            fits = (p for i, p in enumerate(parameters) if i == given or p.kind is p.VAR_POSITIONAL)
+        if isinstance(key, int):
+            matches = (p for i, p in enumerate(parameters) if i == key or p.kind is p.VAR_POSITIONAL)
         else:
-            fits = (p for p in parameters if p.name == given)
-        rest = (p for p in parameters if p.kind is p.VAR_KEYWORD)
-        found = next(fits, None) or next(rest, None)
-        return Any if found is None else self._annotations.get(found.name, Any)
+            matches = (p for p in parameters if p.name == key)
+        keyword_matches = (p for p in parameters if p.kind is p.VAR_KEYWORD)
+        parameter = next(matches, None) or next(keyword_matches, None)
+        return Any if parameter is None else self._annotations.get(parameter.name, Any)
 
-    def options(self, **changes: Unpack[Changes]) -> Activity[P, R]:
+    def options(self, **changes: Unpack[CallOptions]) -> Activity[P, R]:
         """The same activity with other options for this call site.
 
         Raises ``WorkflowDefinitionError`` for unknown ones.
         """
-        known = {field.name for field in fields(Options)}
-        if unknown := sorted(changes.keys() - known):
+        option_names = {field.name for field in fields(ActivityOptions)}
+        if unknown := sorted(changes.keys() - option_names):
             raise WorkflowDefinitionError(
-                f"{self.name}: no such option: {', '.join(unknown)} (known: {', '.join(sorted(known))})"
+                f"{self.name}: no such option: {', '.join(unknown)} (known: {', '.join(sorted(option_names))})"
             )
         if changes.get("atomic", self.options_set.atomic) != self.options_set.atomic:
             raise WorkflowDefinitionError(f"{self.name}: whether an activity is atomic is part of its definition")
@@ -242,8 +242,8 @@ class Activity(Generic[P, R]):
             )
         if changes.get("local"):  # of the two that the definition may have and that say nothing then
             changes = {"queue": None, "schedule_to_start": None, **changes}
-        chosen = replace(self.options_set, **changes)
-        return Activity(self.__wrapped__, chosen, name=self.name, label=self.label, aliases=self.aliases)
+        new_options = replace(self.options_set, **changes)
+        return Activity(self.__wrapped__, new_options, name=self.name, label=self.label, aliases=self.aliases)
 
     @property
     def result_type(self) -> Any:
@@ -255,14 +255,14 @@ class Activity(Generic[P, R]):
             self._hints = payloads.resolve_hints(self.__wrapped__)
         return self._hints
 
-    def _takes(self, count: int) -> bool:
+    def _accepts_count(self, count: int) -> bool:
         """Whether so many positional arguments fit; ``inspect``'s own way costs more than the rest of the call."""
         if self._positional is None:
             parameters = inspect.signature(self.__wrapped__).parameters.values()
-            plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-            needed = sum(p.default is p.empty for p in plain)
-            named = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
-            self._positional = range(0) if named else range(needed, len(plain) + 1)
+            positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+            required_count = sum(p.default is p.empty for p in positional)
+            requires_keywords = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+            self._positional = range(0) if requires_keywords else range(required_count, len(positional) + 1)
         return count in self._positional
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
@@ -273,14 +273,14 @@ class Activity(Generic[P, R]):
         except TypeError as exc:
             raise TypeError(f"{self.name}: {exc}") from None
 
-    def prepared(
-        self, args: Sequence[Any], kwargs: Any, source: Source
+    def decode_call(
+        self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """The function to call and what it takes, from plain data. Raises ``PayloadError``."""
         del source
         return (self.__wrapped__, *self.decode(args, kwargs))
 
-    def outgoing(self, value: Any, args: Sequence[Any], source: Source) -> Any:
+    def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
         """What goes into the history for the function's ``value``."""
         del args, source
         return value
@@ -292,23 +292,23 @@ class Activity(Generic[P, R]):
         """What workflow code gets for a result (plain data). Raises ``PayloadError``."""
         return payloads.convert(result, self.result_type, label=f"the result of {self.name}")
 
-    def by_hand(self, result: Any, args: Sequence[Any], source: Source) -> Any:
+    def encode_manual_result(self, result: Any, args: Sequence[Any], source: RunSource) -> Any:
         """What goes into the history for a result that somebody gave as plain data. Raises ``PayloadError``."""
         del args, source
         payloads.convert(deep_copy(result), self.result_type, label=f"the result of {self.name}")
         return result
 
-    def edited(self, given: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def parse_edited_input(self, edited_input: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments from what somebody gave as plain data.
 
         A list of them, or an object by name. Raises ``PayloadError``.
         """
         del args
-        if not isinstance(given, list | dict):
+        if not isinstance(edited_input, list | dict):
             raise PayloadError(f"the input of {self.name} is a list of arguments, or an object of them by name")
-        positional, named = ([], given) if isinstance(given, dict) else (given, {})
-        self.decode(deep_copy(positional), deep_copy(named))
-        return positional, named
+        positional, keywords = ([], edited_input) if isinstance(edited_input, dict) else (edited_input, {})
+        self.decode(deep_copy(positional), deep_copy(keywords))
+        return positional, keywords
 
     def decode(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments for the function from plain data, by its annotations. Raises ``PayloadError``."""
@@ -319,13 +319,15 @@ class Activity(Generic[P, R]):
             raise PayloadError(str(exc)) from exc
         for name, value in bound.arguments.items():
             if name in hints:
-                expected: Any = hints[name]
+                expected_type: Any = hints[name]
                 match bound.signature.parameters[name].kind:
                     case inspect.Parameter.VAR_POSITIONAL:
-                        expected = tuple[expected, ...]
+                        expected_type = tuple[expected_type, ...]
                     case inspect.Parameter.VAR_KEYWORD:
-                        expected = dict[str, expected]
-                bound.arguments[name] = payloads.convert(value, expected, label=f"argument {name!r} of {self.name}")
+                        expected_type = dict[str, expected_type]
+                bound.arguments[name] = payloads.convert(
+                    value, expected_type, label=f"argument {name!r} of {self.name}"
+                )
         return bound.args, bound.kwargs
 
     def read_input(self, attributes: Mapping[str, Any]) -> InputReading:
@@ -396,15 +398,15 @@ def activity(
     """Make a plain function an activity. ``label`` is what people call it, else its docstring or name says so.
 
     ``name`` is what histories call it (default: module and function); ``aliases`` are names that it had once, so that
-    open runs which hold one go on with it. All other options are those of ``Options``: what each timeout means, units
-    and defaults are in the reference, page "Options of activities".
+    open runs which hold one go on with it. All other options are those of ``ActivityOptions``: what each timeout means,
+    units and defaults are in the reference, page "Options of activities".
 
     External (the default): recorded before it runs, run at least once, retried by ``retry`` (without limit unless it
     says so). ``atomic=True``: its ORM writes, its result and the workflow's next step commit together, exactly once on
     that database; it must be a plain function, short, and touch nothing but the database. Raises
     ``WorkflowDefinitionError`` for what cannot work.
     """
-    options = Options(
+    options = ActivityOptions(
         retry=retry,
         schedule_to_start=schedule_to_start,
         start_to_close=start_to_close,
@@ -420,7 +422,7 @@ def activity(
         lane=lane,
         by_hand=by_hand,
     )
-    if fn is not None and (options != Options() or aliases or name is not None or label is not None):
+    if fn is not None and (options != ActivityOptions() or aliases or name is not None or label is not None):
         raise WorkflowDefinitionError("activity: give options as @activity(...), without the function")
     if name is not None:
         check_code_name(name, label="activity", reserved=False)
@@ -441,10 +443,10 @@ def activity(
             raise WorkflowDefinitionError(
                 f"{target.__qualname__}: an async activity runs in the loop of its worker, not in a process"
             )
-        made: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
-        register(made)
-        defined_in.setdefault(made.name, {})[target.__module__] = None
-        return made
+        new_activity: Activity[Any, Any] = Activity(target, options, name=name, label=label, aliases=aliases)
+        register(new_activity)
+        defined_in.setdefault(new_activity.name, {})[target.__module__] = None
+        return new_activity
 
     return decorate if fn is None else decorate(fn)
 
@@ -452,36 +454,36 @@ def activity(
 #: Activities by name, and by names that they had once; defining one again replaces it.
 registry: dict[str, Activity[Any, Any]] = {}
 #: Names of those that are ``async def``.
-asyncs: set[str] = set()
+async_names: set[str] = set()
 #: Names of those that run in processes of their own.
-apart: set[str] = set()
+process_names: set[str] = set()
 #: Those that have limits of their own.
-limited: dict[str, Limits] = {}
+limits_by_name: dict[str, Limits] = {}
 #: Modules that define an activity of that name, as in ``authoring.workflow``.
 defined_in: dict[str, dict[str, None]] = {}
 
 
-def register(made: Activity[Any, Any]) -> None:
+def register(new_activity: Activity[Any, Any]) -> None:
     """From now on this is the activity of its name."""
-    aliases.ACTIVITIES.pop(made.name, None)
-    for name in (made.name, *made.aliases):
-        if name != made.name:
+    aliases.ACTIVITIES.pop(new_activity.name, None)
+    for name in (new_activity.name, *new_activity.aliases):
+        if name != new_activity.name:
             if name in registry and registry[name].name == name:  # there is one that is called so now
                 continue
-            aliases.ACTIVITIES[name] = made.name
-        registry[name] = made
-        (asyncs.add if made.is_async else asyncs.discard)(name)
-        (apart.add if made.options_set.lane else apart.discard)(name)
-        limited.pop(name, None)
-        if (limits := made.options_set.limits).is_limited:
-            limited[name] = limits
+            aliases.ACTIVITIES[name] = new_activity.name
+        registry[name] = new_activity
+        (async_names.add if new_activity.is_async else async_names.discard)(name)
+        (process_names.add if new_activity.options_set.lane else process_names.discard)(name)
+        limits_by_name.pop(name, None)
+        if (limits := new_activity.options_set.limits).is_limited:
+            limits_by_name[name] = limits
 
 
 #: Functions that find activities which are known by the path of something else, by what their names begin with.
 loaders: dict[str, Callable[[str], Activity[Any, Any]]] = {}
 
 
-def has(name: str) -> bool:
+def is_available(name: str) -> bool:
     """Whether this process has that activity, or can import it."""
     if name in registry:
         return True

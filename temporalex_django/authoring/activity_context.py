@@ -26,19 +26,19 @@ class ActivityContext:
     run_id: str
     heartbeat_details: Any = None
     _seq: int = field(default=0, repr=False)
-    _beat: Callable[[Any], None] = field(default=lambda _: None, repr=False)
-    _cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
+    _heartbeat: Callable[[Any], None] = field(default=lambda _: None, repr=False)
+    _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
 
     def heartbeat(self, details: Any = None) -> None:
         """Say that the attempt is alive; ``details`` (a payload) are there for the next attempt.
 
         Cheap: call it often.
         """
-        self._beat(payloads.to_plain(details, label="heartbeat details"))
+        self._heartbeat(payloads.to_plain(details, label="heartbeat details"))
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the result any more: the wait was cancelled, or the lease was lost."""
-        return self._cancelled()
+        return self._is_cancelled()
 
 
 _current: ContextVar[ActivityContext | None] = ContextVar("temporalex_activity", default=None)
@@ -53,7 +53,7 @@ def activity_context() -> ActivityContext:
 
 
 @contextmanager
-def running(context: ActivityContext) -> Iterator[None]:
+def use_context(context: ActivityContext) -> Iterator[None]:
     """Code that runs inside is the activity of ``context``."""
     token = _current.set(context)
     try:

@@ -14,12 +14,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from temporalex_django.authoring.approvals import Escalation, asking, positive
+from temporalex_django.authoring.approvals import Escalation, human_task_spec, positive_seconds
 from temporalex_django.authoring.django_tasks import activity_of
-from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.typed import A, R, Runs
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
-from temporalex_django.authoring.workflow import Workflow, fitted_result, read_input, start_options, with_default
+from temporalex_django.authoring.workflow import Workflow, decode_result, input_or_default, read_input, start_options
 from temporalex_django.core import current, external_runs, names, payloads, primitives
 from temporalex_django.core.approvals import Decision
 from temporalex_django.core.branches import Parallel, Race
@@ -58,8 +58,8 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> Awaitable[
     """
     port = current.runtime_for("sleep")
     wait = wait_seconds(duration, label="sleep")
-    said = names.check_label(then, owner="sleep")
-    return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(port, wait, said)))
+    label = names.check_label(then, owner="sleep")
+    return cast("Awaitable[None]", Call("sleep", lambda: primitives.sleep(port, wait, label)))
 
 
 def task(task: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
@@ -70,8 +70,8 @@ def task(task: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
     not count here. Raises ``WorkflowDefinitionError`` for anything else, ``PayloadError`` for arguments that are no
     JSON.
     """
-    made: Awaitable[Any] = activity_of(task)(*args, **kwargs)
-    return made
+    result: Awaitable[Any] = activity_of(task)(*args, **kwargs)
+    return result
 
 
 def wait_for_signal(name: str) -> Awaitable[Any]:
@@ -85,13 +85,13 @@ def wait_for_signal(name: str) -> Awaitable[Any]:
     return cast("Awaitable[Any]", Call("wait_for_signal", lambda: port.dispatcher.wait_for_signal(name)))
 
 
-def _require_declared(port: WorkflowRuntime, what: str, wanted: Iterable[str]) -> None:
+def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Iterable[str]) -> None:
     """Nobody could send a signal that the class does not declare. Raises ``WorkflowDefinitionError``."""
-    known = port.run_context.signals
-    if known is not None and (missing := [name for name in wanted if name not in known]):
+    declared_names = port.run_context.signals
+    if declared_names is not None and (missing := [name for name in signal_names if name not in declared_names]):
         raise WorkflowDefinitionError(
-            f"{what}: {', '.join(map(repr, missing))} is not among the signals that {port.run_context.info.workflow} declares "
-            f"(signals = {tuple(sorted(known))!r}), so nobody can send it: add it there"
+            f"{primitive}: {', '.join(map(repr, missing))} is not among the signals that {port.run_context.info.workflow} declares "
+            f"(signals = {tuple(sorted(declared_names))!r}), so nobody can send it: add it there"
         )
 
 
@@ -126,10 +126,10 @@ def approval(
     current.unit_for("approval")
     if not isinstance(title, str) or not names.is_name(title := names.shorten_title(title)):
         raise WorkflowDefinitionError(f"approval: {names.quoted(title)} is no text of 1 to 200 printable characters")
-    asked = asking(
+    spec = human_task_spec(
         title,
-        called=f"the human task {title!r}",
-        what="approval",
+        display_name=f"the human task {title!r}",
+        label="approval",
         role=role,
         users=users,
         groups=groups,
@@ -141,10 +141,10 @@ def approval(
         due=due is not None,
         shows=port.run_context.to_plain(shows, "what the approval shows"),
     )
-    if not asked.candidates:
+    if not spec.candidates:
         raise WorkflowDefinitionError(f"approval {title!r} asks nobody: give it a role, users or groups")
-    wait = None if due is None else positive(due, what="approval: due")
-    return cast("Awaitable[Decision]", Call("approval", lambda: port.approvals.request_decision(asked, wait)))
+    wait = None if due is None else positive_seconds(due, label="approval: due")
+    return cast("Awaitable[Decision]", Call("approval", lambda: port.approvals.request_decision(spec, wait)))
 
 
 def publish_state(value: Any) -> None:
@@ -188,10 +188,10 @@ def patched(id: str) -> bool:
     """True in new code, False for a run that went past here before the patch: branch on it."""
     current.unit_for("patched")
     port = current.runtime_for("patched")
-    answer, mark = port.patches.check_patch(_patch_id(id), replaying=port.run_context.replaying)
-    if mark:
+    is_patched, needs_marker = port.patches.check_patch(_patch_id(id), replaying=port.run_context.replaying)
+    if needs_marker:
         port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": False})
-    return answer
+    return is_patched
 
 
 def deprecate_patch(id: str) -> None:
@@ -218,13 +218,13 @@ def phase(
     port = current.runtime_for("phase")
     host = current.unit_for("phase")
     wait = None if timeout is None else wait_seconds(timeout, label="the timeout of phase")
-    said = names.check_label(label, owner="phase")
+    checked_label = names.check_label(label, owner="phase")
     for kind, handlers in (("signal", signal), ("update", update)):
         if handlers is not None and not isinstance(handlers, Mapping):
             raise WorkflowDefinitionError(f"phase: {kind} must be a mapping of names to handlers, not {handlers!r}")
     _require_declared(port, "phase", signal or ())
-    opened = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host, label=said)
-    return cast("Awaitable[Any]", Call("phase", lambda: primitives.phase(port, opened, wait)))
+    new_phase = Phase(state, signal or {}, update or {}, timed=wait is not None, host=host, label=checked_label)
+    return cast("Awaitable[Any]", Call("phase", lambda: primitives.phase(port, new_phase, wait)))
 
 
 def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[list[Any]]:
@@ -238,8 +238,8 @@ def parallel(branches: Sequence[Any], limit: int | None = None) -> Awaitable[lis
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number from 1, not {limit!r}")
     if isinstance(branches, (str, bytes, Mapping)) or not hasattr(branches, "__iter__"):
         raise WorkflowDefinitionError(f"parallel: branches must be a list of functions or awaitables, not {branches!r}")
-    made = Parallel(port, list(branches), limit)
-    return cast("Awaitable[list[Any]]", Call("parallel", made.run))
+    runner = Parallel(port, list(branches), limit)
+    return cast("Awaitable[list[Any]]", Call("parallel", runner.run))
 
 
 def race(*branches: Any) -> Awaitable[tuple[int, Any]]:
@@ -267,12 +267,12 @@ def wait_condition(predicate: Callable[..., Any], timeout: timedelta | float | N
     """Block until ``predicate()`` is true; True then, False after ``timeout``."""
     port = current.runtime_for("wait_condition")
     wait = None if timeout is None else wait_seconds(timeout, label="the timeout of wait_condition")
-    begin = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
-    return cast("Awaitable[bool]", Call("wait_condition", begin))
+    start = lambda: primitives.wait_condition(port, predicate, wait)  # noqa: E731
+    return cast("Awaitable[bool]", Call("wait_condition", start))
 
 
 def child(
-    workflow: type[Runs[A, R]],
+    workflow: type[TypedWorkflow[A, R]],
     args: A | None = None,
     id: str | None = None,
     value: str | None = None,
@@ -291,26 +291,30 @@ def child(
     port = current.runtime_for("child")
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
-    concrete = cast("type[Startable]", workflow).choose(version, {})
+    workflow_class = cast("type[Startable]", workflow).choose(version, {})
     if parent_close not in get_args(ParentClose):
         raise WorkflowDefinitionError(
             f"child: parent_close must be one of {', '.join(get_args(ParentClose))}, not {parent_close!r}"
         )
     current.unit_for("child")
-    what = f"the input of {concrete.name}"
-    plain = port.run_context.to_plain(with_default(concrete, args), what)
-    payloads.convert(plain, concrete.definition.args_type, label=what)
+    input_label = f"the input of {workflow_class.name}"
+    plain = port.run_context.to_plain(input_or_default(workflow_class, args), input_label)
+    payloads.convert(plain, workflow_class.definition.args_type, label=input_label)
     if not port.run_context.replaying:
-        warn_lossy_value(args, plain, lambda: concrete.definition.args_type, reader=f"run of {concrete.name}")
+        warn_lossy_value(
+            args, plain, lambda: workflow_class.definition.args_type, reader=f"run of {workflow_class.name}"
+        )
     attributes: dict[str, Any] = {
-        "id": _child_id(concrete, id, value),
+        "id": _child_id(workflow_class, id, value),
         "args": plain,
         "parent_close": parent_close,
-        **start_options(concrete, search_attributes=search_attributes, tags=tags),
+        **start_options(workflow_class, search_attributes=search_attributes, tags=tags),
     }
-    fitted = partial(fitted_result, concrete)
-    reader = partial(read_input, concrete)
-    return cast("Awaitable[R]", Call("child", lambda: external_runs.start_child(port, attributes, fitted, reader)))
+    result_reader = partial(decode_result, workflow_class)
+    input_reader = partial(read_input, workflow_class)
+    return cast(
+        "Awaitable[R]", Call("child", lambda: external_runs.start_child(port, attributes, result_reader, input_reader))
+    )
 
 
 def signal_external(id: str, name: str, payload: Any = None) -> Awaitable[None]:

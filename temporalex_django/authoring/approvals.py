@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from temporalex_django.authoring.people import word_of
+from temporalex_django.authoring.authorization import candidate_of_role
 from temporalex_django.core import names
 from temporalex_django.core.durations import wait_seconds
 from temporalex_django.core.four_eyes import parse_scope
@@ -25,11 +25,11 @@ class Escalation:
     groups: Sequence[str] = ()
 
 
-def asking(
+def human_task_spec(
     title: str,
     *,
-    called: str,
-    what: str,
+    display_name: str,
+    label: str,
     role: str | None,
     users: Sequence[str],
     groups: Sequence[str],
@@ -44,69 +44,71 @@ def asking(
     """What code says, checked. Raises ``WorkflowDefinitionError``."""
     scope = parse_scope(four_eyes)
     if scope is None:
-        raise WorkflowDefinitionError(f"{what}: four_eyes must be True or False, 'chain' or 'run', not {four_eyes!r}")
+        raise WorkflowDefinitionError(f"{label}: four_eyes must be True or False, 'chain' or 'run', not {four_eyes!r}")
     if escalate is not None and not isinstance(escalate, Escalation):
-        raise WorkflowDefinitionError(f"{what}: escalate must be an Escalation, not {escalate!r}")
-    after: float | None = None
-    others: tuple[str, ...] = ()
+        raise WorkflowDefinitionError(f"{label}: escalate must be an Escalation, not {escalate!r}")
+    escalation_delay: float | None = None
+    escalation_candidates: tuple[str, ...] = ()
     if escalate is not None:
-        after = positive(escalate.after, what=f"{what}: escalate.after")
-        others = words_for(f"{what}: escalate", escalate.role, escalate.users, escalate.groups)
-        if not others:
-            raise WorkflowDefinitionError(f"{what}: escalate names nobody: give it a role, users or groups")
+        escalation_delay = positive_seconds(escalate.after, label=f"{label}: escalate.after")
+        escalation_candidates = build_candidates(f"{label}: escalate", escalate.role, escalate.users, escalate.groups)
+        if not escalation_candidates:
+            raise WorkflowDefinitionError(f"{label}: escalate names nobody: give it a role, users or groups")
     return HumanTaskSpec(
         title=title,
-        label=called,
-        candidates=words_for(what, role, users, groups),
-        outcomes=_outcomes(what, outcomes, due=due),
+        label=display_name,
+        candidates=build_candidates(label, role, users, groups),
+        outcomes=_check_outcomes(label, outcomes, due=due),
         four_eyes=scope,
-        form=None if form is None else _form(what, form),
-        remind=None if remind is None else positive(remind, what=f"{what}: remind"),
-        escalate_after=after,
-        escalation_candidates=others,
+        form=None if form is None else _check_form(label, form),
+        remind=None if remind is None else positive_seconds(remind, label=f"{label}: remind"),
+        escalate_after=escalation_delay,
+        escalation_candidates=escalation_candidates,
         shows=shows,
     )
 
 
-def words_for(what: str, role: str | None, users: Sequence[str], groups: Sequence[str]) -> tuple[str, ...]:
+def build_candidates(label: str, role: str | None, users: Sequence[str], groups: Sequence[str]) -> tuple[str, ...]:
     """Who is named, as words (see ``people.answers_to``). Raises ``WorkflowDefinitionError``."""
     if role is not None and not (isinstance(role, str) and role and names.is_name(role)):
         raise WorkflowDefinitionError(
-            f"{what}: role must be a permission (app.codename) or the name of a group, not {role!r}"
+            f"{label}: role must be a permission (app.codename) or the name of a group, not {role!r}"
         )
-    found = [] if role is None else [word_of(role)]
-    for kind, given in (("user", users), ("group", groups)):
-        if isinstance(given, str) or not isinstance(given, Sequence) or not all(map(names.is_name, given)):
-            wanted = "usernames" if kind == "user" else "names of groups"
-            raise WorkflowDefinitionError(f"{what}: {kind}s must be a list of {wanted}, not {given!r}")
-        found += [f"{kind}:{name}" for name in given]
-    return tuple(dict.fromkeys(found))
+    candidates = [] if role is None else [candidate_of_role(role)]
+    for kind, entries in (("user", users), ("group", groups)):
+        if isinstance(entries, str) or not isinstance(entries, Sequence) or not all(map(names.is_name, entries)):
+            expected = "usernames" if kind == "user" else "names of groups"
+            raise WorkflowDefinitionError(f"{label}: {kind}s must be a list of {expected}, not {entries!r}")
+        candidates += [f"{kind}:{name}" for name in entries]
+    return tuple(dict.fromkeys(candidates))
 
 
-def positive(value: Any, *, what: str) -> float:
+def positive_seconds(value: Any, *, label: str) -> float:
     """A duration in seconds that is not zero. Raises ``WorkflowDefinitionError``."""
     try:
-        found = wait_seconds(value, label=what)
+        duration = wait_seconds(value, label=label)
     except (TypeError, ValueError) as exc:
         raise WorkflowDefinitionError(str(exc)) from None
-    if not found:
-        raise WorkflowDefinitionError(f"{what} must be longer than nothing")
-    return found
+    if not duration:
+        raise WorkflowDefinitionError(f"{label} must be longer than nothing")
+    return duration
 
 
-def _outcomes(what: str, outcomes: Sequence[str], *, due: bool) -> tuple[str, ...]:
+def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[str, ...]:
     if isinstance(outcomes, str) or not isinstance(outcomes, Sequence) or not outcomes:
-        raise WorkflowDefinitionError(f"{what}: outcomes must be a list of names, not {outcomes!r}")
-    found = tuple(str.__str__(names.check_code_name(one, label=f"{what}: an outcome")) for one in outcomes)
-    if len(set(found)) < len(found):
-        raise WorkflowDefinitionError(f"{what}: outcomes has one twice: {', '.join(found)}")
-    if due and OVERDUE in found:
-        raise WorkflowDefinitionError(f"{what}: an outcome {OVERDUE!r} cannot be told from what comes when it is due")
-    return found
+        raise WorkflowDefinitionError(f"{label}: outcomes must be a list of names, not {outcomes!r}")
+    outcome_names = tuple(
+        str.__str__(names.check_code_name(outcome, label=f"{label}: an outcome")) for outcome in outcomes
+    )
+    if len(set(outcome_names)) < len(outcome_names):
+        raise WorkflowDefinitionError(f"{label}: outcomes has one twice: {', '.join(outcome_names)}")
+    if due and OVERDUE in outcome_names:
+        raise WorkflowDefinitionError(f"{label}: an outcome {OVERDUE!r} cannot be told from what comes when it is due")
+    return outcome_names
 
 
-def _form(what: str, form: Any) -> Any:
+def _check_form(label: str, form: Any) -> Any:
     try:
-        return build_form_spec(form, what)
+        return build_form_spec(form, label)
     except TypeError:  # what cannot be hashed is no type either
-        raise WorkflowDefinitionError(f"{what}: form must be a type or a dotted path, not {form!r}") from None
+        raise WorkflowDefinitionError(f"{label}: form must be a type or a dotted path, not {form!r}") from None

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.authoring.facade import FACADE
+from temporalex_django.authoring.start_api import START_API
 from temporalex_django.authoring.unique import Unique
 from temporalex_django.core import attributes, names
 from temporalex_django.core.durations import to_seconds
@@ -30,13 +30,13 @@ _OPERATIONS = frozenset(
 _INTERNAL = frozenset({"definition", "defined_as", "dispatched_by", "cancels_at_once"})
 #: From so many characters on two typing errors are still a likeness; of short names (`run`, `tags`) every other word
 #: has two.
-_LONG = 6
+_LONG_NAME = 6
 #: Of a stored field and of a search attribute: what a column and a query string can hold.
 _LONGEST_NAME = 100
 #: What one of ours is called elsewhere: by activities, say.
-_ELSEWHERE = {"queue": "task_queue"}
+_FOREIGN_NAMES = {"queue": "task_queue"}
 #: Like one of ours, and words of their own.
-_WORDS = frozenset({"interval", "store", "stores", "started", "sorted", "scored"})
+_ORDINARY_WORDS = frozenset({"interval", "store", "stores", "started", "sorted", "scored"})
 
 
 def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
@@ -46,18 +46,18 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
         yield "run must be an `async def` method"
     elif len(inspect.signature(run).parameters) != 2:
         yield "run must take (self, args)"
-    yield from _identity(cls)
-    yield from _labels(cls)
-    yield from _durations(cls)
-    yield from _exposure(cls)
-    yield from _signals(cls)
-    yield from _near_misses(cls, base)
-    taken = _OPERATIONS | FACADE if cls.unique is not None else _OPERATIONS
-    for name in sorted(taken & cls.__dict__.keys()):
+    yield from _identity_problems(cls)
+    yield from _label_problems(cls)
+    yield from _duration_problems(cls)
+    yield from _exposure_problems(cls)
+    yield from _signal_problems(cls)
+    yield from _misspelling_problems(cls, base)
+    reserved = _OPERATIONS | START_API if cls.unique is not None else _OPERATIONS
+    for name in sorted(reserved & cls.__dict__.keys()):
         yield f"{name} is how others reach the workflow: give the attribute another name"
 
 
-def _identity(cls: type[Workflow]) -> Iterator[str]:
+def _identity_problems(cls: type[Workflow]) -> Iterator[str]:
     """What its runs are found by."""
     if not names.is_name(cls.name) or cls.name.startswith("__"):
         yield f"name {names.quoted(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
@@ -71,30 +71,34 @@ def _identity(cls: type[Workflow]) -> Iterator[str]:
         yield f"unique {cls.unique!r} must be Unique(key=..., scope=...)"
 
 
-def _labels(cls: type[Workflow]) -> Iterator[str]:
+def _label_problems(cls: type[Workflow]) -> Iterator[str]:
     """What is stored with each run for people."""
     if not isinstance(cls.tags, (list, tuple)) or not all(isinstance(tag, str) for tag in cls.tags):
         yield f"tags {cls.tags!r} must be a list of strings"
     else:
         for tag in cls.tags:
-            yield from _not_text("tags", tag)
+            yield from _text_problems("tags", tag)
     if not isinstance(cls.metadata, Mapping):
         yield f"metadata {cls.metadata!r} must be a mapping with string keys"
     else:
-        yield from not_json("metadata", cls.metadata)
+        yield from json_problems("metadata", cls.metadata)
 
 
-def with_tags(cls: type[Workflow], given: Sequence[str]) -> list[str]:
+def merge_tags(cls: type[Workflow], extra_tags: Sequence[str]) -> list[str]:
     """The tags of a run: those of its class, and those that it is given. Raises ``PayloadError``."""
-    if not isinstance(given, (list, tuple)) or len(given) > attributes.MAX_TEXTS or not all(map(names.is_name, given)):
+    if (
+        not isinstance(extra_tags, (list, tuple))
+        or len(extra_tags) > attributes.MAX_TEXTS
+        or not all(map(names.is_name, extra_tags))
+    ):
         raise PayloadError(
             f"start of {cls.name}: tags are a list of at most {attributes.MAX_TEXTS} names of 1 to {names.MAX_LENGTH} printable "
-            f"characters, not {names.quoted(given)}"
+            f"characters, not {names.quoted(extra_tags)}"
         )
-    return list(dict.fromkeys([*cls.tags, *given]))
+    return list(dict.fromkeys([*cls.tags, *extra_tags]))
 
 
-def _durations(cls: type[Workflow]) -> Iterator[str]:
+def _duration_problems(cls: type[Workflow]) -> Iterator[str]:
     for name in DURATIONS:
         value = getattr(cls, name)
         try:
@@ -104,7 +108,7 @@ def _durations(cls: type[Workflow]) -> Iterator[str]:
             yield str(exc)
 
 
-def _exposure(cls: type[Workflow]) -> Iterator[str]:
+def _exposure_problems(cls: type[Workflow]) -> Iterator[str]:
     """Who may start it, and what nobody is shown."""
     if cls.updates_in not in (None, "request", "workers"):
         yield f'updates_in must be "request" or "workers", not {cls.updates_in!r}'
@@ -114,13 +118,13 @@ def _exposure(cls: type[Workflow]) -> Iterator[str]:
         yield f"internal {cls.internal!r} must be True or False"
     if cls.start_permission is not None and not names.is_permission(cls.start_permission):
         yield f"start_permission must be of the form app.codename, not {cls.start_permission!r}"
-    yield from _no_paths(cls.redacted)
+    yield from _path_problems(cls.redacted)
     stored = ", ".join(kind.__name__ for kind in FIELD_TYPES)
-    yield from _typed_names(cls, "stored", FIELD_TYPES, stored)
-    yield from _typed_names(cls, "search_attributes", attributes.ATTRIBUTE_TYPES, attributes.TYPE_NAMES)
+    yield from _typed_name_problems(cls, "stored", FIELD_TYPES, stored)
+    yield from _typed_name_problems(cls, "search_attributes", attributes.ATTRIBUTE_TYPES, attributes.TYPE_NAMES)
 
 
-def _signals(cls: type[Workflow]) -> Iterator[str]:
+def _signal_problems(cls: type[Workflow]) -> Iterator[str]:
     """What is wrong with the names of the signals that it declares."""
     if cls.signals is None:
         return
@@ -132,91 +136,93 @@ def _signals(cls: type[Workflow]) -> Iterator[str]:
             yield f"signals: {names.quoted(name)} is no name of 1 to 200 printable characters that does not begin with '__'"
 
 
-def _typed_names(cls: type[Workflow], what: str, kinds: Container[Any], written: str) -> Iterator[str]:
+def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[Any], type_names: str) -> Iterator[str]:
     """What is wrong with a mapping of names to types, of which everybody sees the values."""
-    declared = getattr(cls, what)
-    if not isinstance(declared, Mapping):
-        yield f"{what} {declared!r} must be a mapping of fields to types, such as {{'total': Decimal}}"
+    types = getattr(cls, attribute)
+    if not isinstance(types, Mapping):
+        yield f"{attribute} {types!r} must be a mapping of fields to types, such as {{'total': Decimal}}"
         return
-    for name, kind in declared.items():
+    for name, kind in types.items():
         if not isinstance(name, str) or not name.isidentifier() or "__" in name or len(name) > _LONGEST_NAME:
-            yield f"{what}: {names.quoted(name)} is no name of a field without '__', of at most {_LONGEST_NAME} characters"
+            yield f"{attribute}: {names.quoted(name)} is no name of a field without '__', of at most {_LONGEST_NAME} characters"
         elif not isinstance(kind, Hashable) or kind not in kinds:
-            yield f"{what}: {name} must be {written}, not {kind!r}"
+            yield f"{attribute}: {name} must be {type_names}, not {kind!r}"
         elif isinstance(cls.redacted, (list, tuple)) and name in cls.redacted:
-            yield f"{what}: {name} is redacted, too: nobody may see it, and SQL would"
+            yield f"{attribute}: {name} is redacted, too: nobody may see it, and SQL would"
 
 
-def _no_paths(redact: Any) -> Iterator[str]:
+def _path_problems(paths: Any) -> Iterator[str]:
     """What of ``redacted`` leads to no field."""
-    if not isinstance(redact, (list, tuple)):
-        yield f"redacted {redact!r} must be a tuple of paths such as 'card' or 'customer.email'"
+    if not isinstance(paths, (list, tuple)):
+        yield f"redacted {paths!r} must be a tuple of paths such as 'card' or 'customer.email'"
         return
-    for path in redact:
+    for path in paths:
         if not names.is_name(path) or not all(part and part == part.strip() for part in path.split(".")):
             yield f"redacted: {names.quoted(path)} is no path of keys such as 'card' or 'customer.email'"
 
 
-def clashes(names: Sequence[str]) -> Iterator[str]:
+def duplicate_query_problems(names: Sequence[str]) -> Iterator[str]:
     """Names that occur more than once."""
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
             yield f"two functions answer the query {name!r}"
 
 
-def uncallable(functions: Mapping[str, Callable[..., Any]], form: str, *counts: int) -> Iterator[str]:
+def signature_problems(functions: Mapping[str, Callable[..., Any]], form: str, *counts: int) -> Iterator[str]:
     """Those that can be called with none of ``counts`` positional arguments; ``form`` says how they are called."""
-    for what, fn in functions.items():
+    for label, fn in functions.items():
         if not any(accepts_arguments(fn, count) for count in counts):
-            yield f"{what} must be callable as {form}"
+            yield f"{label} must be callable as {form}"
 
 
-def _near_misses(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
+def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
     """Attributes that are nearly one of ours: a typing error would be ignored silently otherwise."""
     annotated = {name for cls in base.__mro__ for name in getattr(cls, "__annotations__", {})}
-    known = sorted(name for name in {*annotated, "run", "handle_query"} - FACADE if not name.startswith("_"))
+    attribute_names = sorted(
+        name for name in {*annotated, "run", "handle_query"} - START_API if not name.startswith("_")
+    )
     for name in cls.__dict__:
-        if name.startswith("_") or name in known or name in _WORDS or hasattr(base, name):
+        if name.startswith("_") or name in attribute_names or name in _ORDINARY_WORDS or hasattr(base, name):
             continue
-        if name in _ELSEWHERE:
-            yield f"there is no attribute {name!r}: did you mean {_ELSEWHERE[name]!r}? (else give it another name)"
+        if name in _FOREIGN_NAMES:
+            yield f"there is no attribute {name!r}: did you mean {_FOREIGN_NAMES[name]!r}? (else give it another name)"
             continue
-        near = [(distance(name, other), other) for other in known if other not in _INTERNAL]
-        best, other = min(near)
-        if best <= (2 if len(other) >= _LONG else 1):
+        distances = [(edit_distance(name, other), other) for other in attribute_names if other not in _INTERNAL]
+        best, other = min(distances)
+        if best <= (2 if len(other) >= _LONG_NAME else 1):
             yield f"there is no attribute {name!r}: did you mean {other!r}? (else give it a name that is less alike)"
 
 
-def not_json(what: str, value: Any, path: str = "") -> Iterator[str]:
+def json_problems(label: str, value: Any, path: str = "") -> Iterator[str]:
     """Where ``value`` is not JSON with string keys and finite numbers."""
-    at = f" at {path}" if path else ""
+    place = f" at {path}" if path else ""
     if isinstance(value, Mapping):
         for key, part in value.items():
             if not isinstance(key, str):
-                yield f"{what}{at}: the key {key!r} must be a string"
+                yield f"{label}{place}: the key {key!r} must be a string"
             else:
-                yield from _not_text(f"{what}{at}: the key", key)
-                yield from not_json(what, part, f"{path}.{key}" if path else key)
+                yield from _text_problems(f"{label}{place}: the key", key)
+                yield from json_problems(label, part, f"{path}.{key}" if path else key)
     elif isinstance(value, (list, tuple)):
         for index, part in enumerate(value):
-            yield from not_json(what, part, f"{path}[{index}]")
+            yield from json_problems(label, part, f"{path}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
-        yield f"{what}{at}: {value} is not JSON"
+        yield f"{label}{place}: {value} is not JSON"
     elif isinstance(value, str):
-        yield from _not_text(f"{what}{at}", value)
+        yield from _text_problems(f"{label}{place}", value)
     elif value is not None and not isinstance(value, (int, float, bool)):
-        yield f"{what}{at}: {value!r} is not JSON"
+        yield f"{label}{place}: {value!r} is not JSON"
 
 
-def _not_text(what: str, value: str) -> Iterator[str]:
+def _text_problems(label: str, value: str) -> Iterator[str]:
     """What keeps a text out of the columns of databases."""
     try:
-        check_text(value, label=f"{what} {value!r}")
+        check_text(value, label=f"{label} {value!r}")
     except PayloadError as exc:
         yield str(exc)
 
 
-def distance(a: str, b: str) -> int:
+def edit_distance(a: str, b: str) -> int:
     """How many characters to insert, drop, replace or swap make ``b`` of ``a`` (optimal string alignment)."""
     rows = [list(range(len(b) + 1))]
     for i, x in enumerate(a, 1):

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol
 
 from temporalex_django.authoring import activity
-from temporalex_django.authoring.activity import Activity, Options, Source
+from temporalex_django.authoring.activity import Activity, ActivityOptions, RunSource
 from temporalex_django.authoring.activity_context import ActivityContext, activity_context
 from temporalex_django.core.payloads import error_reason
 from temporalex_django.errors import ActivityNotFound, NotConfigured, PayloadError, WorkflowDefinitionError
@@ -31,10 +31,10 @@ class TaskHost(Protocol):
     ) -> Any:
         """The same where an event loop runs."""
 
-    def started(self, state: Any) -> None:
+    def notify_started(self, state: Any) -> None:
         """An attempt of a lone one (a ``TaskState``) begins."""
 
-    def ended(self, result: Any) -> None:
+    def notify_finished(self, result: Any) -> None:
         """A lone one has ended (a ``TaskResult`` of the engine), and that is committed."""
 
 
@@ -56,17 +56,21 @@ def host() -> TaskHost:
 
 def is_task(value: object) -> bool:
     """Whether it is what ``@task`` made of a function."""
-    own = inspect.isfunction(getattr(value, "func", None)) and hasattr(value, "takes_context")
-    return own and isinstance(getattr(value, "module_path", None), str)
+    has_function = inspect.isfunction(getattr(value, "func", None)) and hasattr(value, "takes_context")
+    return has_function and isinstance(getattr(value, "module_path", None), str)
 
 
 class DjangoTask(Activity[Any, Any]):
     """The activity that calls the function of a Django task."""
 
     def __init__(self, task: Any) -> None:
-        named: dict[str, Any] = {} if task.queue_name == "default" else {"queue": task.queue_name}
-        timed: dict[str, Any] = {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}
-        super().__init__(task.func, Options(**named, **timed), name=f"{KIND}:{task.module_path}")
+        queue_options: dict[str, Any] = {} if task.queue_name == "default" else {"queue": task.queue_name}
+        timeout_options: dict[str, Any] = {
+            name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")
+        }
+        super().__init__(
+            task.func, ActivityOptions(**queue_options, **timeout_options), name=f"{KIND}:{task.module_path}"
+        )
         self.task = task
         signature = inspect.signature(task.func)
         if task.takes_context:
@@ -75,21 +79,21 @@ class DjangoTask(Activity[Any, Any]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Schedule it, when awaited. Raises as any activity does, and ``PayloadError`` for what is not JSON."""
-        what = f"an argument of {self.name}"
+        label = f"an argument of {self.name}"
         return super().__call__(
-            *(normalized(arg, what=what) for arg in args),
-            **{name: normalized(arg, what=what) for name, arg in kwargs.items()},
+            *(normalize(arg, label=label) for arg in args),
+            **{name: normalize(arg, label=label) for name, arg in kwargs.items()},
         )
 
-    def _takes(self, count: int) -> bool:
+    def _accepts_count(self, count: int) -> bool:
         return False  # the signature knows, which leaves the context out
 
     @property
     def result_type(self) -> Any:
         return Any
 
-    def prepared(
-        self, args: Sequence[Any], kwargs: Any, source: Source
+    def decode_call(
+        self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Arguments come as they are, as with Django's own backends: annotations are not asked."""
         del source
@@ -105,22 +109,22 @@ class DjangoTask(Activity[Any, Any]):
         context = await host().acontext(self.task, activity_context(), args, kwargs)
         return await self.task.func(context, *args, **kwargs)
 
-    def outgoing(self, value: Any, args: Sequence[Any], source: Source) -> Any:
+    def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
         del args, source
-        return normalized(value, what=f"the result of {self.name}")
+        return normalize(value, label=f"the result of {self.name}")
 
 
 def activity_of(task: Any) -> DjangoTask:
     """The activity of a Django task. Raises ``WorkflowDefinitionError`` for anything else."""
     if not is_task(task):
         raise WorkflowDefinitionError(f"task: {task!r} is no Django task: decorate the function with @task")
-    found = activity.registry.get(f"{KIND}:{task.module_path}")
-    if isinstance(found, DjangoTask) and found.task == task:
-        return found
-    made = DjangoTask(task)
-    if not isinstance(found, DjangoTask) or found.task.func is not task.func:
-        activity.register(made)  # the one that its module defines; ``using`` makes others of it
-    return made
+    existing_activity = activity.registry.get(f"{KIND}:{task.module_path}")
+    if isinstance(existing_activity, DjangoTask) and existing_activity.task == task:
+        return existing_activity
+    new_activity = DjangoTask(task)
+    if not isinstance(existing_activity, DjangoTask) or existing_activity.task.func is not task.func:
+        activity.register(new_activity)  # the one that its module defines; ``using`` makes others of it
+    return new_activity
 
 
 def load(path: str) -> DjangoTask:
@@ -140,7 +144,7 @@ def load(path: str) -> DjangoTask:
         raise ActivityNotFound(f"the Django task {path!r} cannot be run in this process: {exc.message}") from exc
 
 
-def normalized(value: Any, *, what: str) -> Any:
+def normalize(value: Any, *, label: str) -> Any:
     """``value`` as JSON, as Django's backends see it. Raises ``PayloadError`` for what is none."""
     match value:
         case str() | int() | float() | bool() | None:
@@ -151,10 +155,10 @@ def normalized(value: Any, *, what: str) -> Any:
             except UnicodeDecodeError:
                 pass
         case Mapping():
-            return {normalized(key, what=what): normalized(one, what=what) for key, one in value.items()}
+            return {normalize(key, label=label): normalize(element, label=label) for key, element in value.items()}
         case Sequence():
-            return [normalized(one, what=what) for one in value]
-    raise PayloadError(f"{what}: Django tasks take and give JSON, and {type(value).__name__} is none: convert it")
+            return [normalize(element, label=label) for element in value]
+    raise PayloadError(f"{label}: Django tasks take and give JSON, and {type(value).__name__} is none: convert it")
 
 
 activity.loaders[KIND] = load

@@ -13,22 +13,22 @@ def form_class(path: str) -> Any:
     """The class of that dotted path. Raises ``PayloadError`` when it is not there, or is no form."""
     module, _, name = path.rpartition(".")
     try:
-        found = getattr(import_module(module), name)
+        form_type = getattr(import_module(module), name)
     except (ImportError, AttributeError) as exc:
         raise PayloadError(
             f"the form {path} is not there: {exc}. Put it back, or let a later version ask anew"
         ) from exc
-    if not (isinstance(found, type) and hasattr(found, "is_valid")):
+    if not (isinstance(form_type, type) and hasattr(form_type, "is_valid")):
         raise PayloadError(f"{path} is no form: it lacks is_valid()")
-    return found
+    return form_type
 
 
-def cleaned(path: str, data: Any, *, what: str) -> Any:
+def clean_data(path: str, data: Any, *, label: str) -> Any:
     """What the form makes of the data, as JSON. Raises ``PayloadError`` with what it says against them."""
     if data is not None and not isinstance(data, dict):
-        raise PayloadError(f"{what} must be an object of the fields of {path}, not {type(data).__name__}")
+        raise PayloadError(f"{label} must be an object of the fields of {path}, not {type(data).__name__}")
     form = form_class(path)(data or {})
     if not form.is_valid():
-        said = "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
-        raise PayloadError(f"{what} do not fit: {said}")
-    return payloads.to_plain(dict(form.cleaned_data), label=what)
+        error_text = "; ".join(f"{name}: {' '.join(map(str, errors))}" for name, errors in form.errors.items())
+        raise PayloadError(f"{label} do not fit: {error_text}")
+    return payloads.to_plain(dict(form.cleaned_data), label=label)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, cast, overload
 
-from temporalex_django.authoring import binding
-from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring import backend
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.people import Person
-from temporalex_django.authoring.typed import R, Result_co, Runs
+from temporalex_django.authoring.type_hints import R, Result_co, TypedWorkflow
 from temporalex_django.core.history.events import HistoryEvent
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from temporalex_django.authoring.facade import Startable
+    from temporalex_django.authoring.start_api import Startable
 
 #: Seconds to wait for the answer of an update or a resume, and for a result.
 ANSWER_TIMEOUT: Final = 10.0
@@ -50,13 +50,13 @@ class WorkflowHandle(Generic[Result_co]):
 
     if not TYPE_CHECKING:
 
-        def __new__(cls, *given: Any, **options: Any) -> Self:
+        def __new__(cls, *args: Any, **options: Any) -> Self:
             """Of the kind that belongs to where runs live, as ``pathlib.Path`` does it. Raises ``NotConfigured``."""
-            return object.__new__(binding.bound().handle_class if cls is WorkflowHandle else cls)
+            return object.__new__(backend.bound_backend().handle_class if cls is WorkflowHandle else cls)
 
     @overload
     def __init__(
-        self: WorkflowHandle[R], id: str | UUID, *, workflow: type[Runs[Any, R]], chain_id: UUID | None = None
+        self: WorkflowHandle[R], id: str | UUID, *, workflow: type[TypedWorkflow[Any, R]], chain_id: UUID | None = None
     ) -> None: ...
     @overload
     def __init__(
@@ -405,8 +405,8 @@ class WorkflowHandle(Generic[Result_co]):
         by: Person | None = None,
     ) -> WorkflowHandle[Result_co]:
         """``fork`` for async code."""
-        made = await self._from_async(self.fork, to, id=id, messages=messages, edited=edited, reason=reason, by=by)
-        return cast("WorkflowHandle[Result_co]", made)
+        handle = await self._from_async(self.fork, to, id=id, messages=messages, edited=edited, reason=reason, by=by)
+        return cast("WorkflowHandle[Result_co]", handle)
 
     async def apause(self, reason: str = "", *, by: Person | None = None) -> None:
         """``pause`` for async code."""

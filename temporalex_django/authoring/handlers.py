@@ -58,6 +58,6 @@ def signal(
     return Handler(handler, permission=permission, args_type=args_type, label=label, on_error=on_error)
 
 
-def _check_permission(what: str, permission: object) -> None:
+def _check_permission(label: str, permission: object) -> None:
     if permission is not None and not names.is_permission(permission):
-        raise WorkflowDefinitionError(f"{what}: permission must be of the form app.codename, not {permission!r}")
+        raise WorkflowDefinitionError(f"{label}: permission must be of the form app.codename, not {permission!r}")

@@ -38,40 +38,42 @@ class OpenHumanTask:
     happened: str = ""
 
     @classmethod
-    def of(cls, task: HumanTaskState, id: str) -> OpenHumanTask:
-        asking = task.spec
+    def from_state(cls, task: HumanTaskState, id: str) -> OpenHumanTask:
+        spec = task.spec
         return cls(
             id=id,
             key=task.key,
-            title=asking.title,
-            outcomes=asking.outcomes,
+            title=spec.title,
+            outcomes=spec.outcomes,
             asked=task.candidates,
             opened_at=task.opened_at,
             due_at=task.due_at,
             reminders=task.reminders,
             escalated_at=task.escalated_at,
-            four_eyes=asking.four_eyes,
-            form=None if asking.form is None else asking.form.as_dict(),
-            shows=asking.shows,
+            four_eyes=spec.four_eyes,
+            form=None if spec.form is None else spec.form.as_dict(),
+            shows=spec.shows,
             happened=task.outcome_text if task.ending else "",
         )
 
 
-def meant(tasks: Sequence[OpenHumanTask], wanted: str | None, *, run: str) -> OpenHumanTask:
+def select_task(tasks: Sequence[OpenHumanTask], selector: str | None, *, run: str) -> OpenHumanTask:
     """Which one somebody means by its key, id or title, or as the only one that is open.
 
     Raises ``HumanTaskNotFound``, and ``HumanTaskClosed`` with what happened.
     """
-    named = [one for one in tasks if wanted is None or wanted in (one.key, one.id, one.title)]
-    found = [one for one in named if not one.happened]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        which = ", ".join(f"{one.key!r} ({one.title})" for one in found)
-        raise HumanTaskNotFound(f"{run} asks for several decisions: name one by task=, of {which}")
-    if named:
-        raise HumanTaskClosed(f"{run}: the human task {named[-1].title!r} is not open any more: {named[-1].happened}")
-    raise HumanTaskNotFound(f"{run} asks for no decision" + ("" if wanted is None else f" {wanted[:200]!r}"))
+    matches = [task for task in tasks if selector is None or selector in (task.key, task.id, task.title)]
+    open_tasks = [task for task in matches if not task.happened]
+    if len(open_tasks) == 1:
+        return open_tasks[0]
+    if open_tasks:
+        choices = ", ".join(f"{task.key!r} ({task.title})" for task in open_tasks)
+        raise HumanTaskNotFound(f"{run} asks for several decisions: name one by task=, of {choices}")
+    if matches:
+        raise HumanTaskClosed(
+            f"{run}: the human task {matches[-1].title!r} is not open any more: {matches[-1].happened}"
+        )
+    raise HumanTaskNotFound(f"{run} asks for no decision" + ("" if selector is None else f" {selector[:200]!r}"))
 
 
 def require_outcome(task: OpenHumanTask, outcome: object) -> None:
@@ -80,14 +82,14 @@ def require_outcome(task: OpenHumanTask, outcome: object) -> None:
         raise PayloadError(f"the human task {task.title!r} takes {', '.join(task.outcomes)}, not {outcome!r}")
 
 
-def judged(form: Mapping[str, Any] | None, data: Any, *, title: str) -> dict[str, Any]:
+def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) -> dict[str, Any]:
     """What a form that is judged before the turn makes of the data, with its name. Raises ``PayloadError``."""
     if form is None or form["kind"] != "form":
         return {"data": data}
-    what = f"the data for the human task {title!r}"
-    return {"data": forms.cleaned(form["name"], data, what=what), "judged": form["name"]}
+    label = f"the data for the human task {title!r}"
+    return {"data": forms.clean_data(form["name"], data, label=label), "judged": form["name"]}
 
 
-def step_of(key: str) -> str:
+def base_key(key: str) -> str:
     """What the run itself calls a task: where a step asks again, only the end of the key differs."""
     return key.partition("#")[0]

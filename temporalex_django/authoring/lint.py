@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from temporalex_django.authoring.lint_awaits import forgotten
-from temporalex_django.authoring.lint_order import unordered
+from temporalex_django.authoring.lint_awaits import unawaited_calls
+from temporalex_django.authoring.lint_order import unordered_uses
 from temporalex_django.core.determinism import forbidden
 
 _PACKAGE: Final = "temporalex_django"
@@ -51,14 +51,16 @@ def lint(source: str, *, workflows: Iterable[str] = ()) -> list[Finding]:
     """
     tree = ast.parse(source)
     module = _Module(tree, frozenset(workflows))
-    found = {finding for body, where in module.workflow_code() for finding in module.findings(body, where)}
-    return sorted(found | ({*_hidden(tree.body)} if module.has_workflows else set()))
+    findings = {
+        finding for body, function_name in module.workflow_code() for finding in module.findings(body, function_name)
+    }
+    return sorted(findings | ({*_star_import_findings(tree.body)} if module.has_workflows else set()))
 
 
 class _Module:
     def __init__(self, tree: ast.Module, workflows: frozenset[str]) -> None:
         self._tree = tree
-        self._imports = dict(_imported(tree.body))
+        self._imports = dict(_imports_of(tree.body))
         self._workflows = workflows
         self._functions: dict[str, Function] = {}
         self._classes: dict[str, ast.ClassDef] = {}
@@ -80,18 +82,18 @@ class _Module:
 
     def workflow_code(self) -> Iterator[tuple[ast.AST, str]]:
         """Functions, and values such as lambdas in a table of handlers, each once, with their names."""
-        waiting = [name for name in self._classes if self._is_kind(name, _WORKFLOWS) or name in self._workflows]
-        seen: set[str] = set()
-        while waiting:
-            name = waiting.pop()
-            if name in seen:
+        pending = [name for name in self._classes if self._is_kind(name, _WORKFLOWS) or name in self._workflows]
+        visited: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name in visited:
                 continue
-            seen.add(name)
+            visited.add(name)
             if name in self._classes:
-                waiting.extend(base.id for base in self._classes[name].bases if isinstance(base, ast.Name))
-            for body, where in self._bodies(name):
-                yield body, where
-                waiting.extend(sorted(self._names(body)))
+                pending.extend(base.id for base in self._classes[name].bases if isinstance(base, ast.Name))
+            for body, function_name in self._bodies(name):
+                yield body, function_name
+                pending.extend(sorted(self._names_in(body)))
 
     def _bodies(self, name: str) -> Iterator[tuple[ast.AST, str]]:
         if (function := self._functions.get(name)) is not None:
@@ -104,16 +106,16 @@ class _Module:
                 if isinstance(node, Function) and not self._is_activity(node):
                     yield node, f"{name}.{node.name}"
                 elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-                    yield _Deferred(node.value), name
+                    yield _DeferredLambdas(node.value), name
         elif (value := self._values.get(name)) is not None:
-            yield _Deferred(value), name
+            yield _DeferredLambdas(value), name
 
-    def _names(self, body: ast.AST) -> set[str]:
-        local = _bound(body)
+    def _names_in(self, body: ast.AST) -> set[str]:
+        local_names = _local_names(body)
         return {
             node.id
             for node in ast.walk(body)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in local
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in local_names
         }
 
     def _is_kind(self, name: str, kinds: frozenset[str], depth: int = 20) -> bool:
@@ -121,41 +123,48 @@ class _Module:
         if cls is None or depth == 0:
             return False
         return any(
-            _dotted(base, self._imports) in kinds
+            _dotted_name(base, self._imports) in kinds
             or (isinstance(base, ast.Name) and base.id != name and self._is_kind(base.id, kinds, depth - 1))
             for base in cls.bases
         )
 
     def _is_activity(self, function: Function) -> bool:
         decorators = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
-        return any(_dotted(node, self._imports) == _ACTIVITY for node in decorators)
+        return any(_dotted_name(node, self._imports) == _ACTIVITY for node in decorators)
 
-    def findings(self, body: ast.AST, where: str) -> Iterator[Finding]:
+    def findings(self, body: ast.AST, function_name: str) -> Iterator[Finding]:
         """In one function with all that is inside it."""
-        yield from _Reader(where).read(body, self._imports, outermost=True)
-        for line, call in forgotten(body, self._functions, self._methods(where)):
-            yield Finding(line, call, where, f"write `await {call}(...)`", "nobody awaits it, so it never runs")
-        places = frozenset({*self._functions, *self._classes})
-        for one in unordered(body, frozenset(_bound(body)), places):
-            yield Finding(one.line, one.what, where, one.advice, "it differs from one process to the next", one.seeded)
+        yield from _CallReader(function_name).read(body, self._imports, outermost=True)
+        for line, call in unawaited_calls(body, self._functions, self._methods(function_name)):
+            yield Finding(line, call, function_name, f"write `await {call}(...)`", "nobody awaits it, so it never runs")
+        definitions = frozenset({*self._functions, *self._classes})
+        for issue in unordered_uses(body, frozenset(_local_names(body)), definitions):
+            yield Finding(
+                issue.line,
+                issue.call,
+                function_name,
+                issue.advice,
+                "it differs from one process to the next",
+                issue.seeded,
+            )
 
-    def _methods(self, where: str) -> Mapping[str, Function]:
-        """Methods of the class that ``where`` is in, those of its bases in this module included."""
-        found: dict[str, Function] = {}
-        waiting, seen = [where.partition(".")[0]], set[str]()
-        while waiting:
-            name = waiting.pop(0)
-            if name in seen or (cls := self._classes.get(name)) is None:
+    def _methods(self, function_name: str) -> Mapping[str, Function]:
+        """Methods of the class that ``function_name`` is in, those of its bases in this module included."""
+        methods: dict[str, Function] = {}
+        pending, visited = [function_name.partition(".")[0]], set[str]()
+        while pending:
+            name = pending.pop(0)
+            if name in visited or (cls := self._classes.get(name)) is None:
                 continue
-            seen.add(name)
+            visited.add(name)
             for node in _statements(cls.body):
                 if isinstance(node, Function):
-                    found.setdefault(node.name, node)
-            waiting.extend(base.id for base in cls.bases if isinstance(base, ast.Name))
-        return found
+                    methods.setdefault(node.name, node)
+            pending.extend(base.id for base in cls.bases if isinstance(base, ast.Name))
+        return methods
 
 
-class _Deferred(ast.AST):
+class _DeferredLambdas(ast.AST):
     """Of a module-level value only the lambdas are workflow code: the rest ran when the module was imported."""
 
     _fields = ("parts",)
@@ -166,9 +175,9 @@ class _Deferred(ast.AST):
         self.parts: list[ast.AST] = list(names)
 
 
-class _Reader:
-    def __init__(self, where: str) -> None:
-        self._where = where
+class _CallReader:
+    def __init__(self, function_name: str) -> None:
+        self._function_name = function_name
 
     def read(self, node: ast.AST, names: Mapping[str, str], *, outermost: bool = False) -> Iterator[Finding]:
         """``names``: what local names stand for, by dotted name.
@@ -179,52 +188,52 @@ class _Reader:
             if not outermost:
                 for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
                     yield from self.read(default, names)
-            inside: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
-            local = _bound(node)
-            names = {name: dotted for name, dotted in names.items() if name not in local}
+            body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
+            local_names = _local_names(node)
+            names = {name: dotted for name, dotted in names.items() if name not in local_names}
             if not isinstance(node, ast.Lambda):
-                names = {**names, **dict(_imported(node.body))}
-            for part in inside:
-                yield from self.read(part, _without_builtins(names, local))
+                names = {**names, **dict(_imports_of(node.body))}
+            for part in body:
+                yield from self.read(part, _without_builtins(names, local_names))
             return
-        if (found := _forbidden(node, names)) is not None:
-            call, advice = found
-            yield Finding(getattr(node, "lineno", 0), call, self._where, advice)
+        if (forbidden_use := _forbidden_use(node, names)) is not None:
+            call, advice = forbidden_use
+            yield Finding(getattr(node, "lineno", 0), call, self._function_name, advice)
         for child in ast.iter_child_nodes(node):
             yield from self.read(child, names)
 
 
-def _forbidden(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] | None:
+def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] | None:
     match node:
         case ast.Call(func=func, args=args, keywords=keywords):
-            given = [arg for arg in args if not (isinstance(arg, ast.Constant) and arg.value is None)]
-            return _forbidden_call(func, names, argument=bool(given or keywords))
-        case ast.Subscript(value=value) if _dotted(value, names) in ("os.environ", "os.environb"):
+            arguments = [arg for arg in args if not (isinstance(arg, ast.Constant) and arg.value is None)]
+            return _forbidden_call(func, names, argument=bool(arguments or keywords))
+        case ast.Subscript(value=value) if _dotted_name(value, names) in ("os.environ", "os.environb"):
             return "os.environ[...]", forbidden.ENVIRONMENT
-        case ast.Compare(comparators=[right]) if _dotted(right, names) == "os.environ":
+        case ast.Compare(comparators=[right]) if _dotted_name(right, names) == "os.environ":
             return "... in os.environ", forbidden.ENVIRONMENT
     return None
 
 
 def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool) -> tuple[str, str] | None:
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
-        made = _dotted(func.value.func, names)
-        if made == "pathlib.Path" and func.attr in forbidden.PATH_METHODS:
+        constructor = _dotted_name(func.value.func, names)
+        if constructor == "pathlib.Path" and func.attr in forbidden.PATH_METHODS:
             return f"pathlib.Path.{func.attr}", forbidden.FILES
-        if made == "threading.Thread" and func.attr == "start":
+        if constructor == "threading.Thread" and func.attr == "start":
             return "threading.Thread.start", forbidden.THREADS
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Attribute) and func.value.attr == "objects":
         model = func.value.value
         if isinstance(model, ast.Name) and model.id[:1].isupper():
             return f"{model.id}.objects.{func.attr}", forbidden.DATABASE
-    dotted = _dotted(func, names)
+    dotted = _dotted_name(func, names)
     if dotted is None:
         return None
     advice = forbidden.advice(dotted, argument=argument)
     return None if advice is None else (dotted, advice)
 
 
-def _dotted(node: ast.expr, names: Mapping[str, str]) -> str | None:
+def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
     """The public dotted name that an expression stands for, None when that is not known."""
     match node:
         case ast.Name(id=name):
@@ -232,12 +241,12 @@ def _dotted(node: ast.expr, names: Mapping[str, str]) -> str | None:
                 return names[name] or None
             return name if name in _BUILTINS else None
         case ast.Attribute(value=value, attr=attr):
-            base = _dotted(value, names)
+            base = _dotted_name(value, names)
             return None if base is None else f"{base}.{attr}"
     return None
 
 
-def _imported(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
+def _imports_of(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
     """Local name and dotted name of everything that these statements import, not those of functions inside."""
     for node in _statements(body):
         match node:
@@ -260,7 +269,7 @@ def _public_names(module: str) -> Iterable[str]:
     return getattr(loaded, "__all__", None) or [name for name in vars(loaded) if not name.startswith("_")]
 
 
-def _hidden(body: Iterable[ast.stmt]) -> Iterator[Finding]:
+def _star_import_findings(body: Iterable[ast.stmt]) -> Iterator[Finding]:
     """Star imports that hide from this check what workflow code calls."""
     for node in _statements(body):
         match node:
@@ -283,12 +292,20 @@ def _statements(nodes: Iterable[ast.AST]) -> Iterator[ast.stmt]:
             yield from _statements(ast.iter_child_nodes(node))
 
 
-def _bound(node: ast.AST) -> set[str]:
+def _local_names(node: ast.AST) -> set[str]:
     """Names that a function gives a meaning of its own, other than by importing."""
     names: set[str] = set()
     if isinstance(node, _Scope):
-        a = node.args
-        names = {arg.arg for arg in (*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg)))}
+        arguments = node.args
+        names = {
+            arg.arg
+            for arg in (
+                *arguments.posonlyargs,
+                *arguments.args,
+                *arguments.kwonlyargs,
+                *filter(None, (arguments.vararg, arguments.kwarg)),
+            )
+        }
     for child in ast.walk(node):
         match child:
             case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):

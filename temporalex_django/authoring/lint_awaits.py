@@ -11,18 +11,20 @@ from collections.abc import Iterator, Mapping
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def forgotten(
+def unawaited_calls(
     body: ast.AST, functions: Mapping[str, Function], methods: Mapping[str, Function]
 ) -> Iterator[tuple[int, str]]:
     """Line and name of each call in ``body`` of a coroutine function that is used without ``await``.
 
     ``functions`` are those of the module, ``methods`` those of the class that ``body`` belongs to.
     """
-    known = {name for name, node in functions.items() if _gives_coroutine(node)}
-    yield from _Calls(known, {name for name, node in methods.items() if _gives_coroutine(node)}).read(body)
+    coroutine_functions = {name for name, node in functions.items() if _returns_coroutine(node)}
+    yield from _UnawaitedCalls(
+        coroutine_functions, {name for name, node in methods.items() if _returns_coroutine(node)}
+    ).read(body)
 
 
-class _Calls:
+class _UnawaitedCalls:
     def __init__(self, functions: set[str], methods: set[str]) -> None:
         self._functions = functions
         self._methods = methods
@@ -31,29 +33,37 @@ class _Calls:
         """In one function, with those that are defined inside it."""
         inner = self
         if isinstance(node, (Function, ast.Lambda)):
-            inner = self._inside(node)
-        for part in _used(node):
-            if (call := inner.coroutine(part)) is not None:
+            inner = self._inner_scope(node)
+        for part in _used_expressions(node):
+            if (call := inner.coroutine_name(part)) is not None:
                 yield part.lineno, call
         for child in ast.iter_child_nodes(node):
             yield from inner.read(child)
 
-    def _inside(self, scope: Function | ast.Lambda) -> _Calls:
+    def _inner_scope(self, scope: Function | ast.Lambda) -> _UnawaitedCalls:
         """A function gives names a meaning of its own, and may define coroutine functions itself."""
-        a = scope.args
-        own = {arg.arg for arg in (*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg)))}
-        defined: set[str] = set()
+        arguments = scope.args
+        local_names = {
+            arg.arg
+            for arg in (
+                *arguments.posonlyargs,
+                *arguments.args,
+                *arguments.kwonlyargs,
+                *filter(None, (arguments.vararg, arguments.kwarg)),
+            )
+        }
+        coroutine_names: set[str] = set()
         for child in _own_nodes(scope):
             match child:
                 case ast.Name(id=name, ctx=ast.Store()):
-                    own.add(name)
+                    local_names.add(name)
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    own.add(name)
-                    if _gives_coroutine(child):
-                        defined.add(name)
-        return _Calls((self._functions - own) | defined, self._methods)
+                    local_names.add(name)
+                    if _returns_coroutine(child):
+                        coroutine_names.add(name)
+        return _UnawaitedCalls((self._functions - local_names) | coroutine_names, self._methods)
 
-    def coroutine(self, node: ast.expr) -> str | None:
+    def coroutine_name(self, node: ast.expr) -> str | None:
         """Name of the function whose call ``node`` is, if that gives a coroutine."""
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in self._functions:
@@ -63,7 +73,7 @@ class _Calls:
         return None
 
 
-def _used(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one for each kind of node
+def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one for each kind of node
     """Expressions of ``node`` whose value it looks at, or throws away."""
     match node:
         case ast.Expr(value=value) | ast.Starred(value=value) | ast.FormattedValue(value=value, conversion=-1 | 115):
@@ -90,19 +100,22 @@ def _used(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one for each kind
     return []
 
 
-def _gives_coroutine(node: ast.AST) -> bool:
+def _returns_coroutine(node: ast.AST) -> bool:
     """An ``async def`` without ``yield``. A decorator may make anything of it, but for those that keep it as it is."""
     if not isinstance(node, ast.AsyncFunctionDef):
         return False
-    kept = all(isinstance(one, ast.Name) and one.id in ("staticmethod", "classmethod") for one in node.decorator_list)
-    return kept and not any(isinstance(child, (ast.Yield, ast.YieldFrom)) for child in _own_nodes(node))
+    is_plain = all(
+        isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod")
+        for decorator in node.decorator_list
+    )
+    return is_plain and not any(isinstance(child, (ast.Yield, ast.YieldFrom)) for child in _own_nodes(node))
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
     """Nodes inside a function, without those of functions and classes in it."""
-    waiting = [*ast.iter_child_nodes(scope)]
-    while waiting:
-        node = waiting.pop()
+    pending = [*ast.iter_child_nodes(scope)]
+    while pending:
+        node = pending.pop()
         yield node
         if not isinstance(node, (Function, ast.Lambda, ast.ClassDef)):
-            waiting.extend(ast.iter_child_nodes(node))
+            pending.extend(ast.iter_child_nodes(node))

@@ -13,78 +13,85 @@ from typing import Final
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 #: Functions whose result depends on the order of their argument.
-_ORDERED: Final = frozenset({"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "dict", "reversed", "next"})
-_SETS: Final = frozenset({"set", "frozenset"})
-_BY_PLACE: Final = frozenset({"hash", "id"})
+_ORDER_DEPENDENT: Final = frozenset(
+    {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "dict", "reversed", "next"}
+)
+_SET_TYPES: Final = frozenset({"set", "frozenset"})
+_BY_ADDRESS: Final = frozenset({"hash", "id"})
 SORT: Final = "sort it by something that is recorded, or use a list or dict"
 SEED: Final = "sort it, or give all processes one hash seed"
 
 
 @dataclass(frozen=True, slots=True)
-class Unordered:
+class UnorderedUse:
     """``seeded``: one hash seed for all processes makes it the same in all of them."""
 
     line: int
-    what: str
+    call: str
     advice: str
     seeded: bool
 
 
-def unordered(body: ast.AST, local: frozenset[str], places: frozenset[str]) -> Iterator[Unordered]:
+def unordered_uses(body: ast.AST, local_names: frozenset[str], definitions: frozenset[str]) -> Iterator[UnorderedUse]:
     """In one function.
 
-    ``local`` are names that are no builtins there, ``places`` classes and functions of the module.
+    ``local_names`` are names that are no builtins there, ``definitions`` classes and functions of the module.
     """
-    sets = _names_of_sets(body)
+    sets = _set_names(body)
     for node in ast.walk(body):
         match node:
-            case ast.Call(func=ast.Name(id=name), args=[_]) if name in _BY_PLACE - local:
-                yield Unordered(
+            case ast.Call(func=ast.Name(id=name), args=[_]) if name in _BY_ADDRESS - local_names:
+                yield UnorderedUse(
                     node.lineno, name, "use a key that is recorded, such as an id of your own", seeded=False
                 )
             case ast.For(iter=iterated) | ast.comprehension(iter=iterated) | ast.Starred(value=iterated):
-                yield from _iterated(iterated, sets, local, places)
-            case ast.Call(func=ast.Name(id=name), args=args) if name in _ORDERED - local:
-                for one in args:
-                    yield from _iterated(one, sets, local, places)
-            case ast.Call(func=ast.Attribute(attr="join" | "extend"), args=[one]):
-                yield from _iterated(one, sets, local, places)
+                yield from _iteration_uses(iterated, sets, local_names, definitions)
+            case ast.Call(func=ast.Name(id=name), args=args) if name in _ORDER_DEPENDENT - local_names:
+                for argument in args:
+                    yield from _iteration_uses(argument, sets, local_names, definitions)
+            case ast.Call(func=ast.Attribute(attr="join" | "extend"), args=[argument]):
+                yield from _iteration_uses(argument, sets, local_names, definitions)
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="pop"), args=[]) if name in sets:
-                yield Unordered(node.lineno, "iteration of a set", SEED, seeded=True)
+                yield UnorderedUse(node.lineno, "iteration of a set", SEED, seeded=True)
 
 
-def _iterated(
-    node: ast.expr, sets: frozenset[str], local: frozenset[str], places: frozenset[str]
-) -> Iterator[Unordered]:
-    if not (_is_set(node, local) or (isinstance(node, ast.Name) and node.id in sets)):
+def _iteration_uses(
+    node: ast.expr, sets: frozenset[str], local_names: frozenset[str], definitions: frozenset[str]
+) -> Iterator[UnorderedUse]:
+    if not (_is_set(node, local_names) or (isinstance(node, ast.Name) and node.id in sets)):
         return
     elements = node.elts if isinstance(node, ast.Set) else ()
-    if any(isinstance(one, ast.Lambda) or (isinstance(one, ast.Name) and one.id in places) for one in elements):
-        yield Unordered(node.lineno, "iteration of a set of classes or functions", SORT, seeded=False)
-    elif not elements or not all(isinstance(one, ast.Constant) and isinstance(one.value, int) for one in elements):
-        yield Unordered(node.lineno, "iteration of a set", SEED, seeded=True)
+    if any(
+        isinstance(element, ast.Lambda) or (isinstance(element, ast.Name) and element.id in definitions)
+        for element in elements
+    ):
+        yield UnorderedUse(node.lineno, "iteration of a set of classes or functions", SORT, seeded=False)
+    elif not elements or not all(
+        isinstance(element, ast.Constant) and isinstance(element.value, int) for element in elements
+    ):
+        yield UnorderedUse(node.lineno, "iteration of a set", SEED, seeded=True)
 
 
-def _is_set(node: ast.expr, local: frozenset[str]) -> bool:
+def _is_set(node: ast.expr, local_names: frozenset[str]) -> bool:
     match node:
         case ast.Set() | ast.SetComp():
             return True
         case ast.Call(func=ast.Name(id=name)):
-            return name in _SETS - local
+            return name in _SET_TYPES - local_names
         case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor(), right=right):
-            return _is_set(left, local) or _is_set(right, local)
+            return _is_set(left, local_names) or _is_set(right, local_names)
     return False
 
 
-def _names_of_sets(body: ast.AST) -> frozenset[str]:
+def _set_names(body: ast.AST) -> frozenset[str]:
     """Names that a function gives nothing but sets."""
-    found: set[str] = set()
-    others: set[str] = set()
+    set_names: set[str] = set()
+    other_names: set[str] = set()
     for node in ast.walk(body):
         match node:
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ):
-                (found if _is_set(value, frozenset()) else others).add(name)
-    return frozenset(found - others)
+                (set_names if _is_set(value, frozenset()) else other_names).add(name)
+    return frozenset(set_names - other_names)

@@ -32,36 +32,38 @@ class RetryPolicy:
     non_retryable: Sequence[str | type[BaseException]] = ()
 
     def __post_init__(self) -> None:
-        wrong = []
+        errors = []
         if self.max_attempts is not None and (type(self.max_attempts) is not int or self.max_attempts < 0):
-            wrong.append(f"max_attempts={self.max_attempts!r} is not a whole number of 0 or more")
+            errors.append(f"max_attempts={self.max_attempts!r} is not a whole number of 0 or more")
         for name in ("initial_interval", "max_interval"):
             if name == "max_interval" and self.max_interval is None:
                 continue
             try:
                 if to_seconds(getattr(self, name), label=name) < 0:
-                    wrong.append(f"{name}={getattr(self, name)!r} is negative")
+                    errors.append(f"{name}={getattr(self, name)!r} is negative")
             except (TypeError, ValueError) as exc:
-                wrong.append(str(exc))
+                errors.append(str(exc))
         if (
             isinstance(self.backoff, bool)
             or not isinstance(self.backoff, (int, float))
             or not 1 <= self.backoff < math.inf
         ):
-            wrong.append(f"backoff={self.backoff!r} is not a number of 1 or more")
+            errors.append(f"backoff={self.backoff!r} is not a number of 1 or more")
         if isinstance(self.non_retryable, (str, type)):
-            wrong.append("non_retryable must be a list of exception classes or names")
-        if wrong:
-            raise WorkflowDefinitionError("RetryPolicy: " + "; ".join(wrong))
+            errors.append("non_retryable must be a list of exception classes or names")
+        if errors:
+            raise WorkflowDefinitionError("RetryPolicy: " + "; ".join(errors))
 
     def as_dict(self) -> dict[str, Any]:
         """As it is stored with an activity: durations in seconds, 0 for no limit of attempts."""
-        first = to_seconds(self.initial_interval)
+        initial_interval = to_seconds(self.initial_interval)
         return {
             "max_attempts": self.max_attempts or 0,
-            "initial_interval": first,
+            "initial_interval": initial_interval,
             "backoff": float(self.backoff),
-            "max_interval": max(_LONGEST, first) if self.max_interval is None else to_seconds(self.max_interval),
+            "max_interval": max(_LONGEST, initial_interval)
+            if self.max_interval is None
+            else to_seconds(self.max_interval),
             "non_retryable": [n if isinstance(n, str) else n.__name__ for n in self.non_retryable],
         }
 

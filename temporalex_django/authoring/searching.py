@@ -14,7 +14,7 @@ from temporalex_django.core.names import quoted
 from temporalex_django.errors import PayloadError
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.facade import Startable
+    from temporalex_django.authoring.start_api import Startable
 
 #: What stands behind the name of an attribute, and what holds then of what a run has; "": it is equal.
 OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -40,72 +40,72 @@ class SearchCondition(NamedTuple):
     value: Any
     several: bool
 
-    def holds(self, there: Mapping[str, Any]) -> bool:
+    def matches(self, run_attributes: Mapping[str, Any]) -> bool:
         """Of the search attributes of a run, as they are kept."""
-        of_it = {self.name: there[self.name]} if self.name in there else {}
-        values = (getattr(row, self.column) for row in attributes.search_rows(of_it))
-        test, wanted = OPERATORS[self.operator], _number(self.value, self.column)
-        return any(value is not None and test(_number(value, self.column), wanted) for value in values)
+        own_attributes = {self.name: run_attributes[self.name]} if self.name in run_attributes else {}
+        values = (getattr(row, self.column) for row in attributes.search_rows(own_attributes))
+        test, expected = OPERATORS[self.operator], _as_number(self.value, self.column)
+        return any(value is not None and test(_as_number(value, self.column), expected) for value in values)
 
 
-def declared_by(cls: type[Startable]) -> Mapping[str, Any]:
+def search_attribute_types(cls: type[Startable]) -> Mapping[str, Any]:
     """The types of a class, or of all versions of a dispatcher, by name."""
-    found: Mapping[str, Any] = getattr(cls, "search_attributes", {})
-    return found
+    types: Mapping[str, Any] = getattr(cls, "search_attributes", {})
+    return types
 
 
-def accepted(cls: type[Startable]) -> list[str]:
+def condition_keys(cls: type[Startable]) -> list[str]:
     """Everything that a condition on runs of the class may be about: names, with the operators that fit."""
     return [
         f"{name}__{operator}" if operator else name
-        for name, kind in declared_by(cls).items()
-        for operator in _operators(ATTRIBUTE_TYPES[kind])
+        for name, kind in search_attribute_types(cls).items()
+        for operator in _operators_of(ATTRIBUTE_TYPES[kind])
     ]
 
 
-def conditions(cls: type[Startable], given: Any, *, texts: bool = False) -> list[SearchCondition]:
+def parse_conditions(cls: type[Startable], mapping: Any, *, texts: bool = False) -> list[SearchCondition]:
     """What is asked for. ``texts``: it comes from a face, where numbers and times may be texts.
 
     Raises ``TypeError`` for what is not declared or takes no such operator, ``ValueError`` for what one cannot be.
     """
-    if not isinstance(given, Mapping):
-        raise ValueError(f"is a mapping of attributes to values, not {quoted(given)}")  # noqa: TRY004 - see ``listing``
-    if len(given) > MOST_CONDITIONS:
-        raise ValueError(f"has {MOST_CONDITIONS} conditions at most, and these are {len(given)}")
-    return [_condition(cls, asked, value, texts=texts) for asked, value in given.items()]
+    if not isinstance(mapping, Mapping):
+        raise ValueError(f"is a mapping of attributes to values, not {quoted(mapping)}")  # noqa: TRY004 - see ``listing``
+    if len(mapping) > MOST_CONDITIONS:
+        raise ValueError(f"has {MOST_CONDITIONS} conditions at most, and these are {len(mapping)}")
+    return [_parse_condition(cls, key, value, texts=texts) for key, value in mapping.items()]
 
 
-def _condition(cls: type[Startable], asked: Any, value: Any, *, texts: bool) -> SearchCondition:
-    known = accepted(cls)
-    if asked not in known:
-        near = difflib.get_close_matches(asked, known, n=1) if isinstance(asked, str) else []
-        hint = f"; did you mean {near[0]}?" if near else ""
+def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool) -> SearchCondition:
+    valid_keys = condition_keys(cls)
+    if key not in valid_keys:
+        matches = difflib.get_close_matches(key, valid_keys, n=1) if isinstance(key, str) else []
+        advice = f"; did you mean {matches[0]}?" if matches else ""
         raise TypeError(
-            f"{cls.name} is not searched by the attribute {quoted(asked)} (it is by: {', '.join(known) or 'none'}){hint}"
+            f"{cls.name} is not searched by the attribute {quoted(key)} (it is by: {', '.join(valid_keys) or 'none'}){advice}"
         )
-    name, _, operator = asked.partition("__")
-    declared = declared_by(cls)[name]
-    kind = ATTRIBUTE_TYPES[declared]
+    name, _, operator = key.partition("__")
+    attribute_type = search_attribute_types(cls)[name]
+    kind = ATTRIBUTE_TYPES[attribute_type]
     try:
         if texts:
-            value = attributes.parse(value, declared)
-        one: Any = str if declared == list[str] else declared
-        kept = attributes.encode(name, value, {name: one}, label=asked)
+            value = attributes.parse(value, attribute_type)
+        scalar_type: Any = str if attribute_type == list[str] else attribute_type
+        stored_value = attributes.encode(name, value, {name: scalar_type}, label=key)
     except PayloadError as exc:
         raise ValueError(exc.message) from None
     except ValueError as exc:
-        raise ValueError(f"{asked} {exc}") from None
-    if kept is None or (operator == "prefix" and kept == ""):
-        raise ValueError(f"{asked} is compared with a value, not {quoted(value)}")
-    several = declared == list[str] and operator == "prefix"
-    return SearchCondition(cls.name, name, operator, kind.column, attributes.to_comparable(kept), several)
+        raise ValueError(f"{key} {exc}") from None
+    if stored_value is None or (operator == "prefix" and stored_value == ""):
+        raise ValueError(f"{key} is compared with a value, not {quoted(value)}")
+    several = attribute_type == list[str] and operator == "prefix"
+    return SearchCondition(cls.name, name, operator, kind.column, attributes.to_comparable(stored_value), several)
 
 
-def _operators(kind: AttributeType) -> tuple[str, ...]:
+def _operators_of(kind: AttributeType) -> tuple[str, ...]:
     if kind.is_ordered:
         return _RANGES
     return ("", "prefix") if kind.column == "text" else ("",)
 
 
-def _number(value: Any, column: str) -> Any:
+def _as_number(value: Any, column: str) -> Any:
     return Decimal(value) if column == "number" else value

@@ -46,8 +46,8 @@ class Unique:
 
         With scope ``none`` several share a value, and ``suffix()`` (8 hex digits) tells them apart.
         """
-        made = self.id_for(value)
-        return check_id(f"{made}{SEPARATOR}{suffix()}" if self.scope == "none" else made)
+        business_id = self.id_for(value)
+        return check_id(f"{business_id}{SEPARATOR}{suffix()}" if self.scope == "none" else business_id)
 
     def check(self, id: str) -> str:
         """``id`` if it is one that a value gives: whoever starts by id is bound like whoever starts by value.

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from temporalex_django.authoring import binding
+from temporalex_django.authoring import backend
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core import names
 from temporalex_django.errors import UnknownVersion, WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.people import Person
+    from temporalex_django.authoring.authorization import Person
     from temporalex_django.core.results import Ok
 
 
@@ -79,9 +79,9 @@ class VersionedWorkflow(Startable):
 
         Gives its handle.
         """
-        concrete = cls.choose(version, options)
-        return binding.backend(cls).signal_with_start(
-            concrete,
+        workflow_class = cls.choose(version, options)
+        return backend.backend(cls).signal_with_start(
+            workflow_class,
             signal,
             payload,
             args,
@@ -108,9 +108,9 @@ class VersionedWorkflow(Startable):
         **options: Any,
     ) -> Any:
         """``signal_with_start`` for async code."""
-        concrete = cls.choose(version, options)
-        return await binding.backend(cls).asignal_with_start(
-            concrete,
+        workflow_class = cls.choose(version, options)
+        return await backend.backend(cls).asignal_with_start(
+            workflow_class,
             signal,
             payload,
             args,
@@ -124,7 +124,7 @@ class VersionedWorkflow(Startable):
     @classmethod
     def handle(cls, id: str) -> Any:
         """The handle of the newest chain of that id, of whatever version."""
-        return binding.backend(cls).handle(id, workflow=cls)
+        return backend.backend(cls).handle(id, workflow=cls)
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:
@@ -133,63 +133,63 @@ class VersionedWorkflow(Startable):
             version = cls.version_for(dict(cls.versions), options)
         if version is None:
             version = cls.current
-        found = cls.versions.get(version) if type(version) is int else None
-        if found is None:
-            known = ", ".join(str(number) for number in sorted(cls.versions))
-            raise UnknownVersion(f"{cls.name} has no version {version!r} (it has: {known})")
-        return version, found
+        workflow_class = cls.versions.get(version) if type(version) is int else None
+        if workflow_class is None:
+            version_numbers = ", ".join(str(number) for number in sorted(cls.versions))
+            raise UnknownVersion(f"{cls.name} has no version {version!r} (it has: {version_numbers})")
+        return version, workflow_class
 
 
 def _problems(cls: type[VersionedWorkflow]) -> list[str]:
     """What is wrong with a dispatcher, one sentence each."""
-    found: list[str] = []
-    given = cls.versions
+    problems: list[str] = []
+    versions = cls.versions
     if "version" in cls.__dict__:
-        found.append("it has `versions`, so it has no `version` of its own")
-    found += [
+        problems.append("it has `versions`, so it has no `version` of its own")
+    problems += [
         f"{name} belongs to each of its versions: nobody asks a dispatcher for it"
         for name in ("internal", "start_permission", "redacted", "search_attributes")
         if name in cls.__dict__
     ]
     if not names.is_name(cls.name) or cls.name.startswith("__"):
-        found.append(
+        problems.append(
             f"name {names.quoted(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
         )
-    if not isinstance(given, Mapping) or not given:
-        return [*found, f"versions must be a mapping of version numbers to workflow classes, not {given!r}"]
-    for number, version in given.items():
-        found.extend(_problems_of_version(cls, number, version))
-    classes = [version for version in given.values() if isinstance(version, type) and issubclass(version, Workflow)]
+    if not isinstance(versions, Mapping) or not versions:
+        return [*problems, f"versions must be a mapping of version numbers to workflow classes, not {versions!r}"]
+    for number, version in versions.items():
+        problems.extend(_version_problems(cls, number, version))
+    classes = [version for version in versions.values() if isinstance(version, type) and issubclass(version, Workflow)]
     if len({version.unique for version in classes}) > 1:
-        found.append("its versions differ in `unique`: a value must mean the same in all of them")
+        problems.append("its versions differ in `unique`: a value must mean the same in all of them")
     redacted = {path for version in classes for path in version.redacted}
-    found += [
+    problems += [
         f"{version.__name__} stores {name}, which one of its versions redacts: nobody may see it, and SQL would"
         for version in classes
         for name in version.stored
         if name in redacted
     ]
-    found += [
+    problems += [
         f"{version.__name__} has the search attribute {name}, which one of its versions redacts: nobody may see it"
         for version in classes
         for name in version.search_attributes
         if name in redacted
     ]
     types: dict[str, Any] = {}
-    found += [
+    problems += [
         f"its versions declare the search attribute {name} with several types: no query could compare them"
         for version in classes
         for name, kind in version.search_attributes.items()
         if types.setdefault(name, kind) != kind
     ]
     if not hasattr(cls, "current"):
-        found.append("`current` is missing: which version does a start run?")
-    elif type(cls.current) is not int or cls.current not in given:
-        found.append(f"current {cls.current!r} is not in versions")
-    return found
+        problems.append("`current` is missing: which version does a start run?")
+    elif type(cls.current) is not int or cls.current not in versions:
+        problems.append(f"current {cls.current!r} is not in versions")
+    return problems
 
 
-def _problems_of_version(cls: type[VersionedWorkflow], number: Any, version: Any) -> Iterator[str]:
+def _version_problems(cls: type[VersionedWorkflow], number: Any, version: Any) -> Iterator[str]:
     if type(number) is not int or number < 1:
         yield f"the version {number!r} must be a whole number from 1"
     if not (isinstance(version, type) and issubclass(version, Workflow) and "definition" in vars(version)):
@@ -197,15 +197,15 @@ def _problems_of_version(cls: type[VersionedWorkflow], number: Any, version: Any
         return
     if version.version != number:
         yield f"version {number!r} is {version.__name__}, which has version = {version.version!r}"
-    if not _belongs(version, cls):
+    if not _belongs_to(version, cls):
         yield f"{version.__name__} must be nested in {cls.__name__} or stand in the same package"
     if version.dispatched_by is not None and version.dispatched_by.name != cls.name:
         yield f"{version.__name__} is a version of {version.dispatched_by.__name__} already"
 
 
-def _belongs(version: type, dispatcher: type) -> bool:
-    nested = version.__qualname__.startswith(f"{dispatcher.__qualname__}.")
-    return nested or _package(version) == _package(dispatcher)
+def _belongs_to(version: type, dispatcher: type) -> bool:
+    is_nested = version.__qualname__.startswith(f"{dispatcher.__qualname__}.")
+    return is_nested or _package(version) == _package(dispatcher)
 
 
 def _package(cls: type) -> str:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
-from temporalex_django.authoring import binding, definition
-from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.typed import A, R, Runs
+from temporalex_django.authoring import backend, definition
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.authoring.type_hints import A, R, TypedWorkflow
 from temporalex_django.core import aliases, attributes, current, payloads
 from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.determinism import guard
@@ -37,9 +37,9 @@ from temporalex_django.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from temporalex_django.authoring.authorization import Person
     from temporalex_django.authoring.handle import WorkflowHandle
-    from temporalex_django.authoring.people import Person
-    from temporalex_django.authoring.typed import StartOptions, ValueOptions
+    from temporalex_django.authoring.type_hints import StartOptions, ValueOptions
     from temporalex_django.authoring.versions import VersionedWorkflow
 
 #: Workflow classes and dispatchers by name; defining one again replaces it.
@@ -65,9 +65,9 @@ def query(name: str) -> Callable[[Callable[..., Any]], Any]:
         )
 
     def decorate(fn: Callable[..., Any]) -> Any:
-        made = _Query(fn.__func__ if isinstance(fn, staticmethod) else fn)
-        made.query_name = name
-        return made
+        query_method = _Query(fn.__func__ if isinstance(fn, staticmethod) else fn)
+        query_method.query_name = name
+        return query_method
 
     return decorate
 
@@ -139,18 +139,21 @@ class Workflow(Startable):
             return
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
-        own = [value for value in cls.__dict__.values() if isinstance(value, _Query)]
-        problems = [*cls._problems(), *definition.clashes([value.query_name for value in own])]
-        problems += definition.uncallable(
-            {f"the query {q.query_name!r}": q.__func__ for q in own}, "(state) or (state, args)", 1, 2
+        query_methods = [value for value in cls.__dict__.values() if isinstance(value, _Query)]
+        problems = [
+            *cls._problems(),
+            *definition.duplicate_query_problems([value.query_name for value in query_methods]),
+        ]
+        problems += definition.signature_problems(
+            {f"the query {q.query_name!r}": q.__func__ for q in query_methods}, "(state) or (state, args)", 1, 2
         )
         if problems:
             raise WorkflowDefinitionError(f"workflow {cls.__qualname__}: " + "; ".join(problems))
-        cls._queries = {**cls._queries, **{value.query_name: value.__func__ for value in own}}
+        cls._queries = {**cls._queries, **{value.query_name: value.__func__ for value in query_methods}}
         cls.definition = Definition(
             name=cls.name,
             version=cls.version,
-            entry=_entry(cls),
+            entry=_entry_point(cls),
             args_type=_args_type(cls),
             args_default=_args_default(cls),
             result_type=_result_type(cls),
@@ -170,7 +173,7 @@ class Workflow(Startable):
         return definition.problems(cls, Workflow)
 
     @classmethod
-    def _cut_off_notes(
+    def _external_close_signals(
         cls, status: str, started_at: datetime | None, ended_at: datetime
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Signals to send, with their facts, when somebody outside has closed a run of it."""
@@ -205,16 +208,16 @@ class Workflow(Startable):
 
         Raises ``UnknownQuery``, ``QueryFailed``, ``PayloadError``.
         """
-        own = cls.handle_query is not Workflow.handle_query
-        fn = cls._queries.get(name) if isinstance(name, str) and not own else None
-        if not own and fn is None:
-            known = ", ".join(sorted(cls._queries)) or "none"
-            raise UnknownQuery(f"{cls.name} does not answer the query {name!r} (it answers: {known})")
+        overrides_queries = cls.handle_query is not Workflow.handle_query
+        fn = cls._queries.get(name) if isinstance(name, str) and not overrides_queries else None
+        if not overrides_queries and fn is None:
+            query_names = ", ".join(sorted(cls._queries)) or "none"
+            raise UnknownQuery(f"{cls.name} does not answer the query {name!r} (it answers: {query_names})")
         args, state = payloads.to_plain(args, label=f"the arguments of query {name!r}"), deep_copy(state)
         guard.watch(cls)
         try:
             with current.outside_workflow("query"):
-                value = Context().run(cls._ask, fn, name, args, state)  # the same answer, whoever asks
+                value = Context().run(cls._call_query, fn, name, args, state)  # the same answer, whoever asks
         except UnknownQuery as exc:
             raise UnknownQuery(f"{cls.name} does not answer the query {name!r}: {exc}") from exc
         except TemporalexError as exc:
@@ -231,7 +234,7 @@ class Workflow(Startable):
         return cls._queries if cls.handle_query is Workflow.handle_query else {}
 
     @classmethod
-    def _ask(cls, fn: Callable[..., Any] | None, name: str, args: Any, state: Any) -> Any:
+    def _call_query(cls, fn: Callable[..., Any] | None, name: str, args: Any, state: Any) -> Any:
         if fn is None:
             return cls.handle_query(name, args, state)
         return fn(state, args) if _takes_args(fn) else fn(state)
@@ -240,48 +243,54 @@ class Workflow(Startable):
 
         @overload
         @classmethod
-        def start(cls: type[Runs[None, R]], **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
+        def start(cls: type[TypedWorkflow[None, R]], **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
         @overload
         @classmethod
-        def start(cls: type[Runs[A, R]], args: A, **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
-        @overload
-        @classmethod
-        def start(cls: type[Runs[None, R]], value: str, /, **options: Unpack[ValueOptions]) -> WorkflowHandle[R]: ...
+        def start(cls: type[TypedWorkflow[A, R]], args: A, **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
         @overload
         @classmethod
         def start(
-            cls: type[Runs[A, R]], value: str, args: A, /, **options: Unpack[ValueOptions]
+            cls: type[TypedWorkflow[None, R]], value: str, /, **options: Unpack[ValueOptions]
+        ) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        def start(
+            cls: type[TypedWorkflow[A, R]], value: str, args: A, /, **options: Unpack[ValueOptions]
         ) -> WorkflowHandle[R]: ...
         @classmethod
-        def start(cls, *given: Any, **options: Any) -> Any: ...
+        def start(cls, *positional: Any, **options: Any) -> Any: ...
 
         @overload
         @classmethod
-        async def astart(cls: type[Runs[None, R]], **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
-        @overload
-        @classmethod
-        async def astart(cls: type[Runs[A, R]], args: A, **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
+        async def astart(cls: type[TypedWorkflow[None, R]], **options: Unpack[StartOptions]) -> WorkflowHandle[R]: ...
         @overload
         @classmethod
         async def astart(
-            cls: type[Runs[None, R]], value: str, /, **options: Unpack[ValueOptions]
+            cls: type[TypedWorkflow[A, R]], args: A, **options: Unpack[StartOptions]
         ) -> WorkflowHandle[R]: ...
         @overload
         @classmethod
         async def astart(
-            cls: type[Runs[A, R]], value: str, args: A, /, **options: Unpack[ValueOptions]
+            cls: type[TypedWorkflow[None, R]], value: str, /, **options: Unpack[ValueOptions]
+        ) -> WorkflowHandle[R]: ...
+        @overload
+        @classmethod
+        async def astart(
+            cls: type[TypedWorkflow[A, R]], value: str, args: A, /, **options: Unpack[ValueOptions]
         ) -> WorkflowHandle[R]: ...
         @classmethod
-        async def astart(cls, *given: Any, **options: Any) -> Any: ...
+        async def astart(cls, *positional: Any, **options: Any) -> Any: ...
 
         @classmethod
-        def get(cls: type[Runs[Any, R]], value: str, *, version: int | None = None) -> WorkflowHandle[R]: ...
+        def get(cls: type[TypedWorkflow[Any, R]], value: str, *, version: int | None = None) -> WorkflowHandle[R]: ...
         @classmethod
-        async def aget(cls: type[Runs[Any, R]], value: str, *, version: int | None = None) -> WorkflowHandle[R]: ...
+        async def aget(
+            cls: type[TypedWorkflow[Any, R]], value: str, *, version: int | None = None
+        ) -> WorkflowHandle[R]: ...
 
     @classmethod
     def signal_with_start(
-        cls: type[Runs[A, R]],
+        cls: type[TypedWorkflow[A, R]],
         signal: str,
         payload: Any = None,
         args: A | None = None,
@@ -298,7 +307,7 @@ class Workflow(Startable):
         ``subject``, ``search_attributes`` and ``tags`` are of a run that is started: one that is there keeps its own.
         """
         workflow = cast("type[Workflow]", cls)
-        made = binding.backend(cls).signal_with_start(
+        handle = backend.backend(cls).signal_with_start(
             workflow,
             signal,
             payload,
@@ -309,11 +318,11 @@ class Workflow(Startable):
             tags=tags,
             by=by,
         )
-        return cast("WorkflowHandle[R]", made)
+        return cast("WorkflowHandle[R]", handle)
 
     @classmethod
     async def asignal_with_start(
-        cls: type[Runs[A, R]],
+        cls: type[TypedWorkflow[A, R]],
         signal: str,
         payload: Any = None,
         args: A | None = None,
@@ -326,7 +335,7 @@ class Workflow(Startable):
     ) -> WorkflowHandle[R]:
         """``signal_with_start`` for async code."""
         workflow = cast("type[Workflow]", cls)
-        made = await binding.backend(cls).asignal_with_start(
+        handle = await backend.backend(cls).asignal_with_start(
             workflow,
             signal,
             payload,
@@ -337,15 +346,15 @@ class Workflow(Startable):
             tags=tags,
             by=by,
         )
-        return cast("WorkflowHandle[R]", made)
+        return cast("WorkflowHandle[R]", handle)
 
     @classmethod
-    def handle(cls: type[Runs[Any, R]], id: str) -> WorkflowHandle[R]:
+    def handle(cls: type[TypedWorkflow[Any, R]], id: str) -> WorkflowHandle[R]:
         """The handle of the newest chain of that id and class.
 
         Asks nobody: what does not exist says so when it is used.
         """
-        return cast("WorkflowHandle[R]", binding.backend(cls).handle(id, workflow=cast("type[Workflow]", cls)))
+        return cast("WorkflowHandle[R]", backend.backend(cls).handle(id, workflow=cast("type[Workflow]", cls)))
 
 
 def register(cls: type[Workflow | VersionedWorkflow]) -> None:
@@ -372,31 +381,33 @@ def find(name: str) -> type[Workflow | VersionedWorkflow]:
     try:
         return registry[aliases.current_name(name)]
     except (KeyError, TypeError):
-        near = difflib.get_close_matches(str(name), registry, n=1)
-        hint = f": did you mean {near[0]!r}?" if near else ": is its module a `workflows.py` of an installed app?"
-        raise UnknownWorkflow(f"no workflow {name!r} in this process{hint}") from None
+        matches = difflib.get_close_matches(str(name), registry, n=1)
+        advice = (
+            f": did you mean {matches[0]!r}?" if matches else ": is its module a `workflows.py` of an installed app?"
+        )
+        raise UnknownWorkflow(f"no workflow {name!r} in this process{advice}") from None
 
 
-def known(name: str) -> type[Workflow | VersionedWorkflow] | None:
+def find_or_none(name: str) -> type[Workflow | VersionedWorkflow] | None:
     """The same; None for a name that this process does not have."""
     return registry.get(aliases.current_name(name))
 
 
-def named() -> list[tuple[str, type[Workflow | VersionedWorkflow]]]:
+def named_classes() -> list[tuple[str, type[Workflow | VersionedWorkflow]]]:
     """Every name that a run may hold, those that classes had once among them, with what is behind it."""
-    old = ((alias, registry[name]) for alias, name in aliases.WORKFLOWS.items() if name in registry)
-    return [*registry.items(), *old]
+    aliased = ((alias, registry[name]) for alias, name in aliases.WORKFLOWS.items() if name in registry)
+    return [*registry.items(), *aliased]
 
 
-def code_of(name: str, version: int) -> type[Workflow]:
+def class_for_run(name: str, version: int) -> type[Workflow]:
     """The class that a run of that name and version goes on with: of a dispatcher that of its version.
 
     A class that stands for itself takes the runs of all its versions: it has patches for what differs. Raises
     ``UnknownWorkflow``.
     """
     try:
-        found = find(name)
-        return found if issubclass(found, Workflow) else found.resolve_version(version)[1]
+        workflow_class = find(name)
+        return workflow_class if issubclass(workflow_class, Workflow) else workflow_class.resolve_version(version)[1]
     except (UnknownWorkflow, UnknownVersion) as exc:
         raise UnknownWorkflow(
             f"a run of version {version} of {name!r} finds no class here ({exc}): put the class back, or give the one that follows it "
@@ -404,43 +415,43 @@ def code_of(name: str, version: int) -> type[Workflow]:
         ) from None
 
 
-def present(name: str, version: int) -> type[Workflow] | None:
+def find_version(name: str, version: int) -> type[Workflow] | None:
     """The class of a run, when this process has it in the version of the run."""
-    if known(name) is None:
+    if find_or_none(name) is None:
         return None
     try:
-        cls = code_of(name, version)
+        cls = class_for_run(name, version)
     except UnknownWorkflow:
         return None
     return cls if cls.version == version else None
 
 
-def sender_of(name: str, version: int | None = None) -> Any:
+def signal_sender(name: str, version: int | None = None) -> Any:
     """Who sends the Django signals of a run: its class, or its name where this process does not have it."""
-    found = known(name) or name
-    if isinstance(found, str) or issubclass(found, Workflow):
-        return found
-    return found.versions.get(version, found) if version is not None else found
+    sender = find_or_none(name) or name
+    if isinstance(sender, str) or issubclass(sender, Workflow):
+        return sender
+    return sender.versions.get(version, sender) if version is not None else sender
 
 
-def concrete() -> Iterator[type[Workflow]]:
+def concrete_classes() -> Iterator[type[Workflow]]:
     """Every class that runs can have, versions of dispatchers among them."""
-    for found in registry.values():
-        if issubclass(found, Workflow):
-            yield found
+    for workflow_class in registry.values():
+        if issubclass(workflow_class, Workflow):
+            yield workflow_class
         else:
-            yield from found.versions.values()
+            yield from workflow_class.versions.values()
 
 
-def versions_here() -> dict[str, list[int]]:
+def registered_versions() -> dict[str, list[int]]:
     """The versions that this process has, by name."""
-    found: dict[str, list[int]] = {}
-    for cls in concrete():
-        found.setdefault(cls.name, []).append(cls.version)
-    return found | {old: found[new] for old, new in aliases.WORKFLOWS.items() if new in found}
+    versions: dict[str, list[int]] = {}
+    for cls in concrete_classes():
+        versions.setdefault(cls.name, []).append(cls.version)
+    return versions | {old: versions[new] for old, new in aliases.WORKFLOWS.items() if new in versions}
 
 
-def forked_options(cls: type[Workflow], *, tags: Sequence[str]) -> dict[str, Any]:
+def fork_options(cls: type[Workflow], *, tags: Sequence[str]) -> dict[str, Any]:
     """The start options of a fork of a run that has these tags: it keeps them, beside those that its class has now."""
     return start_options(cls) | {"tags": [*dict.fromkeys([*cls.tags, *tags])] or None}
 
@@ -456,10 +467,10 @@ def start_options(
     options = {name: to_seconds(value) for name, value in timeouts.items() if value is not None}
     lists: dict[str, Any] = {"tags": list(cls.tags), "metadata": dict(cls.metadata)}
     if tags is not None:
-        lists["tags"] = definition.with_tags(cls, tags)
+        lists["tags"] = definition.merge_tags(cls, tags)
     if search_attributes is not None:
-        given = attributes.encode_all(search_attributes, cls.search_attributes, label=f"start of {cls.name}")
-        lists["search_attributes"] = attributes.merge({}, given)
+        attribute_values = attributes.encode_all(search_attributes, cls.search_attributes, label=f"start of {cls.name}")
+        lists["search_attributes"] = attributes.merge({}, attribute_values)
     return {
         "workflow": cls.name,
         "version": cls.version,
@@ -470,20 +481,22 @@ def start_options(
     }
 
 
-def fitted_result(cls: type[Workflow], result: Any) -> Any:
+def decode_result(cls: type[Workflow], result: Any) -> Any:
     """A result (plain data) as ``run`` of the class is annotated. Raises ``PayloadError``."""
     return payloads.convert(result, cls.definition.result_type, label=f"the result of {cls.name}")
 
 
-def with_default(cls: type[Workflow], args: Any) -> Any:
+def input_or_default(cls: type[Workflow], args: Any) -> Any:
     """The input of a start; without one the default of ``run``, where it has one."""
     return deep_copy(cls.definition.args_default) if args is None else args
 
 
 def read_input(cls: type[Workflow], attributes: Mapping[str, Any]) -> InputReading:
     """The input of a child (plain data) as ``run`` of the class reads it. Raises ``PayloadError``."""
-    what, kind = f"the input of {cls.name}", cls.definition.args_type
-    return to_reading({"args": payloads.convert(deep_copy(attributes["args"]), kind, label=what)}, {"args": kind})
+    label, args_type = f"the input of {cls.name}", cls.definition.args_type
+    return to_reading(
+        {"args": payloads.convert(deep_copy(attributes["args"]), args_type, label=label)}, {"args": args_type}
+    )
 
 
 def require_signal(cls: type[Workflow], name: str) -> None:
@@ -491,30 +504,30 @@ def require_signal(cls: type[Workflow], name: str) -> None:
     if cls.signals is None or name in cls.signals:
         return
     declared = sorted(cls.signals)
-    near = difflib.get_close_matches(str(name), declared, n=1)
-    hint = f": did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(str(name), declared, n=1)
+    advice = f": did you mean {matches[0]!r}?" if matches else ""
     raise UnknownSignal(
-        f"{cls.name} takes no signal {name!r}{hint} (it takes: {', '.join(declared) or 'none'})", known=declared
+        f"{cls.name} takes no signal {name!r}{advice} (it takes: {', '.join(declared) or 'none'})", known=declared
     )
 
 
-def newest(started: type[Workflow], at: int) -> type[Workflow]:
-    """What a run of ``started`` goes on with.
+def newest_class(workflow_class: type[Workflow], definition_number: int) -> type[Workflow]:
+    """What a run of ``workflow_class`` goes on with.
 
-    A class of its name and version that was defined after ``at``, else itself.
+    A class of its name and version that was defined after ``definition_number``, else itself.
     """
-    present = registry.get(started.name)
-    if present is None or present.defined_as <= at:
-        return started
-    return code_of(started.name, started.version)
+    current_class = registry.get(workflow_class.name)
+    if current_class is None or current_class.defined_as <= definition_number:
+        return workflow_class
+    return class_for_run(workflow_class.name, workflow_class.version)
 
 
-def defined_so_far() -> int:
+def last_definition_number() -> int:
     """The number of the class that was defined last."""
     return max((cls.defined_as for cls in registry.values()), default=0)
 
 
-def _entry(cls: type[Workflow]) -> Callable[[Any], Any]:
+def _entry_point(cls: type[Workflow]) -> Callable[[Any], Any]:
     def entry(args: Any) -> Any:
         guard.watch(cls)
         return cls().run(args)
@@ -528,18 +541,18 @@ def _args_type(cls: type[Workflow]) -> Any:
 
 
 def _args_default(cls: type[Workflow]) -> Any:
-    parameters = [one for one in inspect.signature(cls.run).parameters.values() if one.name != "self"]
+    parameters = [parameter for parameter in inspect.signature(cls.run).parameters.values() if parameter.name != "self"]
     default = parameters[0].default if parameters else None
     return None if default is inspect.Parameter.empty else default
 
 
 def _result_type(cls: type[Workflow]) -> Any:
     """``T`` of ``run(...) -> Ok[T] | …``; Any where it does not say."""
-    said = payloads.resolve_hints(cls.run).get("return", Any)
-    for part in typing.get_args(said) if typing.get_origin(said) in _UNIONS else (said,):
+    annotation = payloads.resolve_hints(cls.run).get("return", Any)
+    for part in typing.get_args(annotation) if typing.get_origin(annotation) in _UNIONS else (annotation,):
         if typing.get_origin(part) is Ok:
-            (found,) = typing.get_args(part)
-            return Any if isinstance(found, typing.TypeVar) else found
+            (result_type,) = typing.get_args(part)
+            return Any if isinstance(result_type, typing.TypeVar) else result_type
     return Any
 
 

@@ -30,7 +30,7 @@ LEVELS: Mapping[str, int] = {
 }
 #: Facts that may hold what users put in.
 _PAYLOADS = frozenset({"result", "failure", "state", "reason", "message", "error"})
-_OURS = frozenset({
+_LOGGED_FACTS = frozenset({
     "workflow", "workflow_id", "run_id", "workflow_version", "version", "status", "step", "event", "events", "type", "duration",
     "wait_duration", "source", "targets", "count", "fan_out", "concurrent", "active_count", "completed_count", "recovered", "kind",
     "name", "update_id", "activity", "seq", "attempt", "attempts", "code", "action",
@@ -79,8 +79,8 @@ class LogHandler:
         def receive(signal: Signal, sender: Any, **facts: Any) -> None:
             if not self._logger.isEnabledFor(level):
                 return
-            shown = {key: value for key, value in facts.items() if key in _OURS - _PAYLOADS}
-            text = " ".join(f"{key}={value}" for key, value in shown.items())
-            self._logger.log(level, "%s %s", name, text, extra={"event": name, "facts": shown})
+            logged_facts = {key: value for key, value in facts.items() if key in _LOGGED_FACTS - _PAYLOADS}
+            text = " ".join(f"{key}={value}" for key, value in logged_facts.items())
+            self._logger.log(level, "%s %s", name, text, extra={"event": name, "facts": logged_facts})
 
         return receive

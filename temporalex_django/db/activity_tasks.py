@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring import activity
-from temporalex_django.authoring.binding import OpenActivity
+from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.conf import codec
 from temporalex_django.core.error_text import error_line
 from temporalex_django.db import lone_tasks
@@ -203,9 +203,9 @@ class TaskStatements(ABC):
 
         A worker gives the others back uncounted, and leaves them alone from now on.
         """
-        if not self.worker or all(activity.has(task.activity) for task in tasks):
+        if not self.worker or all(activity.is_available(task.activity) for task in tasks):
             return tasks
-        absent = [task for task in tasks if not activity.has(task.activity)]
+        absent = [task for task in tasks if not activity.is_available(task.activity)]
         for name in {task.activity for task in absent} - self.absent:
             log.warning("%s is not in this process: left to a worker that has it", name)
             self.absent.add(name)

@@ -7,7 +7,7 @@ from typing import Any
 from temporalex_django import signals
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.activity_context import running
+from temporalex_django.authoring.activity_context import use_context
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.payloads import error_reason
@@ -24,16 +24,16 @@ def perform(task: TaskState) -> TaskResult:
     """
     try:
         act = activity.find(task.activity)
-        fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
+        fn, args, kwargs = act.decode_call(task.args, task.kwargs, TaskSource(task))
     except activity_policy.ABSENT as exc:
         raise activity_policy.Absent(str(exc)) from exc
     announce("activity_started", task, attempt=task.attempt)
-    with running(activity_policy.context_of(task)):
+    with use_context(activity_policy.context_of(task)):
         crash_points.reached("atomic effect: before")
         value = fn(*args, **kwargs)
         crash_points.reached("atomic effect: after")
     try:
-        return completed(task, act.outgoing(value, task.args, TaskSource(task)), act)
+        return completed(task, act.encode_result(value, task.args, TaskSource(task)), act)
     except KeyMissing as exc:  # nothing that it did is committed
         raise activity_policy.Absent(str(exc)) from exc
 
@@ -61,7 +61,7 @@ def announce(name: str, task: TaskState, **facts: Any) -> None:
     signal = signals.ALL[name]
     if not signal.receivers:
         return
-    sender = workflow.sender_of(task.workflow)
+    sender = workflow.signal_sender(task.workflow)
     if signal.has_listeners(sender):
         signals.send(
             name,

@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Q
 
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
 from temporalex_django.conf import made
 from temporalex_django.models import Candidate, HumanTask
 
@@ -80,7 +80,7 @@ def _holders(users: Any, word: str, name: str, *, most: int) -> Collection[str] 
     by_group = Q(groups__permissions__content_type__app_label=app, groups__permissions__codename=code)
     rows = users.filter(own | by_group | _superusers(users.model)).distinct()[: most + _ASKED]
     permits = made("ACCESS_POLICY").permits
-    found = {str(user.pk) for user in rows if people.answers_to(user, word, permits=permits)}
+    found = {str(user.pk) for user in rows if authorization.matches_candidate(user, word, permits=permits)}
     return found if len(found) > most or _is_stored(permits) else None
 
 

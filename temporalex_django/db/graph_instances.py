@@ -31,12 +31,12 @@ def _projections(alias: str) -> Projections:
 
 @dataclass(frozen=True, slots=True)
 class TaskSource:
-    """``authoring.activity.Source`` of an attempt."""
+    """``authoring.activity.RunSource`` of an attempt."""
 
     task: TaskState
 
     def workflow(self, version: int) -> Any:
-        return workflow.code_of(self.task.workflow, version)
+        return workflow.class_for_run(self.task.workflow, version)
 
     def instance(self, version: int) -> Any:
         projection = _projections(get_settings().DATABASE).of(self.task.run_id, self.workflow(version))
@@ -54,7 +54,7 @@ def instance_of(run_id: UUID, *, name: str, version: int) -> Any:
 
 
 def _class(name: str, version: int) -> type[GraphWorkflow]:
-    cls = workflow.code_of(name, version)
+    cls = workflow.class_for_run(name, version)
     if not issubclass(cls, GraphWorkflow):
         raise UnknownWorkflow(f"{name} is no graph workflow: it has no instance")
     return cls

@@ -58,7 +58,7 @@ class TableStorage:
         storage = self._storage
         wanted = {"id": id, "workflow": workflow, "version": version}
         for row in self._rows(checked(wanted), storage, of_any_class=True):
-            is_graph = issubclass(workflows.code_of(row.workflow, row.version), GraphWorkflow)
+            is_graph = issubclass(workflows.class_for_run(row.workflow, row.version), GraphWorkflow)
             if is_graph and (instance := self._instance(row, storage)) is not None:
                 return instance
         of = f" of {workflow}" if workflow else ""
@@ -94,7 +94,7 @@ class TableStorage:
 
         Raises ``UnknownWorkflow``, ``PayloadError`` for a step that is gone.
         """
-        cls = workflows.code_of(row.workflow, row.version)
+        cls = workflows.class_for_run(row.workflow, row.version)
         events = storage.histories({row.pk: 0})[row.pk]
         if events and events[-1].kind == "WorkflowContinuedAsNew":  # handed on since the row was read
             current = Instance.objects.using(storage.alias).filter(chain_id=row.chain_id, chain__run_id=F("id")).first()
@@ -212,11 +212,11 @@ class TableStorage:
 
 def _names() -> list[str]:
     """Of the graphs that this process has."""
-    return sorted({cls.name for cls in workflows.concrete() if issubclass(cls, GraphWorkflow)})
+    return sorted({cls.name for cls in workflows.concrete_classes() if issubclass(cls, GraphWorkflow)})
 
 
 def _identity(row: Instance) -> tuple[str, str, int | None]:
-    unique = workflows.code_of(row.workflow, row.version).unique
+    unique = workflows.class_for_run(row.workflow, row.version).unique
     own = unique is not None and unique.scope == "version"
     return row.workflow_id, row.workflow, row.version if own else None
 

@@ -82,7 +82,7 @@ class LimitedClaims:
             found = LimitedClaim(looked=True, lines=bool(names))
             lines = [line for name in names if (line := self._judged(queue, name, limits, off, found))]
             groups = [self._of_common(queue, off, capacity.most, found)] if common else []
-            own = {line.activity: activity.limited[line.activity] for line in lines if line.activity}
+            own = {line.activity: activity.limits_by_name[line.activity] for line in lines if line.activity}
             if not lines and not any(groups):
                 return found
             locks = {*([queue_name(queue)] if limits.is_limited else []), *map(activity_name, own)}
@@ -134,9 +134,9 @@ class LimitedClaims:
                 return line
             found.moved += self._move(queue, "line = %s", [name], None)
             return None
-        if line.activity in off or not activity.has(line.activity):
+        if line.activity in off or not activity.is_available(line.activity):
             return None
-        if line.activity not in activity.limited:
+        if line.activity not in activity.limits_by_name:
             found.moved += self._move(queue, "line = %s", [name], QueuePartition(None, line.key).name)
             return None
         return line
@@ -165,7 +165,7 @@ class LimitedClaims:
         which = f"{here} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"
         ranked = self._storage.ranks(queue)
         rows = self._storage.near(queue, max(most, _LINES), which, absent, ranked=ranked)
-        apart = {name for _, name in rows if name in off or name in activity.limited}
+        apart = {name for _, name in rows if name in off or name in activity.limits_by_name}
         found.moved += self.move_apart(queue, apart)
         return [(task, name, None) for task, name in rows if name not in apart]
 
@@ -244,7 +244,7 @@ def give_back(storage: DjangoStorage, keys: Collection[tuple[int, int, int]]) ->
     A statement where nothing has a rate. Else the locks of these rates, in the order of their names, too.
     """
     rated = {queue_name(name): one.rate for name, one in queue_limits().items() if one.rate is not None}
-    rated |= {activity_name(name): one.rate for name, one in activity.limited.items() if one.rate is not None}
+    rated |= {activity_name(name): one.rate for name, one in activity.limits_by_name.items() if one.rate is not None}
     if not keys or not rated:
         storage.give_back(keys)
         return

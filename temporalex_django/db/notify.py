@@ -62,7 +62,7 @@ def announce(report: TurnReport) -> None:
 
 
 def _announce_run(write: RunWrite, facts: RunFacts) -> None:
-    sender: Any = workflow.sender_of(facts.workflow, facts.version)
+    sender: Any = workflow.signal_sender(facts.workflow, facts.version)
     who = {"workflow": facts.workflow, "workflow_id": facts.workflow_id, "run_id": str(facts.run_id)}
     _announce_events(write, facts, sender, who)
     for one in write.human_tasks:
@@ -94,7 +94,7 @@ def _announce_events(write: RunWrite, facts: RunFacts, sender: Any, who: dict[st
         signals.send(name, sender, **{**facts_of, **who, "workflow_version": facts.version})
     if write.cut_off and isinstance(sender, type) and issubclass(sender, workflow.Workflow):
         ended = write.events[-1]
-        notes = sender._cut_off_notes(CLOSING[ended.kind], facts.started_at, ended.at)  # noqa: SLF001 - a hook for us alone
+        notes = sender._external_close_signals(CLOSING[ended.kind], facts.started_at, ended.at)  # noqa: SLF001 - a hook for us alone
         for name, facts_of in notes:
             signals.send(name, sender, **{**facts_of, **who, "workflow_version": facts.version})
 

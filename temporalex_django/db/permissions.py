@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from temporalex_django.access import policy
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
 from temporalex_django.engine.refusals import NotTaken, Refused
 from temporalex_django.models import OperatorAction
 
@@ -52,8 +52,8 @@ class DatabaseJudge:
             return False
         if permission.startswith(_STANDS_IN):
             principals = asked.stands_in_for(user) if getattr(user, "is_active", True) else ()
-            return any(people.key_of(one) == permission.removeprefix(_STANDS_IN) for one in principals)
-        return people.judged(user, permission, permits=asked.permits)
+            return any(authorization.sender_key(one) == permission.removeprefix(_STANDS_IN) for one in principals)
+        return authorization.is_authorized(user, permission, permits=asked.permits)
 
 
 def audit_refused(refused: Sequence[Refused], *, alias: str) -> None:

@@ -51,7 +51,7 @@ class Kept(NamedTuple):
 def declared() -> dict[str, dict[int | None, Kept]]:
     """By class and version, of the classes that this process has; the version None means all."""
     found: dict[str, dict[int | None, Kept]] = {}
-    for name, cls in workflows.named():
+    for name, cls in workflows.named_classes():
         versions = {None: cls} if issubclass(cls, workflows.Workflow) else cls.versions
         kept = {number: Kept(_of(one.retention), _of(one.chain_retention)) for number, one in versions.items()}
         kept = {number: one for number, one in kept.items() if any(limit is not None for limit in one)}

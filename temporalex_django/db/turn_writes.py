@@ -142,9 +142,9 @@ class TurnStatements(ABC):
     def line_of(self, task: NewTask) -> str | None:
         """The line of its queue in which an activity is to wait; None: the common one, as most do."""
         key = task.options.get("concurrency_key")
-        if (key is None and task.activity not in activity.limited) or self.clock is not None:
+        if (key is None and task.activity not in activity.limits_by_name) or self.clock is not None:
             return None  # environments with a clock of their own know no limits
-        own = activity.limited.get(task.activity)
+        own = activity.limits_by_name.get(task.activity)
         if key is not None and not any(one.concurrency_per_key for one in (own, queue_limits().get(task.queue)) if one):
             key = None
         line = QueuePartition(None if own is None else task.activity, key).name

@@ -43,8 +43,8 @@ def context_of(
         run_id=str(task.run_id),
         heartbeat_details=task.heartbeat_details,
         _seq=task.seq,
-        _beat=beat,
-        _cancelled=cancelled,
+        _heartbeat=beat,
+        _is_cancelled=cancelled,
     )
 
 

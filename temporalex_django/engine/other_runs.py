@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from temporalex_django.authoring.workflow import present, require_signal
+from temporalex_django.authoring.workflow import find_version, require_signal
 from temporalex_django.core.history.events import DELIVERED
 from temporalex_django.engine.starts import RunStart
 from temporalex_django.errors import AlreadyRunning, AmbiguousId, TemporalexError, UnknownSignal
@@ -39,7 +39,7 @@ class NewMessage:
         Not a signal that is none of those which its class declares, as far as this process has it.
         """
         asked = self.kind == "signal" and self.ask is not None and reached.chain_id is not None
-        code = present(reached.workflow, reached.version) if asked and reached.workflow is not None else None
+        code = find_version(reached.workflow, reached.version) if asked and reached.workflow is not None else None
         if code is not None:
             try:
                 require_signal(code, self.name)

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from temporalex_django.authoring.binding import OpenActivity
+from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.history.activation import FailedSignal
 from temporalex_django.core.history.commands import Command
@@ -160,7 +160,7 @@ class NewEvent:
 
 @dataclass(slots=True, kw_only=True)
 class NewTask:
-    """An activity to run. ``options``: see ``authoring.activity.Options.as_dict`` (durations in seconds)."""
+    """An activity to run. ``options``: see ``authoring.activity.ActivityOptions.as_dict`` (durations in seconds)."""
 
     run_id: UUID
     chain_id: UUID

@@ -104,7 +104,7 @@ class WorkflowEngine(Executors):
             payload_limit=payload_limit,
             deadlock_timeout=deadlock_timeout,
             on_activate=on_activate or (lambda _: None),
-            resolve=resolve or (lambda _, name, version: workflow.code_of(name, version)),
+            resolve=resolve or (lambda _, name, version: workflow.class_for_run(name, version)),
             hurried=hurried,
             rebuilds=rebuilds,
             unexpected_error=unexpected_error,

@@ -64,7 +64,7 @@ from temporalex_django.errors.outcomes import (
     WorkflowTerminated,
     WorkflowTimedOut,
 )
-from temporalex_django.errors.replaying import (
+from temporalex_django.errors.replay import (
     DeadlockDetected,
     EngineChanged,
     JudgingFailed,

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from temporalex_django.actions.base import Actor
 from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.deciding import user_named
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import (
     ActionNotPermitted,
     HumanTaskClosed,

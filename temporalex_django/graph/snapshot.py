@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from temporalex_django.authoring.viewing import View
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import PayloadError
 from temporalex_django.graph.context import ExecutionEntry, Log
@@ -121,13 +121,15 @@ def load(workflow: Any, data: Mapping[str, Any]) -> Instance:
     )
 
 
-def viewed(instance: Instance, view: View) -> Instance:
+def viewed(instance: Instance, view: Redactor) -> Instance:
     """The instance as somebody sees it who does not see all of its data."""
     data = dump(instance)
-    data["initial"] = view.value(data["initial"])
-    data["configs"] = {key: view.value(config, under=key) for key, config in data["configs"].items()}
-    data["entries"] = [[key, event, at, view.value(value, under=key)] for key, event, at, value in data["entries"]]
-    data["reason"] = view.value(data["reason"])
+    data["initial"] = view.redact_payload(data["initial"])
+    data["configs"] = {key: view.redact_payload(config, message_name=key) for key, config in data["configs"].items()}
+    data["entries"] = [
+        [key, event, at, view.redact_payload(value, message_name=key)] for key, event, at, value in data["entries"]
+    ]
+    data["reason"] = view.redact_payload(data["reason"])
     return load(instance.workflow, data)
 
 

@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.approvals import Escalation, asking
+from temporalex_django.authoring.approvals import Escalation, human_task_spec
+from temporalex_django.authoring.authorization import candidate_of_role
 from temporalex_django.authoring.django_tasks import is_task
-from temporalex_django.authoring.people import word_of
 from temporalex_django.core import names
 from temporalex_django.core.durations import to_seconds, wait_seconds
 from temporalex_django.core.four_eyes import parse_scope
@@ -205,10 +205,10 @@ class Approval(Step):
 
     def asking(self) -> HumanTaskSpec:
         """What is asked of whom."""
-        return asking(
+        return human_task_spec(
             self.title or _spelt(self),
-            called=name_of(self),
-            what="Approval",
+            display_name=name_of(self),
+            label="Approval",
             role=self.role,
             users=self.users,
             groups=self.groups,
@@ -249,7 +249,7 @@ def asking_of(step: StepRef) -> HumanTaskSpec | None:
     return HumanTaskSpec(
         title=_spelt(step),
         label=name_of(step),
-        candidates=(word_of(role),),
+        candidates=(candidate_of_role(role),),
         outcomes=tuple(event for event in events_of(step) if comes is None or event != comes[1]),
         four_eyes=parse_scope(getattr(step, "four_eyes", False)) or "",
     )

@@ -45,7 +45,7 @@ class GraphWorkflow(Workflow, abstract=True):
     options: ClassVar[tuple[dict[str, Any], ...]] = ()
 
     @classmethod
-    def _cut_off_notes(
+    def _external_close_signals(
         cls, status: str, started_at: datetime | None, ended_at: datetime
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "workflow_stopped", {"status": status, "duration": seconds_between(started_at, ended_at)}

@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 
 from temporalex_django.access import VIEW, admit, runs_for
 from temporalex_django.actions.base import Actor, storage
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.management import exits

@@ -25,7 +25,7 @@ from temporalex_django.actions.resume_bulk import ResumeBulk
 from temporalex_django.actions.start_bulk import StartBulk
 from temporalex_django.actions.steering import Steering
 from temporalex_django.actions.stop_bulk import StopBulk
-from temporalex_django.authoring.people import APP
+from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import get_settings
 from temporalex_django.management import as_user as people
 from temporalex_django.management import asking, exits, printing

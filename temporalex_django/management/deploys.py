@@ -40,7 +40,7 @@ def compared(runs: Runs, *, sample: int, each: Callable[[int, int], None], stric
     for row in rows:
         name, version = row["workflow"], row["version"]
         try:
-            code = workflows.code_of(name, version)
+            code = workflows.class_for_run(name, version)
         except (UnknownWorkflow, UnknownVersion):
             text = f"{name} (version {version})"
             lacking.append(Lack(kind="class", name=text, count=row["count"], example=row["example"]))

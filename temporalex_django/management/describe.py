@@ -36,7 +36,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     if row is None:  # deleted since it was found
         raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} is gone")
     view = view_of(by.user, row)
-    if view.open:
+    if view.shows_payloads:
         audit.read(by, row)
     found = RunDescribed(
         run=describe(target, storage=storage(), run=row, view=view),

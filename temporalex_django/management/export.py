@@ -15,8 +15,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
 
 from temporalex_django.access import view_of
-from temporalex_django.authoring.people import Person
-from temporalex_django.authoring.viewing import EVERYTHING, View
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import json_file
 from temporalex_django.core.history.events import CLOSED_STATUSES
@@ -81,7 +81,7 @@ def handle(
     total = runs.count() if printing.watched(command, lines=json) else 0
     with printing.progress(command, lines=json) as tell:
         for row in in_pages(runs.only("workflow", "workflow_id"), by="id"):
-            written = _written(row, folder, EVERYTHING if by.user is None else _view(by.user, row), storage)
+            written = _written(row, folder, UNREDACTED if by.user is None else _view(by.user, row), storage)
             count += 1
             tell(count, total)
             if json:
@@ -99,9 +99,9 @@ def handle(
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
-def _written(row: Instance, folder: Path, view: View, storage: DjangoStorage) -> HistoryWritten:
+def _written(row: Instance, folder: Path, view: Redactor, storage: DjangoStorage) -> HistoryWritten:
     path = folder / f"{_safe(row.workflow)}-{row.pk}.json"
-    events = [view.event(event) for event in storage.histories({row.pk: 0})[row.pk]]
+    events = [view.redact_event(event) for event in storage.histories({row.pk: 0})[row.pk]]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, _NEW_FILE, 0o600), "w") as file:
@@ -115,8 +115,8 @@ def _written(row: Instance, folder: Path, view: View, storage: DjangoStorage) ->
     )
 
 
-def _view(user: Person, row: Instance) -> View:
-    return view_of(user, row).require(user)
+def _view(user: Person, row: Instance) -> Redactor:
+    return view_of(user, row).require_payloads(user)
 
 
 def _named(ids: Sequence[str]) -> Q:

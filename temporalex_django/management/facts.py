@@ -51,7 +51,7 @@ def project_now(runs: Runs = None) -> ProjectNow:
         "database": alias,
         "wrong_settings": [one.text for one in failed if one.id in _SETTINGS],
         "checks": [one for one in failed if one.id not in _SETTINGS],
-        "classes": sum(1 for _ in workflows.concrete()),
+        "classes": sum(1 for _ in workflows.concrete_classes()),
     }
     if about["wrong_settings"]:
         return ProjectNow(**about, unapplied=())

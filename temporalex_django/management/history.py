@@ -10,7 +10,7 @@ from django.utils import timezone
 from temporalex_django.access import view_of
 from temporalex_django.actions import audit, timeline
 from temporalex_django.actions.base import storage
-from temporalex_django.authoring.viewing import View
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.db.paging import in_pages
 from temporalex_django.management import as_user as people
 from temporalex_django.management import given, printing
@@ -31,7 +31,7 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
     by = people.actor(as_user)
     target = given.looked_at(run, workflow, by=by)
     view = view_of(by.user, target.row)
-    if view.open:
+    if view.shows_payloads:
         audit.read(by, target.row)
     if json:
         events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.shown)
@@ -49,8 +49,10 @@ def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str
         printing.write(command, "no history yet: no worker has taken it up")
 
 
-def _printed(event: HistoryEvent, view: View) -> EventPrinted:
+def _printed(event: HistoryEvent, view: Redactor) -> EventPrinted:
     """What the codec cannot read is shown as such."""
     data = event.data
-    shown = view.value(repr(data)) if isinstance(data, Payload) else view.attributes(data, kind=event.kind)
+    shown = (
+        view.redact_payload(repr(data)) if isinstance(data, Payload) else view.redact_attributes(data, kind=event.kind)
+    )
     return EventPrinted(number=event.seq, activation=event.activation, kind=event.kind, at=event.at, attributes=shown)

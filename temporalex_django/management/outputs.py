@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from temporalex_django.actions.targets import RunTarget
-from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.backend import Description
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.models import Instance
 from temporalex_django.present.sentences import Summary

@@ -219,7 +219,7 @@ def replay_files(paths: Sequence[str], *, only: Sequence[str] | None = None) -> 
 def _check(about: Finding, events: Sequence[HistoryEvent], findings: list[Finding], differences: list[Finding]) -> None:
     """Replay one history, and add what there is to say of it."""
     try:
-        definition = workflow.code_of(
+        definition = workflow.class_for_run(
             about["workflow"], events[0].attributes.get("version", 1) if events else 1
         ).definition
         bounded = partial(watchdog.run, limit=replay_limit(len(events)), what=f"run {about['run']}")

@@ -16,7 +16,7 @@ from temporalex_django.access import Operation, admit
 from temporalex_django.actions.base import storage
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
-from temporalex_django.authoring.people import APP
+from temporalex_django.authoring.authorization import APP
 from temporalex_django.management import as_user as people
 from temporalex_django.management import printing
 from temporalex_django.models import SwitchedOff

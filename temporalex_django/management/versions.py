@@ -48,7 +48,7 @@ def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str |
         runs = runs.filter(workflow__in=flows)
     rows = runs.values("workflow", "version", "queue").annotate(open=Count("pk"), oldest=Min("created_at"))
     workers = live_workers(alias=alias)
-    here = workflows.versions_here()
+    here = workflows.registered_versions()
     found = [
         VersionOpen(
             workflow=row["workflow"],

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.authoring.binding import OpenActivity
+from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.models.fields import decoded, hot_key
 

@@ -15,7 +15,7 @@ from django.db.models.functions import Cast
 
 from temporalex_django import conf
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import NotConfigured
 from temporalex_django.models.instance import Instance
@@ -95,7 +95,7 @@ def _declared(workflow: type[Startable] | None) -> dict[str, set[type]]:
     if workflow is not None and issubclass(workflow, workflows.Workflow):
         return {name: {kind} for name, kind in workflow.stored.items()}
     found: dict[str, set[type]] = {}
-    for cls in workflows.concrete():
+    for cls in workflows.concrete_classes():
         if workflow is None or cls.name == workflow.name:
             for name, kind in cls.stored.items():
                 found.setdefault(name, set()).add(kind)

@@ -8,7 +8,7 @@ from django.urls import NoReverseMatch, reverse
 
 from temporalex_django.actions import deciding
 from temporalex_django.actions.inbox import inbox
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import HumanTask
 
 #: Where a human task is decided, in the order in which these are looked for.

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.contrib.auth import get_user_model
 from django.core import signing
 
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.models import HumanTask
 

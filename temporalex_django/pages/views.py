@@ -22,8 +22,8 @@ from temporalex_django.actions.decide import Decide
 from temporalex_django.actions.inbox import find_task, words_of
 from temporalex_django.actions.release import Release
 from temporalex_django.actions.seeing import seen
-from temporalex_django.authoring import people
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring import authorization
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.decisions import DecisionForm, outcome_label
 from temporalex_django.models import HumanTask
@@ -127,7 +127,7 @@ def _shown(
         "asks": ", ".join(people_of(words_of(task))),
         "why_not": why_not,
         "form": None if why_not else form,
-        "claimed": deciding.is_claimed(task) and task.claimed_by_key == people.key_of(by.user),
+        "claimed": deciding.is_claimed(task) and task.claimed_by_key == authorization.sender_key(by.user),
         "outcome": outcome_label(task.outcome) if task.outcome else "",
         "user_name": str(by.user),
         "inbox_address": onwards,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from temporalex_django.authoring.binding import OpenActivity
+from temporalex_django.authoring.backend import OpenActivity
 
 #: How long something may be due before somebody asks why: a worker looks at the tables every few seconds.
 PATIENCE = timedelta(seconds=10)

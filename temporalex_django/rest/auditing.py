@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from temporalex_django.access import view_of
 from temporalex_django.actions import audit
 from temporalex_django.actions.base import Actor
-from temporalex_django.authoring.viewing import View
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.models import Instance
 from temporalex_django.rest.contract import Contract
 
@@ -36,10 +36,10 @@ class Audited(Base):
     @abstractmethod
     def _actor(self) -> Actor: ...
 
-    def _view(self, run: Instance) -> View:
+    def _view(self, run: Instance) -> Redactor:
         """What the caller sees of the run that the answer is about."""
         view = view_of(self._actor().user, run)
-        if view.open:
+        if view.shows_payloads:
             self.shows = run
         return view
 

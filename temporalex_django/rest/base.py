@@ -23,7 +23,7 @@ from rest_framework.reverse import reverse
 
 from temporalex_django.actions.addresses import client_address, request_id
 from temporalex_django.actions.base import Actor
-from temporalex_django.authoring.people import Person, key_of
+from temporalex_django.authoring.authorization import Person, sender_key
 from temporalex_django.models import Instance
 from temporalex_django.rest import serializers
 from temporalex_django.rest.auditing import Audited
@@ -112,7 +112,7 @@ class ContractViewSet(Audited, GenericViewSet):
         for header, taken in ((KEY, contract.keyed), ("If-Match", contract.matched)):
             if header in request.headers and not taken:
                 raise ValidationError({header: ["this address does not take it"]})
-        if KEY in request.headers and not key_of(self._user):
+        if KEY in request.headers and not sender_key(self._user):
             raise ValidationError({KEY: ["of users who are logged in: those of others could not be told apart"]})
 
     def parameters(self) -> list[str]:

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from temporalex_django.access import Operation
-from temporalex_django.authoring.people import APP
+from temporalex_django.authoring.authorization import APP
 from temporalex_django.core.names import quoted
 
 if TYPE_CHECKING:

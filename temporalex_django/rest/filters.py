@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.actions import narrowing
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.listing import WAITS
-from temporalex_django.authoring.searching import conditions
+from temporalex_django.authoring.listing import WAIT_KINDS
+from temporalex_django.authoring.searching import parse_conditions
 from temporalex_django.core.attributes import to_utc
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.models import Instance, Status
@@ -139,7 +139,7 @@ class RunFilterForm(forms.Form):
         if (given := found.get("attributes")) is None:
             return found
         try:
-            found["attributes"] = conditions(workflows.find(found.get("workflow") or ""), given, texts=True)
+            found["attributes"] = parse_conditions(workflows.find(found.get("workflow") or ""), given, texts=True)
         except UnknownWorkflow as exc:
             said = exc.message if found.get("workflow") else _("Say which class has them, with workflow.")
             self.add_error("attributes", said)
@@ -172,7 +172,7 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
     cause = OwnFilter(
         help_text=_("Why it failed or is blocked, or why an activity of it fails, as `doctor` groups it.")
     )
-    waits = KindFilter(choices=[(kind, kind) for kind in WAITS], help_text=_("What an open run waits for."))
+    waits = KindFilter(choices=[(kind, kind) for kind in WAIT_KINDS], help_text=_("What an open run waits for."))
     tag = OwnFilter(help_text=_("One that it has, from its class or its start."))
     attributes = AttributesFilter(
         help_text=_(

@@ -23,7 +23,7 @@ from temporalex_django.actions.human_task import ActionOnTask
 from temporalex_django.actions.inbox import find_task, inbox, words_of
 from temporalex_django.actions.release import Release
 from temporalex_django.actions.seeing import seen
-from temporalex_django.authoring import people
+from temporalex_django.authoring import authorization
 from temporalex_django.errors import HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.asked import form_of
 from temporalex_django.models import HumanTask, Instance
@@ -108,7 +108,7 @@ class HumanTaskViewSet(Repeatable):
         if (there := self._there()) is not None:
             tasks = tasks.filter(run__in=there.order_by().values("pk"))
         if self._flag("mine"):
-            tasks = tasks.filter(claimed_by_key=people.key_of(self._user))
+            tasks = tasks.filter(claimed_by_key=authorization.sender_key(self._user))
         if workflow := self._text("workflow"):
             tasks = tasks.filter(workflow=workflow)
         if run := self._text("run"):

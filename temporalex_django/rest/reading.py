@@ -21,8 +21,8 @@ from temporalex_django.actions.base import storage
 from temporalex_django.actions.describe import Result, describe
 from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.targets import RunTarget
+from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.authoring.listing import NEWEST_FIRST, ORDERS
-from temporalex_django.authoring.people import key_of
 from temporalex_django.models import HistoryEvent
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import says
@@ -139,7 +139,7 @@ class ReadingViewSet(RunViewSet):
             target,
             timeout=self._wait(default=0.0),
             storage=storage(),
-            seat=partial(seat, key_of(self._user)),
+            seat=partial(seat, sender_key(self._user)),
             view=view,
         )
         try:

@@ -22,7 +22,7 @@ from temporalex_django.actions.seeing import seen as seen_by
 from temporalex_django.actions.summary import Reading, with_ends, with_messages, with_switches
 from temporalex_django.actions.targets import RunTarget, find
 from temporalex_django.actions.unchanged import Seen, seen
-from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.core.attributes import to_readable
 from temporalex_django.models import HumanTask, Instance

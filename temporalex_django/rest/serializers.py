@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rest_framework import ISO_8601, serializers
 
-from temporalex_django.authoring.viewing import View
+from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.names import quoted
 from temporalex_django.models import BulkItem, BulkJob, Ending, FourEyesScope, HistoryEvent, Status
 from temporalex_django.models.fields import Payload
@@ -255,11 +255,11 @@ class EventOut(Base):
     attributes = serializers.SerializerMethodField()
 
     def get_attributes(self, event: HistoryEvent) -> Any:
-        view: View = self.context["view"]
+        view: Redactor = self.context["view"]
         data = event.data
         if isinstance(data, Payload):
             return _unreadable(data, view)
-        return view.attributes(data, kind=event.kind)
+        return view.redact_attributes(data, kind=event.kind)
 
 
 class JobOut(Base):
@@ -521,5 +521,5 @@ class ProblemOut(Base):
     known = serializers.ListField(required=False, child=serializers.CharField())
 
 
-def _unreadable(payload: Payload, view: View) -> Any:
-    return {"unreadable": payload.error} if view.open else view.value(None)
+def _unreadable(payload: Payload, view: Redactor) -> Any:
+    return {"unreadable": payload.error} if view.shows_payloads else view.redact_payload(None)

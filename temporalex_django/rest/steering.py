@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers as fields
 
 from temporalex_django.actions.steering import Input, Steering
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.models import Instance
 from temporalex_django.rest.serializers import ReasonBody
 

@@ -10,8 +10,8 @@ import msgspec
 
 from temporalex_django.access import policy
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.messages import MessageKind, declared
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.declared_messages import MessageKind, messages_of
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.core.payloads import resolve_hints
 from temporalex_django.graph.workflow import GraphWorkflow
@@ -19,7 +19,7 @@ from temporalex_django.graph.workflow import GraphWorkflow
 
 def types_of(name: str, user: Person) -> list[dict[str, Any]]:
     """The versions of one class, as ``TypeOut`` has them."""
-    return [_shown(cls, user) for cls in workflows.concrete() if cls.name == name]
+    return [_shown(cls, user) for cls in workflows.concrete_classes() if cls.name == name]
 
 
 def schema_of(annotation: Any) -> Any:
@@ -49,7 +49,7 @@ def _shown(cls: type[Workflow], user: Person) -> dict[str, Any]:
 
 
 def _messages(cls: type[Workflow], kind: MessageKind) -> Iterator[dict[str, Any]]:
-    for one in sorted(declared(cls).values(), key=lambda one: one.name):  # type: ignore[arg-type] # classes are
+    for one in sorted(messages_of(cls).values(), key=lambda one: one.name):  # type: ignore[arg-type] # classes are
         if one.kind == kind:
             schema = schema_of(one.args_type)
             yield {"name": one.name, "schema": schema, "permission": one.permission, "about": one.about}

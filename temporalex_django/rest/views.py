@@ -22,7 +22,7 @@ from temporalex_django.actions.targets import RunTarget, find_chain
 from temporalex_django.actions.unchanged import while_unchanged
 from temporalex_django.actions.update import SendUpdate, outcome_of
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.people import key_of
+from temporalex_django.authoring.authorization import sender_key
 from temporalex_django.core.attributes import parse_all
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import KEY, Contract, says
@@ -111,7 +111,7 @@ class InstanceViewSet(ReadingViewSet):
             timeout=wait,
             by=self._actor(),
             exact=True,
-            seat=partial(seat, key_of(self._user)),
+            seat=partial(seat, sender_key(self._user)),
         )
         try:
             with key_is_id(request):

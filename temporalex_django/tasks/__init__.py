@@ -12,8 +12,8 @@ from django.conf import settings
 from django.core import checks
 from django.utils import timezone
 
-from temporalex_django.authoring.activity import Options
-from temporalex_django.authoring.django_tasks import normalized
+from temporalex_django.authoring.activity import ActivityOptions
+from temporalex_django.authoring.django_tasks import normalize
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core.durations import to_seconds
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
@@ -104,7 +104,7 @@ class DurableBackend(BaseTaskBackend):
         """Raises ``InvalidTask``."""
         super().validate_task(task)
         try:
-            Options(**_timed(task))
+            ActivityOptions(**_timed(task))
         except WorkflowDefinitionError as exc:
             raise InvalidTask(exc.message) from exc
 
@@ -118,12 +118,16 @@ class DurableBackend(BaseTaskBackend):
 
         self.validate_task(task)
         try:
-            args, kwargs = normalized([*args], what=task.module_path), normalized(dict(kwargs), what=task.module_path)
+            args, kwargs = normalize([*args], label=task.module_path), normalize(dict(kwargs), label=task.module_path)
         except PayloadError as exc:
             raise TypeError(exc.message) from exc
         timed = _timed(task)
         retry = timed.pop("retry") or self.retry
-        options = {**Options(retry=retry, **timed).as_dict(), "backend": self.alias, "retention": self.retention}
+        options = {
+            **ActivityOptions(retry=retry, **timed).as_dict(),
+            "backend": self.alias,
+            "retention": self.retention,
+        }
         number, at = enqueue(
             task.module_path,
             args=args,

@@ -124,11 +124,11 @@ class Hosting:
         """The same for code of an event loop, in which Django asks no database."""
         return await sync_to_async(self.context)(task, attempt, args, kwargs)
 
-    def started(self, state: Any) -> None:
+    def notify_started(self, state: Any) -> None:
         """``task_started``, in the thread of the attempt."""
         self._send(task_started, begun(state))
 
-    def ended(self, result: Any) -> None:
+    def notify_finished(self, result: Any) -> None:
         """``task_finished``, after the commit of the end."""
         self._send(task_finished, over(result))
 

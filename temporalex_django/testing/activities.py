@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalex_django.authoring import activity as activities_of
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.activity_context import running
+from temporalex_django.authoring.activity_context import use_context
 from temporalex_django.authoring.django_tasks import activity_of as task_activity
 from temporalex_django.authoring.django_tasks import is_task
 from temporalex_django.core import current
@@ -53,7 +53,7 @@ class EnvironmentActivities(EnvironmentHost):
     def _completed(self, task: TaskState, value: Any) -> TaskResult:
         act = activities_of.find(task.activity)
         try:
-            outgoing = act.outgoing(value, task.args, EnvironmentSource(self, task))
+            outgoing = act.encode_result(value, task.args, EnvironmentSource(self, task))
         except ReturnedErr as exc:
             return activity_policy.failed(task, exc, self.clock, final=True)
         return activity_policy.completed(task, outgoing, act=act)
@@ -71,17 +71,17 @@ class EnvironmentActivities(EnvironmentHost):
     def perform(self, task: TaskState) -> Any:
         """Run an activity, or its stand-in, here and now."""
         activity = activities_of.find(task.activity)
-        own, args, kwargs = activity.prepared(task.args, task.kwargs, EnvironmentSource(self, task))
+        own, args, kwargs = activity.decode_call(task.args, task.kwargs, EnvironmentSource(self, task))
         fn = self._stand_ins.get(task.activity, own)
 
         def beat(details: Any) -> None:
             self._beats[task.id, task.attempt, OWNER] = details
 
         context = activity_policy.context_of(task, beat=beat)
-        with current.outside_workflow(None), running(context):
+        with current.outside_workflow(None), use_context(context):
             value = fn(*args, **kwargs)
             value = self._run_async(value) if asyncio.iscoroutine(value) else value
-        return activity.outgoing(value, task.args, EnvironmentSource(self, task))
+        return activity.encode_result(value, task.args, EnvironmentSource(self, task))
 
     def _attempt(self, task: TaskState) -> None:
         with self._committing():
@@ -169,7 +169,7 @@ def _timeout(task: TaskState) -> tuple[datetime, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSource:
-    """``authoring.activity.Source`` of an attempt in an environment."""
+    """``authoring.activity.RunSource`` of an attempt in an environment."""
 
     env: EnvironmentHost
     task: TaskState

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.binding import Description, OpenActivity
-from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.backend import Description, OpenActivity
 from temporalex_django.authoring.handle import WorkflowHandle
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.errors import WorkflowCancelled, WorkflowFailed
 from temporalex_django.graph.durable.activities import activity_of

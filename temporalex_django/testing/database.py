@@ -24,12 +24,12 @@ from temporalex_django.actions.registry import STEERING
 from temporalex_django.actions.start import admit_start, saved_subject
 from temporalex_django.actions.targets import find, find_chain
 from temporalex_django.authoring import activity, django_tasks, workflow
-from temporalex_django.authoring.binding import FailedMessage
-from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.authorization import APP, Person, check_person, has_permission, is_authorized
+from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.listing import NEWEST_FIRST
-from temporalex_django.authoring.people import APP, Person, judged, permits, person
-from temporalex_django.authoring.viewing import View
+from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
@@ -213,9 +213,9 @@ class DjangoEnvironment(Environment):
         return access.Operation(action=operation, permission=wanted, workflow=name, message=message)
 
     def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
-        admit_start(Actor(user=person(by)), cast("type[Workflow]", workflow), alias=self.storage.alias)
+        admit_start(Actor(user=check_person(by)), cast("type[Workflow]", workflow), alias=self.storage.alias)
 
-    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> View:
+    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
         del chain_id
         self.admit(by, "view", what="look at", run_id=run_id)
         return access.view_of(by, self._run(run_id))
@@ -252,7 +252,7 @@ class DjangoEnvironment(Environment):
             somebody = self._people.get(key)
             if somebody is None or hasattr(somebody, "pk"):
                 return stored(key, permission, message)
-            return judged(somebody, permission, permits=permits)
+            return is_authorized(somebody, permission, permits=has_permission)
 
         return judge
 
@@ -359,7 +359,7 @@ class DjangoEnvironment(Environment):
 
     def _tell_of_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
         if result is None and task.chain_id is None:
-            told_of_lone(lambda: django_tasks.host().started(task))
+            told_of_lone(lambda: django_tasks.host().notify_started(task))
         elif result is None:
             attempt_announced("activity_started", task, attempt=task.attempt)
         else:
@@ -393,7 +393,7 @@ class DjangoEnvironment(Environment):
         Chain.objects.using(self.storage.alias).filter(failed_tries__gt=0, closed=False).update(due_at=self.clock)
 
     def _queues(self) -> Sequence[str]:
-        named = {cls.task_queue for cls in workflow.concrete()}
+        named = {cls.task_queue for cls in workflow.concrete_classes()}
         named |= {found.options_set.queue for found in activity.registry.values() if found.options_set.queue}
         stored = ActivityTask.objects.using(self.storage.alias).values_list("queue", flat=True).distinct()
         found = sorted((named | set(stored)) - self._switches.queues)

@@ -9,18 +9,18 @@ from typing import Any, cast, overload
 from uuid import UUID
 
 from temporalex_django.authoring import listing
-from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.messages import tell_of_change
-from temporalex_django.authoring.people import Person, person, sender
-from temporalex_django.authoring.typed import R, Runs
+from temporalex_django.authoring.authorization import Person, check_person, sender_of
+from temporalex_django.authoring.declared_messages import warn_lossy
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.authoring.type_hints import R, TypedWorkflow
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.authoring.workflow import (
     Workflow,
-    defined_so_far,
-    forked_options,
+    fork_options,
+    input_or_default,
+    last_definition_number,
     require_signal,
     start_options,
-    with_default,
 )
 from temporalex_django.core import payloads
 from temporalex_django.core.durations import wait_seconds
@@ -56,7 +56,7 @@ class Environment(EnvironmentActivities):
     @overload
     def start(
         self,
-        workflow: type[Runs[Any, R]],
+        workflow: type[TypedWorkflow[Any, R]],
         args: Any = None,
         id: str | None = None,
         value: str | None = None,
@@ -115,16 +115,16 @@ class Environment(EnvironmentActivities):
         elif value is None and workflow.unique is not None:
             workflow.unique.check(id)
         workflow_id = check_id(id)
-        plain = payloads.to_plain(with_default(workflow, args), label=f"the input of {workflow.name}")
+        plain = payloads.to_plain(input_or_default(workflow, args), label=f"the input of {workflow.name}")
         warn_lossy_value(
             args, plain, lambda: workflow.definition.args_type, reader=f"run of {workflow.name}", emit_warning=False
         )
-        beside = snapshot.first(workflow, started_by=sender(by))
+        beside = snapshot.first(workflow, started_by=sender_of(by))
         labels = start_options(workflow, search_attributes=search_attributes, tags=tags)
         if subject is not None:
             labels["subject"] = self._subject(workflow, subject)
         chain_id = self._insert(workflow, workflow_id, plain, self._seeds.getrandbits(62), beside, **labels)
-        self._classes[chain_id] = workflow, defined_so_far()
+        self._classes[chain_id] = workflow, last_definition_number()
         self._drive()
         return EnvironmentHandle(self, workflow_id, chain_id)
 
@@ -150,7 +150,7 @@ class Environment(EnvironmentActivities):
 
         Raises ``AlreadyRunning`` when a run of another class has the id, and what ``start`` raises.
         """
-        by = person(by)
+        by = check_person(by)
         require_signal(workflow, signal)
         plain = payloads.to_plain(payload, label=f"the payload of signal {check_name(signal, label='signal')!r}")
         chain_id = self._chain_of(check_id(id), workflow.name)
@@ -189,10 +189,10 @@ class Environment(EnvironmentActivities):
         The filters are the same; in memory there is no ``subject``. Raises ``TypeError`` for what is no filter,
         ``ValueError`` for what one cannot be, ``ActionNotPermitted``, ``NotConfigured``.
         """
-        user = person(by)
+        user = check_person(by)
         if user is not None:
             self.admit(user, "view", what="look at")
-        found = self._listed(workflow.name, listing.checked(workflow, filters), user)
+        found = self._listed(workflow.name, listing.check_filters(workflow, filters), user)
         return [EnvironmentHandle(self, workflow_id, chain_id) for workflow_id, chain_id in found]
 
     def send(
@@ -212,7 +212,7 @@ class Environment(EnvironmentActivities):
             code = self.class_of(chain_id, facts.workflow, facts.version)
             if kind == "signal":
                 require_signal(code, name)
-            tell_of_change(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
+            warn_lossy(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
         number = self._send(chain_id, kind, name, plain, request_id, self._sender(by))
         self._drive()
         return number
@@ -252,13 +252,13 @@ class Environment(EnvironmentActivities):
             named = fork_id(handle.id, id, code.unique, suffix=self._suffix)
             seed = plan.facts.seed if plan.prefix.activation else plan.seed
             snapshot = fork_snapshot(plan.facts.snapshot, self._sender(by))
-            labels = forked_options(code, tags=self.row(plan.facts.run_id).tags)
+            labels = fork_options(code, tags=self.row(plan.facts.run_id).tags)
             labels |= {"search_attributes": plan.search_attributes, "snapshot": snapshot}
             chain_id = self._insert(code, named, plan.facts.args, seed, **labels)
             self._copy_subject(chain_id, plan.facts.run_id)
             run = self.engine.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
             anew.fork(self.engine.storage, run, plan, of=handle.chain_id, id=named, snapshot=snapshot)
-        self._classes[chain_id] = code, defined_so_far()
+        self._classes[chain_id] = code, last_definition_number()
         self._drive()
         return EnvironmentHandle(self, named, chain_id)
 
@@ -295,7 +295,7 @@ class Environment(EnvironmentActivities):
             limit=None,
             atomic=False,
         )
-        if (user := person(by)) is not None:
+        if (user := check_person(by)) is not None:
             for name in plan.edited_activities:
                 self.admit(user, "edit_activity_input", what="edit the input of", run_id=facts.run_id, activity=name)
         return run, plan, code

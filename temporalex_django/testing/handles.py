@@ -10,13 +10,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
-from temporalex_django.authoring.binding import MOST_ACTIVITIES, Description
+from temporalex_django.authoring.authorization import Person, check_person, sender_key, split_decider
+from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT, RESULT_TIMEOUT, UNCHANGED, WorkflowHandle
-from temporalex_django.authoring.human_tasks import OpenHumanTask, judged, meant, require_outcome, step_of
-from temporalex_django.authoring.people import Person, decider, key_of, person
-from temporalex_django.authoring.typed import Result_co
-from temporalex_django.authoring.viewing import EVERYTHING, View
-from temporalex_django.authoring.workflow import fitted_result
+from temporalex_django.authoring.human_tasks import (
+    OpenHumanTask,
+    base_key,
+    clean_form_data,
+    require_outcome,
+    select_task,
+)
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor
+from temporalex_django.authoring.type_hints import Result_co
+from temporalex_django.authoring.workflow import decode_result
 from temporalex_django.core.attributes import decode_all
 from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.durations import check_wait
@@ -158,14 +164,14 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         role of the step, ``WorkflowClosed``, ``PayloadError``; nothing changes then.
         """
         check_wait(timeout)
-        user, name = decider(by)
+        user, name = split_decider(by)
         self._admit(user, "resume", event)
         self._refuse_closed(f"resume({event!r})")
         update_id = str(uuid4())
         facts = self._row.facts
         may = deciding(self.env.class_of(self.chain_id, facts.workflow, facts.version), event, user)
         who = str(user) if user is not None else name
-        request = requested(event, step=step, data=data, by=who, key=key_of(user))
+        request = requested(event, step=step, data=data, by=who, key=sender_key(user))
         if user is not None and may:
             self.env.keep_claims(user, self.chain_id, event, step=request["step"])
         number = self.env.send(self.chain_id, "resume", event, request, update_id, by=user)
@@ -174,7 +180,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     def human_tasks(self, *, by: Person | None = None) -> list[OpenHumanTask]:
         """What the run asks people at present, oldest first. Raises ``ActionNotPermitted``."""
-        return [task for task in self.env.human_tasks(UUID(self.run_id), by=person(by)) if not task.happened]
+        return [task for task in self.env.human_tasks(UUID(self.run_id), by=check_person(by)) if not task.happened]
 
     def decide(
         self,
@@ -188,20 +194,20 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     ) -> None:
         """Decide a human task of the run in the name of a user, see ``WorkflowHandle.decide``."""
         check_wait(timeout)
-        user = person(by)
-        one = meant(self.env.human_tasks(UUID(self.run_id)), task, run=f"{self._row.facts.workflow} {self.id}")
+        user = check_person(by)
+        one = select_task(self.env.human_tasks(UUID(self.run_id)), task, run=f"{self._row.facts.workflow} {self.id}")
         require_outcome(one, outcome)
         if user is None:
             raise ActionNotPermitted(f"the human task {one.title!r} of {self.id} is decided by a user (by=user)")
         request = {
             "event": outcome,
-            "step": step_of(one.key),
+            "step": base_key(one.key),
             "task": one.key,
             "run": self.run_id,
             "comment": check_text(comment, label="the comment"),
             "question": {"title": one.title, "outcomes": [*one.outcomes]},  # as it was shown
             **self.env.admitted(one, user),
-            **judged(one.form, data, title=one.title),
+            **clean_form_data(one.form, data, title=one.title),
         }
         update_id = str(uuid4())
         number = self.env.send(self.chain_id, "resume", outcome, request, update_id, by=user)
@@ -211,8 +217,8 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     def instance(self, *, by: Person | None = None) -> Any:
         """A graph as an instance of the pure engine: its context and execution history, from the history of the run."""
-        view, found = self._view(by).require(by), self.env.instance(self)
-        return found if view is EVERYTHING else snapshot.viewed(found, view)
+        view, found = self._view(by).require_payloads(by), self.env.instance(self)
+        return found if view is UNREDACTED else snapshot.viewed(found, view)
 
     def query(self, name: str, args: Any = None, *, fresh: bool = True, by: Person | None = None) -> Any:
         """The answer from the published state. Raises ``UnknownQuery``, ``QueryFailed``, ``ActionNotPermitted``."""
@@ -229,7 +235,9 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         return (
             answer
             if user is None
-            else View(redact=self.env.class_of(self.chain_id, facts.workflow, facts.version).redacted).answer(answer)
+            else Redactor(
+                redacted_paths=self.env.class_of(self.chain_id, facts.workflow, facts.version).redacted
+            ).redact_answer(answer)
         )
 
     def result(self, timeout: float | None = RESULT_TIMEOUT, *, by: Person | None = None) -> Result_co:
@@ -237,17 +245,17 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
         Raises ``WorkflowFailed`` and its kin, ``WorkflowCancelled``; ``ResultTimeout`` while it cannot go on by itself.
         """
-        view = self._view(by).require(by)
+        view = self._view(by).require_payloads(by)
         check_wait(timeout)
         row = self._row
         facts = row.facts
-        closing = row.closing if view is EVERYTHING else view.attributes(row.closing or {})
+        closing = row.closing if view is UNREDACTED else view.redact_attributes(row.closing or {})
         found = result_of(
             row.status, closing, workflow=facts.workflow, workflow_id=facts.workflow_id, blocked=self.blocked
         )
-        if view is not EVERYTHING:
+        if view is not UNREDACTED:
             return cast("Result_co", found)
-        return cast("Result_co", fitted_result(self.env.class_of(self.chain_id, facts.workflow, facts.version), found))
+        return cast("Result_co", decode_result(self.env.class_of(self.chain_id, facts.workflow, facts.version), found))
 
     def cancel(self, reason: str = "", *, by: Person | None = None) -> None:
         """Ask the run to cancel; a graph is cancelled at once. Raises ``WorkflowClosed``, ``ActionNotPermitted``."""
@@ -332,12 +340,14 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     def _steer(self, name: str, by: Person | None, **given: Any) -> None:
         """Raises ``ActionNotPermitted``, and what the action of that name raises."""
-        self.env.steer(self, name, person(by), given)
+        self.env.steer(self, name, check_person(by), given)
 
     def history(self, *, by: Person | None = None) -> list[HistoryEvent]:
         """Of the newest run, or of the one that the handle was made for by run id."""
         view = self._view(by)
-        return [view.event(replace(event, attributes=deep_copy(event.attributes))) for event in self.shown.events]
+        return [
+            view.redact_event(replace(event, attributes=deep_copy(event.attributes))) for event in self.shown.events
+        ]
 
     def describe(self, *, by: Person | None = None) -> Description:
         view = self._view(by)
@@ -349,14 +359,14 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
             workflow=row.facts.workflow,
             version=row.facts.version,
             status=row.status,
-            blocked=view.blocked(row.blocked),
+            blocked=view.redact_blocked(row.blocked),
             paused=row.paused,
-            waiting_for=view.waiting(row.waiting_for, row.waits),
+            waiting_for=view.redact_waiting_for(row.waiting_for, row.waits),
             accepts=row.accepts,
             started_at=row.started_at,
             closed_at=row.closed_at,
-            activities=[view.activity(activity) for activity in open_ones],
-            failed_messages=[view.failed_message(failed) for failed in self.env._failed_messages(self.chain_id)],  # noqa: SLF001 - its own
+            activities=[view.redact_activity(activity) for activity in open_ones],
+            failed_messages=[view.redact_failed_message(failed) for failed in self.env._failed_messages(self.chain_id)],  # noqa: SLF001 - its own
             search_attributes=decode_all(row.facts.search_attributes),
             tags=row.tags,
         )
@@ -377,14 +387,14 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     def __hash__(self) -> int:
         return hash(self.chain_id)
 
-    def _view(self, by: Person | None) -> View:
+    def _view(self, by: Person | None) -> Redactor:
         """What he sees. Raises ``ActionNotPermitted`` for who may not look at runs."""
-        user = person(by)
-        return EVERYTHING if user is None else self.env.view(user, self.chain_id, UUID(self.run_id))
+        user = check_person(by)
+        return UNREDACTED if user is None else self.env.view(user, self.chain_id, UUID(self.run_id))
 
     def _admit(self, by: Person | None, operation: str, message: str | None = None) -> Person | None:
         """Who is named, if he may do that with this run. Raises ``ActionNotPermitted``, ``WorkflowNotFound``."""
-        user = person(by)
+        user = check_person(by)
         if user is not None:
             self.env.admit(user, operation, what=operation, run_id=UUID(self.run_id), message=message)
         return user

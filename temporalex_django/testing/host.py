@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID
 
-from temporalex_django.authoring.binding import FailedMessage
-from temporalex_django.authoring.facade import Startable
+from temporalex_django.authoring.authorization import Person, sender_of
+from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.people import Person, sender
-from temporalex_django.authoring.viewing import View
-from temporalex_django.authoring.workflow import Workflow, code_of, newest
+from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.authoring.start_api import Startable
+from temporalex_django.authoring.workflow import Workflow, class_for_run, newest_class
 from temporalex_django.core.history.commands import Command
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.senders import Sender
@@ -200,7 +200,7 @@ class EnvironmentHost(ABC):
         """Raises ``ActionNotPermitted``."""
 
     @abstractmethod
-    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> View:
+    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
         """What somebody sees of a run. Raises ``ActionNotPermitted`` for who may not look at it."""
 
     @abstractmethod
@@ -242,7 +242,7 @@ class EnvironmentHost(ABC):
 
     def _sender(self, by: Person | None) -> Sender | None:
         """What travels with a message of that person, who is asked when the message is judged."""
-        who = sender(by)
+        who = sender_of(by)
         if who is not None and by is not None:
             self._people[who.key] = by
         return who
@@ -262,8 +262,8 @@ class EnvironmentHost(ABC):
         """The class that was started, or one of its name that was defined since: tests define many of one name."""
         started, at = self._classes.get(chain_id, (None, 0))
         if started is None or started.name != name or (started.dispatched_by and started.version != version):
-            return code_of(name, version)
-        return newest(started, at)
+            return class_for_run(name, version)
+        return newest_class(started, at)
 
     def _run_async(self, coroutine: Any) -> Any:
         return _finished(coroutine)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring.listing import NEWEST_FIRST, WORDS
+from temporalex_django.authoring.listing import NEWEST_FIRST, WAIT_PREFIXES
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.engine.memory.storage import MemoryRunStorage
 from temporalex_django.engine.memory.tables import MemoryRun
@@ -35,7 +35,7 @@ def _caused(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, cause: s
 def _waits(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, kind: str) -> bool:
     if run.status in CLOSED_STATUSES or (kind == "activity" and not storage.tasks_of(chain.run_id)):
         return False
-    return any(said.startswith(WORDS[kind]) for said in run.waiting_for)
+    return any(said.startswith(WAIT_PREFIXES[kind]) for said in run.waiting_for)
 
 
 def _no_subject(storage: MemoryRunStorage, chain: RunState, run: MemoryRun, subject: Any) -> bool:

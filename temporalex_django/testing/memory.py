@@ -8,21 +8,21 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring.binding import FailedMessage
-from temporalex_django.authoring.facade import Startable
-from temporalex_django.authoring.human_tasks import OpenHumanTask
-from temporalex_django.authoring.people import (
+from temporalex_django.authoring.authorization import (
     APP,
     Person,
-    answers_to,
-    judged,
-    key_of,
-    permits,
-    require,
+    has_permission,
+    is_authorized,
+    matches_candidate,
+    require_operation,
     require_permission,
     require_start,
+    sender_key,
 )
-from temporalex_django.authoring.viewing import VIEW_PAYLOAD, View
+from temporalex_django.authoring.backend import FailedMessage
+from temporalex_django.authoring.human_tasks import OpenHumanTask
+from temporalex_django.authoring.redaction import VIEW_PAYLOAD, Redactor
+from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
 from temporalex_django.core.senders import Sender
@@ -81,7 +81,7 @@ class WorkflowEnvironment(Environment):
     def _judge(self, key: str, permission: str, message: str) -> bool:
         """What the user says who was given as ``by``."""
         del message
-        return judged(self._people[key], permission, permits=permits)
+        return is_authorized(self._people[key], permission, permits=has_permission)
 
     def admit(
         self,
@@ -95,16 +95,16 @@ class WorkflowEnvironment(Environment):
     ) -> None:
         del run_id, message, activity  # there is no access policy without Django
         if operation not in JUDGED:
-            require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), what=f"{what} runs")
+            require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), action=f"{what} runs")
 
     def _admit_start(self, by: Person | None, workflow: type[Startable]) -> None:
         require_start(by, workflow)
 
-    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> View:
-        require(by, "view", what="look at")
+    def view(self, by: Person, chain_id: UUID, run_id: UUID) -> Redactor:
+        require_operation(by, "view", action="look at")
         facts = self.row(run_id).facts
         code = self.class_of(chain_id, facts.workflow, facts.version)
-        return View(payloads=permits(by, VIEW_PAYLOAD), redact=code.redacted)
+        return Redactor(may_see_payloads=has_permission(by, VIEW_PAYLOAD), redacted_paths=code.redacted)
 
     def keep_claims(self, by: Person, chain_id: UUID, event: str, *, step: str | None) -> None:
         """Nobody claims anything: there is no face to do it with."""
@@ -178,33 +178,37 @@ class WorkflowEnvironment(Environment):
         return None if number is None else self.outcome(number)
 
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
-        sees = by is None or permits(by, VIEW)
+        sees = by is None or has_permission(by, VIEW)
         rows = (
             one
             for one in self.storage.human_tasks.values()
-            if one.run_id == run_id and (sees or any(answers_to(by, word) for word in one.task.candidates))
+            if one.run_id == run_id and (sees or any(matches_candidate(by, word) for word in one.task.candidates))
         )
         found = [self._as_seen(one, by) for one in rows]
         return sorted(found, key=lambda task: (task.opened_at, task.key))
 
     def _as_seen(self, one: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
         """The title and what it shows are for the people whom it asks, and for those who may see payloads."""
-        task = OpenHumanTask.of(one.task, str(one.id))
-        if by is None or any(answers_to(by, word) for word in one.task.candidates):
+        task = OpenHumanTask.from_state(one.task, str(one.id))
+        if by is None or any(matches_candidate(by, word) for word in one.task.candidates):
             return task
         view = self.view(by, one.chain_id, one.run_id)
-        return replace(task, title=view.text(task.title), shows=None if task.shows is None else view.value(task.shows))
+        return replace(
+            task,
+            title=view.redact_text(task.title),
+            shows=None if task.shows is None else view.redact_payload(task.shows),
+        )
 
     def admitted(self, task: OpenHumanTask, user: Person) -> dict[str, Any]:
-        any(answers_to(user, word) for word in task.asked)  # raises where that cannot be known
-        return {"by": str(user), "by_key": key_of(user)}
+        any(matches_candidate(user, word) for word in task.asked)  # raises where that cannot be known
+        return {"by": str(user), "by_key": sender_key(user)}
 
     def inbox(self, user: Person) -> list[OpenHumanTask]:
         rows = [one for one in self.storage.human_tasks.values() if not one.task.ending]
-        mine = (one for one in rows if key_of(user) not in one.task.barred)
-        found = [one for one in mine if any(answers_to(user, word) for word in one.task.candidates)]
+        mine = (one for one in rows if sender_key(user) not in one.task.barred)
+        found = [one for one in mine if any(matches_candidate(user, word) for word in one.task.candidates)]
         found.sort(key=lambda one: (one.task.due_at or datetime.max.replace(tzinfo=UTC), one.task.opened_at, one.id))
-        return [OpenHumanTask.of(one.task, str(one.id)) for one in found]
+        return [OpenHumanTask.from_state(one.task, str(one.id)) for one in found]
 
     def _reopen(self, chain_id: UUID, start: RunStart) -> bool:
         return self.storage.reopen(chain_id, start)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from temporalex_django.authoring import activity
-from temporalex_django.authoring.people import Person, require_permission, sender
+from temporalex_django.authoring.authorization import Person, require_permission, sender_of
 from temporalex_django.core.payloads import check_text, to_plain
 from temporalex_django.engine import by_hand, pausing
 from temporalex_django.engine.blocked import due_now
@@ -37,7 +37,7 @@ class OperatorInMemory:
         self.env, self.storage = env, env.storage
         self.chain_id = chain_id
         self.person = by
-        self.by = sender(by)
+        self.by = sender_of(by)
 
     def do(self, name: str, *, reason: str = "", **given: Any) -> None:
         """One of the methods below, which are called as the actions are."""
@@ -45,7 +45,7 @@ class OperatorInMemory:
         wanted += ["edit_activity_input"] if "input" in given else []
         wanted += ["view_payload"] if "input" in given or name in _SEE_PAYLOADS else []
         for permission in wanted:
-            require_permission(self.person, permission, what=f"do {name}")
+            require_permission(self.person, permission, action=f"do {name}")
         self.name = name
         self.reason = check_text(reason, label="the reason")
         run = self.storage.hold(self.chain_id, wait=0)
@@ -83,14 +83,14 @@ class OperatorInMemory:
             self._refuse("it has not been tried yet")
         if "input" in given:
             input_ = to_plain(given["input"], label="the input 'input'")
-            task = by_hand.edited(task, *activity.find(task.activity).edited(input_, task.args), by=self.by)
+            task = by_hand.edited(task, *activity.find(task.activity).parse_edited_input(input_, task.args), by=self.by)
             self.storage.edit_task(task)
         self._finish(by_hand.retried(task, now=self.env.clock))
 
     def complete_activity(self, run: RunState, *, seq: int, result: Any) -> None:
         task = self._task(run, seq)
         given = to_plain(result, label="the input 'result'")
-        value = activity.find(task.activity).by_hand(given, task.args, EnvironmentSource(self.env, task))
+        value = activity.find(task.activity).encode_manual_result(given, task.args, EnvironmentSource(self.env, task))
         self._finish(by_hand.completed(task, value, by=self.by))
 
     def fail_activity(self, run: RunState, *, seq: int, message: str, type: str) -> None:

@@ -73,18 +73,18 @@ def _answer(call: dict[str, Any], calls: HeardCalls, say: Any) -> dict[str, Any]
     from django.db import close_old_connections  # noqa: PLC0415 - Django is set up by then
 
     from temporalex_django.authoring import activity  # noqa: PLC0415
-    from temporalex_django.authoring.activity_context import ActivityContext, running  # noqa: PLC0415
+    from temporalex_django.authoring.activity_context import ActivityContext, use_context  # noqa: PLC0415
     from temporalex_django.core.failures import describe  # noqa: PLC0415
     from temporalex_django.errors import ApplicationError  # noqa: PLC0415
 
     context = ActivityContext(
-        **call["context"], _beat=lambda details: say(beat=details), _cancelled=lambda: calls.cancelled
+        **call["context"], _heartbeat=lambda details: say(beat=details), _is_cancelled=lambda: calls.cancelled
     )
     close_old_connections()
     try:
         act = activity.find(call["activity"])
         args, kwargs = act.decode(call["args"], call["kwargs"])
-        with running(context):
+        with use_context(context):
             value = act.__wrapped__(*args, **kwargs)
         return _result(act, value)
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt

@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync
 
 from temporalex_django.authoring import activity, django_tasks
 from temporalex_django.authoring.activity import Activity
-from temporalex_django.authoring.activity_context import ActivityContext, running
+from temporalex_django.authoring.activity_context import ActivityContext, use_context
 from temporalex_django.conf import get_settings
 from temporalex_django.core import crash_points
 from temporalex_django.core.error_text import error_line
@@ -83,11 +83,11 @@ class Attempt:
             return prepared
         act, fn, args, kwargs = prepared
         try:
-            with running(self.context()):
+            with use_context(self.context()):
                 crash_points.reached("effect: before")
                 value = await fn(*args, **kwargs)
                 crash_points.reached("effect: after")
-            return self._completed(act, act.outgoing(value, self.task.args, TaskSource(self.task)))
+            return self._completed(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
         except asyncio.CancelledError:
             if not self.cancelled:
                 return self.failed(RuntimeError("the activity was cancelled from inside"))
@@ -103,11 +103,11 @@ class Attempt:
             return prepared
         act, *call = prepared
         try:
-            with running(self.context()):
+            with use_context(self.context()):
                 crash_points.reached("effect: before")
                 value = invoke(*call)
                 crash_points.reached("effect: after")
-            return self._completed(act, act.outgoing(value, self.task.args, TaskSource(self.task)))
+            return self._completed(act, act.encode_result(value, self.task.args, TaskSource(self.task)))
         except UnfitResult as exc:
             return activity_policy.failed(self.task, PayloadError(str(exc)), self.now(), final=True)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit: it ends the attempt, not the worker
@@ -117,7 +117,7 @@ class Attempt:
         task = self.task
         try:
             act = activity.find(task.activity)
-            fn, args, kwargs = act.prepared(task.args, task.kwargs, TaskSource(task))
+            fn, args, kwargs = act.decode_call(task.args, task.kwargs, TaskSource(task))
         except activity_policy.ABSENT as exc:
             return activity_policy.left(task, exc, self.now())
         except PayloadError as exc:
@@ -126,7 +126,7 @@ class Attempt:
             return self.failed(exc)
         if task.chain_id is None:
             task.started_at = self.now()
-            told_of_lone(lambda: django_tasks.host().started(task))
+            told_of_lone(lambda: django_tasks.host().notify_started(task))
         else:
             announce("activity_started", task, attempt=task.attempt)
         return act, fn, args, kwargs
@@ -187,7 +187,7 @@ def announce_end(result: TaskResult) -> None:
     if result.outcome is None:
         return
     if result.task.chain_id is None:
-        told_of_lone(lambda: django_tasks.host().ended(result))
+        told_of_lone(lambda: django_tasks.host().notify_finished(result))
         return
     kind, attributes = result.outcome
     if kind == "ActivityCompleted":

@@ -76,18 +76,18 @@ class Gates:
         """Whether a new activity is to wait until it is judged."""
         if task.activity in self.switches.activities:
             return True
-        return not task.local and task.activity in activity.limited
+        return not task.local and task.activity in activity.limits_by_name
 
     def resolve(self, chain: UUID, name: str, version: int) -> type[workflow.Workflow]:
         """The class of a run. Raises ``WorkflowSwitchedOff``, and ``UnknownWorkflow``."""
         del chain
         if name in self.switches.workflows:
             raise WorkflowSwitchedOff(f"{name} is switched off")
-        return workflow.code_of(name, version)
+        return workflow.class_for_run(name, version)
 
     def sift(self, tasks: list[TaskState]) -> list[TaskState]:
         """Of those that were claimed what may begin; the others are given back, to wait in lines of their own."""
-        apart = self.switches.activities | activity.limited.keys()
+        apart = self.switches.activities | activity.limits_by_name.keys()
         wrong = [task for task in tasks if task.activity in apart]
         if not wrong:
             return tasks

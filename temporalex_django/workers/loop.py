@@ -75,7 +75,7 @@ _PATIENCE = 0.5
 
 def all_queues() -> list[str]:
     """Every queue that the workflows and activities of this process name."""
-    named = {cls.task_queue for cls in workflow.concrete()}
+    named = {cls.task_queue for cls in workflow.concrete_classes()}
     named |= {act.options_set.queue for act in [*activity.registry.values()] if act.options_set.queue}
     return sorted(named | {"default", *(lone_tasks.queues() or ())})
 
@@ -118,7 +118,7 @@ class WorkerLoop:
         self.row = WorkerRow(
             kind=kind,
             queues=self.queues,
-            workflows=workflow.versions_here(),
+            workflows=workflow.registered_versions(),
             crash_marker=self.marker.path,
         )
         self.caution = 0  # set by maintenance: see ``liveness.recovery``

@@ -149,7 +149,7 @@ class Pool:
     @property
     def _asyncs(self) -> Collection[str]:
         """Names of the activities that run in the event loop."""
-        return activity.asyncs
+        return activity.async_names
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Pool:
             while (attempt := self._next()) is not None:
                 if not self._begins(attempt):
                     continue
-                apart = processes.call if attempt.task.activity in activity.apart else None
+                apart = processes.call if attempt.task.activity in activity.process_names else None
                 with self._noted(attempt.task.id):
                     result = attempt.run(apart=apart)
                 close_old_connections()

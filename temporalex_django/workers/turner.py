@@ -80,7 +80,7 @@ class Turner:
         One wait for ends, runs and activities: a run whose end does not count any more is locked in vain.
         """
         gates = self.gates
-        refuses = gates.refuses if activity.limited or gates.in_force else None
+        refuses = gates.refuses if activity.limits_by_name or gates.in_force else None
         taker = Taker(owner=self._row.epoch, capacity=capacity, queues=gates.open_queues, refuses=refuses)
         limit, kept = min(self.storage.turn_size, self._reach), capacity.keep_back()
         hear = {end.task.chain_id for end in results if end.outcome is not None and end.task.chain_id is not None}
@@ -137,4 +137,4 @@ class Turner:
         )
 
     def _sifted(self, tasks: list[TaskState]) -> list[TaskState]:
-        return self.gates.sift(tasks) if activity.limited or self.gates.in_force else tasks
+        return self.gates.sift(tasks) if activity.limits_by_name or self.gates.in_force else tasks

@@ -388,7 +388,7 @@ def test_histories_go_on_with_activities_and_classes_that_were_renamed(env):
 
     workflows.registry.pop("TruthOrder")
     New = flow(renamed, name="TruthInvoice", aliases=("TruthOrder",))
-    assert workflows.find("TruthOrder") is New and workflows.code_of("TruthOrder", 1) is New
+    assert workflows.find("TruthOrder") is New and workflows.class_for_run("TruthOrder", 1) is New
     env.replay_history(New, h.history())
     assert activities.find("truth.charge").name == "truth.billing.charge"
     with pytest.raises(errors.WorkflowDefinitionError, match="aliases"):

@@ -15,7 +15,7 @@ from temporalex_django.engine.storage import Retry, TaskResult, TaskState
 from tests.contract.places import NOW, QUEUES
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.binding import OpenActivity
+    from temporalex_django.authoring.backend import OpenActivity
     from tests.contract.places import Place
 
 

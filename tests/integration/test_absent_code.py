@@ -138,7 +138,7 @@ def test_an_atomic_activity_that_is_not_here_is_left(
 def test_a_step_that_is_not_in_the_graph_here_is_offered_again(
     loop: WorkerLoop, another: WorkerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow = next(cls for cls in workflow.concrete() if cls.__module__ == graphs.__name__)
+    flow = next(cls for cls in workflow.concrete_classes() if cls.__module__ == graphs.__name__)
     started = start(flow.name, {})
     loop.row.register(loop.storage)  # it knows the database's time from then on
     with monkeypatch.context() as lacking:

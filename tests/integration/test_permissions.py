@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 
 from temporalex_django import Ok, Reply, Stop, Workflow, api, errors, signal, update
 from temporalex_django.actions import inline
-from temporalex_django.authoring.people import sender
+from temporalex_django.authoring.authorization import sender_of
 from temporalex_django.db.permissions import DatabaseJudge
 from temporalex_django.db.starts import insert_message, message_outcome
 from temporalex_django.db.storage import DjangoStorage
@@ -74,7 +74,7 @@ def test_an_update_without_the_permission_is_refused_wherever_its_turn_runs(purs
                 name="spend",
                 body=5,
                 request_id=who.username,
-                sender=sender(who),
+                sender=sender_of(who),
                 storage=DjangoStorage(),
             )
             for who in (eve, ann)
@@ -125,7 +125,7 @@ def test_a_user_is_read_once_a_turn_and_anew_in_the_next(purse: Any) -> None:
                 name="spend",
                 body=1,
                 request_id=one,
-                sender=sender(ann),
+                sender=sender_of(ann),
                 storage=DjangoStorage(),
             )
         with CaptureQueriesContext(connection) as queries:
@@ -256,7 +256,7 @@ def test_a_backend_that_fails_blocks_the_run_with_what_was_judged_until_it_is_ba
     neighbour = Purse.start(id="neighbour")
     drain()
     insert_message(
-        purse.chain_id, kind=kind, name=name, body=4711, request_id="1", sender=sender(ann), storage=DjangoStorage()
+        purse.chain_id, kind=kind, name=name, body=4711, request_id="1", sender=sender_of(ann), storage=DjangoStorage()
     )
     neighbour.signal("unknown")
     with override_settings(AUTHENTICATION_BACKENDS=[f"{__name__}.{backend}"]):
@@ -295,5 +295,5 @@ def test_who_is_judged_costs_one_savepoint_and_who_is_not_none(purse: Any) -> No
             inline.engine("default").turn(limit=1, queues=["default"])
         return len([q for q in queries.captured_queries if q["sql"] and q["sql"].startswith("SAVEPOINT")])
 
-    without = send("free", sender=sender(ann))
-    assert send("spend", sender=sender(ann)) == without + 1
+    without = send("free", sender=sender_of(ann))
+    assert send("spend", sender=sender_of(ann)) == without + 1

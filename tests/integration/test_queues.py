@@ -114,7 +114,7 @@ def test_a_rate_is_kept_by_the_clock_of_the_database(loop: WorkerLoop) -> None:
 
 def test_what_is_given_back_has_not_begun_for_a_rate(loop: WorkerLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     gates = Gates(DjangoStorage(worker=True), ["default"])
-    monkeypatch.setitem(activity.limited, seldom.name, Limits(rate=Rate(2, 3600.0)))
+    monkeypatch.setitem(activity.limits_by_name, seldom.name, Limits(rate=Rate(2, 3600.0)))
     with limited(default={"rate": "4/h"}):
         schedule(loop, [*[("often", None)] * 4, *[("seldom", None)] * 4])
         assert len(taken_by(gates, 1)) == 4
@@ -163,7 +163,7 @@ def test_an_activity_has_limits_of_its_own_and_holds_up_no_others(
     assert len(taken_by(gates, 1)) == 2
     # nor does one that may begin once a minute: others may come, and it is looked for them soon
     free(1)
-    monkeypatch.setitem(activity.limited, seldom.name, Limits(rate=Rate(1, 60.0)))
+    monkeypatch.setitem(activity.limits_by_name, seldom.name, Limits(rate=Rate(1, 60.0)))
     assert len(taken_by(gates, 1)) == 1
     assert taken_by(gates, 1) == []
     assert gates.waiting

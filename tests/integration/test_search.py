@@ -23,7 +23,7 @@ from rest_framework.test import APIClient
 
 from temporalex_django import ContinueAsNew, NoReply, Ok, Stop, Workflow, api
 from temporalex_django.actions.narrowing import narrowed
-from temporalex_django.authoring.searching import conditions
+from temporalex_django.authoring.searching import parse_conditions
 from temporalex_django.models import Instance, SearchAttribute
 from temporalex_django.models.states import WorkflowStateQuerySet
 from temporalex_django.testing import drain
@@ -96,7 +96,7 @@ def test_an_index_finds_what_two_conditions_leave():
         Invoicing.start(id=f"i-{n}", search_attributes={"total": n, "customer": f"c{n % 3}"})
     asked = narrowed(
         Instance.objects.filter(workflow=Invoicing.name),
-        {"attributes": conditions(Invoicing, {"total__gt": 27, "customer": "c2"})},
+        {"attributes": parse_conditions(Invoicing, {"total__gt": 27, "customer": "c2"})},
     ).order_by("-id")
     assert [run.workflow_id for run in asked.all()] == ["i-29"]
     if connection.vendor == "postgresql":

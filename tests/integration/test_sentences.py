@@ -32,7 +32,7 @@ from temporalex_django import (
     update,
 )
 from temporalex_django.actions.summary import summaries, summary_of
-from temporalex_django.authoring.viewing import EVERYTHING, View
+from temporalex_django.authoring.redaction import UNREDACTED, Redactor
 from temporalex_django.core.results import ContinueAsNew, Reply, Stop
 from temporalex_django.liveness import recovery
 from temporalex_django.liveness.crash_markers import Left, Marked
@@ -51,7 +51,7 @@ def env():
         yield DjangoEnvironment()
 
 
-def said(env, handle, *, view=EVERYTHING):
+def said(env, handle, *, view=UNREDACTED):
     """What is said of it; the list says the same, cut short."""
     run = Instance.objects.get(pk=handle.run_id)
     found = summary_of(run, view=view, now=env.clock)
@@ -197,7 +197,7 @@ def test_a_decision(env):
     )
     assert found.state == "decision"
     run = Instance.objects.get(pk=handle.run_id)
-    assert summary_of(run, view=EVERYTHING, now=env.clock, may_decide=True).text.endswith("You can decide.")
+    assert summary_of(run, view=UNREDACTED, now=env.clock, may_decide=True).text.endswith("You can decide.")
 
 
 def test_an_activity_under_way(env):
@@ -222,7 +222,7 @@ def test_an_activity_that_fails(env):
         "Tries again at 00:08; gives up after 20 attempts."
     )
     assert (found.state, found.trouble) == ("failing", True)
-    hidden = said(env, handle, view=View(payloads=False)).text
+    hidden = said(env, handle, view=Redactor(may_see_payloads=False)).text
     assert "refused" not in hidden
     assert "ConnectionError" in hidden
 
@@ -281,7 +281,7 @@ def test_failed(env, how, text):
     found = said(env, handle)
 
     assert (found.text, found.state, found.trouble) == (text, "failed", True)
-    hidden = said(env, handle, view=View(payloads=False)).text
+    hidden = said(env, handle, view=Redactor(may_see_payloads=False)).text
     assert not any(word in hidden for word in ("vat", "stock", "card declined"))
 
 
@@ -312,15 +312,15 @@ def test_out_of_time(env):
 def test_continued_as_new(env):
     handle = env.start(SaysLittle, "again")
     first = Instance.objects.get(pk=handle.run_ids[0])
-    assert summary_of(first, view=EVERYTHING, now=env.clock).text == "Goes on in run 2 of this chain."
+    assert summary_of(first, view=UNREDACTED, now=env.clock).text == "Goes on in run 2 of this chain."
 
 
 def test_nothing_has_taken_it_up():
     """First nobody is worried; then it says what is lacking."""
     handle = SaysLittle.start("signal", id="s-1")
     run = Instance.objects.get(pk=handle.run_id)
-    soon = summary_of(run, view=EVERYTHING, now=run.created_at + timedelta(seconds=2))
-    late = summary_of(run, view=EVERYTHING, now=run.created_at + timedelta(seconds=60))
+    soon = summary_of(run, view=UNREDACTED, now=run.created_at + timedelta(seconds=2))
+    late = summary_of(run, view=UNREDACTED, now=run.created_at + timedelta(seconds=60))
 
     assert soon.text == "Started 2 s ago, not taken up yet."
     assert (soon.state, soon.trouble) == ("not_taken_up", False)
@@ -370,7 +370,7 @@ def test_blocked_by_what_its_code_raises(env):
         "Stopped safely since 00:00: RecursionError: too deep in integration/test_sentences.py:"
     )
     assert found.trouble
-    assert "too deep" not in said(env, handle, view=View(payloads=False)).text
+    assert "too deep" not in said(env, handle, view=Redactor(may_see_payloads=False)).text
 
 
 def test_a_blocked_run_says_since_when_and_how_many_others_are(env):
@@ -398,7 +398,7 @@ def test_blocked_because_it_kills_who_runs_it(env):
         "Stopped safely since 00:02: 3 processes in a row ended while they ran the code of this run; look for a "
         "segmentation fault, a memory blow-up or os._exit. Try it again when the code is put right: on one worker, alone, once."
     )
-    assert said(env, handle, view=View(payloads=False)).text == found.text
+    assert said(env, handle, view=Redactor(may_see_payloads=False)).text == found.text
 
 
 def test_an_activity_that_no_worker_takes(env):
@@ -524,10 +524,10 @@ def test_what_is_read_for_it(env, django_assert_max_num_queries):
     runs = Instance.objects.select_related("chain").order_by("pk")
 
     with django_assert_max_num_queries(1 + 4):
-        assert len(summaries(list(runs), view=lambda _: EVERYTHING, now=env.clock)) == runs.count()
+        assert len(summaries(list(runs), view=lambda _: UNREDACTED, now=env.clock)) == runs.count()
     for run in runs:
         with django_assert_max_num_queries(6):
-            summary_of(run, view=EVERYTHING, now=env.clock)
+            summary_of(run, view=UNREDACTED, now=env.clock)
 
 
 # -- where people read them --------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from temporalex_django.actions.summary import summary_of
 from temporalex_django.actions.switch_off import SwitchOff
 from temporalex_django.actions.switch_on import SwitchOn
 from temporalex_django.authoring.activity import registry
-from temporalex_django.authoring.viewing import EVERYTHING
+from temporalex_django.authoring.redaction import UNREDACTED
 from temporalex_django.core import aliases
 from temporalex_django.db.starts import NewStart, Started, insert_start
 from temporalex_django.db.storage import DjangoStorage
@@ -38,7 +38,7 @@ def status(started: Started) -> str:
 
 
 def said(started: Started) -> str:
-    return summary_of(Instance.objects.get(pk=started.run_id), view=EVERYTHING).text
+    return summary_of(Instance.objects.get(pk=started.run_id), view=UNREDACTED).text
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_runs_of_a_class_that_is_off_stop_where_they_stand() -> None:
     assert basket.query("items") == []
     assert status(other) == "completed"
     for one in ("b-1", "b-2"):
-        text = summary_of(Instance.objects.get(workflow_id=one), view=EVERYTHING).text
+        text = summary_of(Instance.objects.get(workflow_id=one), view=UNREDACTED).text
         assert "is switched off by somebody since" in text
         assert "(a wrong price)" in text
         assert f"the class {Basket.name} to be switched on" in WorkflowHandle(one).describe().waiting_for

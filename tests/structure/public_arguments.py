@@ -43,7 +43,7 @@ def arguments() -> dict[str, list[str]]:
             else:
                 found[name] = _of_function(value)
     from temporalex_django import api
-    from temporalex_django.authoring.facade import Startable
+    from temporalex_django.authoring.start_api import Startable
     from temporalex_django.testing.handles import EnvironmentHandle, EnvironmentUpdate
 
     for name, value in vars(api).items():
@@ -66,7 +66,7 @@ def arguments() -> dict[str, list[str]]:
 def twins() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
     """Each function with its async half."""
     from temporalex_django import VersionedWorkflow, Workflow, WorkflowHandle
-    from temporalex_django.authoring import facade
+    from temporalex_django.authoring import start_api
     from temporalex_django.graph.standalone.backend import EngineHandle
     from temporalex_django.testing.handles import EnvironmentHandle
 
@@ -78,8 +78,8 @@ def twins() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
                 and f"a{name}" in vars(owner)
             ):
                 yield f"{owner.__name__}.{name}", fn, other
-    for name, fn in vars(facade.Startable).items():
-        if inspect.isfunction(fn) and (other := vars(facade.Startable).get(f"_a{name[1:]}")) is not None:
+    for name, fn in vars(start_api.Startable).items():
+        if inspect.isfunction(fn) and (other := vars(start_api.Startable).get(f"_a{name[1:]}")) is not None:
             yield f"Startable.{name[1:]}", fn, other
 
 
@@ -133,9 +133,9 @@ def _of_function(fn: Callable[..., Any]) -> list[str]:
 
 
 def _options() -> type:
-    from temporalex_django.authoring.activity import Options
+    from temporalex_django.authoring.activity import ActivityOptions
 
-    return Options
+    return ActivityOptions
 
 
 def _fields(cls: type) -> list[str]:

@@ -141,12 +141,24 @@ UNREAD: dict[str, list[str]] = {
     ],
     "actions/skip_timer.py": ["parts:selection"],  # timers have no selectors
     "authoring/activity.py": [  # steps of graphs read them
-        *("prepared:source", "outgoing:args", "outgoing:source", "by_hand:args", "by_hand:source", "edited:args"),
+        *(
+            "decode_call:source",
+            "encode_result:args",
+            "encode_result:source",
+            "encode_manual_result:args",
+            "encode_manual_result:source",
+            "parse_edited_input:args",
+        ),
     ],
-    "authoring/django_tasks.py": ["_takes:count", "prepared:source", "outgoing:args", "outgoing:source"],
-    "authoring/facade.py": ["__set_name__:owner", "__get__:instance"],
+    "authoring/django_tasks.py": [
+        "_accepts_count:count",
+        "decode_call:source",
+        "encode_result:args",
+        "encode_result:source",
+    ],
+    "authoring/start_api.py": ["__set_name__:owner", "__get__:instance"],
     "authoring/workflow.py": [  # classes of processes read them
-        *("_cut_off_notes:status", "_cut_off_notes:started_at", "_cut_off_notes:ended_at"),
+        *("_external_close_signals:status", "_external_close_signals:started_at", "_external_close_signals:ended_at"),
     ],
     "authoring/versions.py": ["version_for:versions", "version_for:options"],  # for users to override
     "core/pending_commands.py": ["resolve:_"],
@@ -154,7 +166,7 @@ UNREAD: dict[str, list[str]] = {
     "core/scheduler.py": ["on_close:_"],
     "core/scopes.py": ["__aexit__:kind", "__aexit__:_"],
     "core/unawaited.py": ["_track_collector:_"],
-    "graph/durable/activities.py": ["prepared:kwargs"],
+    "graph/durable/activities.py": ["decode_call:kwargs"],
     "graph/standalone/attempts.py": ["workflow:version", "instance:version"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed
     "graph/standalone/engine.py": ["__exit__:kind", "__exit__:exc", "__exit__:tb"],

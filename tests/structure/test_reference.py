@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.authoring.activity import Options
+from temporalex_django.authoring.activity import ActivityOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 _spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
@@ -40,7 +40,7 @@ def test_every_error_has_a_code_of_its_own_and_a_next_step() -> None:
 def test_each_option_of_an_activity_has_a_row_with_its_unit_and_default() -> None:
     page = (ROOT / "docs" / "reference" / "activities.md").read_text(encoding="utf-8")
     rows = {row.split("`")[1] for row in page.splitlines() if row.startswith("| `")}
-    assert rows == {"name", "aliases", "label", *(field.name for field in fields(Options))}
+    assert rows == {"name", "aliases", "label", *(field.name for field in fields(ActivityOptions))}
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def drop(owner: str, name: str) -> None:
 
         Activity.options = without(Activity.options, name)  # type: ignore[method-assign]
     elif head == "Workflow" and member in {"start", "resume", "get", "list", "cancel"}:
-        from temporalex_django.authoring.facade import Startable
+        from temporalex_django.authoring.start_api import Startable
 
         for half in (member, f"a{member}"):
             found = vars(Startable)[half]

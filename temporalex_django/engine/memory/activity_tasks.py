@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.authoring.binding import OpenActivity
+from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.core.copying import deep_copy
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.core.payloads import JsonCodec

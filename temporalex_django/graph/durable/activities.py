@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from temporalex_django.authoring import activity as activities
-from temporalex_django.authoring.activity import Activity, Options, Source
+from temporalex_django.authoring.activity import Activity, ActivityOptions, RunSource
 from temporalex_django.authoring.retry import RetryPolicy
 from temporalex_django.core import payloads
 from temporalex_django.core.copying import deep_copy
@@ -30,13 +30,13 @@ class StepActivity(Activity[Any, Any]):
     """The activity of one class of steps, whatever workflow they stand in."""
 
     def __init__(self, cls: type[Step]) -> None:
-        super().__init__(cls.execute, Options(atomic=cls.atomic))
+        super().__init__(cls.execute, ActivityOptions(atomic=cls.atomic))
         # the function may have come from a base or a mixin: the class is what the history names
         self.name = f"{cls.__module__}.{cls.__qualname__.rsplit('<locals>.', 1)[-1]}"
         self.step_class = cls
 
-    def prepared(
-        self, args: Sequence[Any], kwargs: Any, source: Source
+    def decode_call(
+        self, args: Sequence[Any], kwargs: Any, source: RunSource
     ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """``execute`` of the step, and what it takes.
 
@@ -53,7 +53,7 @@ class StepActivity(Activity[Any, Any]):
         instance = Late(lambda: source.instance(version))
         return made.execute, (instance, fitted, Context.of(instance)), {}
 
-    def outgoing(self, value: Any, args: Sequence[Any], source: Source) -> Any:
+    def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
         """What the step gave, for the history, or why it may not give it."""
         step = self._step(args[0], source.workflow(args[2]))
         found = encoded(name_of(step), events_of(step), value)
@@ -71,7 +71,7 @@ class StepActivity(Activity[Any, Any]):
         """The context of a graph holds plain data."""
         return result
 
-    def by_hand(self, result: Any, args: Sequence[Any], source: Source) -> Any:
+    def encode_manual_result(self, result: Any, args: Sequence[Any], source: RunSource) -> Any:
         """``{"event": name, "data": …}``, of the events that the step declares. Raises ``PayloadError``."""
         if (
             not isinstance(result, dict)
@@ -79,12 +79,12 @@ class StepActivity(Activity[Any, Any]):
             or result.keys() - {"event", "data"}
         ):
             raise PayloadError(f'the result of step {args[0]} is {{"event": name, "data": ...}}')
-        found: dict[str, Any] = self.outgoing(Event(result["event"], result.get("data")), args, source)
+        found: dict[str, Any] = self.encode_result(Event(result["event"], result.get("data")), args, source)
         if "wrong" in found:
             raise PayloadError(found["wrong"])
         return found
 
-    def edited(self, given: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def parse_edited_input(self, given: Any, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Its config. Raises ``PayloadError``."""
         key, _, version = args
         payloads.convert(deep_copy(given), _config_type(self.step_class), label=f"the config of step {key}")
@@ -130,7 +130,7 @@ def activity_of(step: StepRef) -> StepActivity:
 def options_of(step: StepRef, workflow: Any) -> dict[str, Any]:
     """How it is run: what the step says, else its workflow, else the library. Raises ``WorkflowDefinitionError``."""
     retry = step.retry or getattr(workflow, "retry", None) or RETRY
-    return Options(
+    return ActivityOptions(
         retry=retry,
         start_to_close=step.timeout,
         heartbeat=step.heartbeat,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol
 
-from temporalex_django.authoring.people import Person, answers_to
+from temporalex_django.authoring.authorization import Person, matches_candidate
 from temporalex_django.core import payloads
 from temporalex_django.core.failures import RunFailure
 from temporalex_django.core.history.events import Job
@@ -303,13 +303,13 @@ def waits(instance: Instance, *, most: int | None = None) -> list[str]:
 def deciding(code: Any, event: str, user: Person | None) -> list[str]:
     """Keys of the steps that ask for this person and take the event from him.
 
-    Raises ``ActionNotPermitted``, see ``answers_to``.
+    Raises ``ActionNotPermitted``, see ``matches_candidate``.
     """
     graph = code.graph() if hasattr(code, "graph") else ()
     return [
         key_of(step)
         for step in graph
-        if event in events_of(step) and any(answers_to(user, word) for word in _asked_for(step, event))
+        if event in events_of(step) and any(matches_candidate(user, word) for word in _asked_for(step, event))
     ]
 
 

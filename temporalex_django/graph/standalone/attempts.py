@@ -19,7 +19,7 @@ from temporalex_django.graph.steps import name_of
 
 
 class _Source:
-    """``authoring.activity.Source`` of an instance that is at hand."""
+    """``authoring.activity.RunSource`` of an instance that is at hand."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -44,7 +44,7 @@ def execute(instance: Instance, number: int, attempt: int) -> Result | float:
     policy = instance.workflow.options[number].get("retry")
     args = [graph.keys[number], instance.log.configs.get(number), instance.version]
     try:
-        fn, given, _ = activity.prepared(args, {}, source)
+        fn, given, _ = activity.decode_call(args, {}, source)
     except PayloadError as exc:
         return Failure(**describe(exc))
     try:
@@ -59,7 +59,7 @@ def execute(instance: Instance, number: int, attempt: int) -> Result | float:
         return Failure(type(exc).__name__, f"{describe(exc)['message']}{times}")
     try:
         what = f"the result of step {name_of(step)}"
-        given = activity.outgoing(value, args, source)
+        given = activity.encode_result(value, args, source)
         return as_result(encode_lossless(given, label=what))
     except ReturnedErr as exc:
         delay = next_delay(policy, attempt, exc.types)

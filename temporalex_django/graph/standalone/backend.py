@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from temporalex_django.authoring.binding import Description
+from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.handle import RESULT_TIMEOUT
 from temporalex_django.authoring.listing import NEWEST_FIRST
 from temporalex_django.errors import (
@@ -29,8 +29,8 @@ from temporalex_django.graph.steps import StepRef, key_of, name_of
 from temporalex_django.graph.values import thawed
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.facade import Startable
-    from temporalex_django.authoring.people import Person
+    from temporalex_django.authoring.authorization import Person
+    from temporalex_django.authoring.start_api import Startable
     from temporalex_django.graph.standalone.engine import Engine
 
 
@@ -129,7 +129,7 @@ def _refuse_kept(what: str, **options: Any) -> None:
 
 
 class EngineBackend:
-    """``binding.Backend`` on an engine."""
+    """``backend.Backend`` on an engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

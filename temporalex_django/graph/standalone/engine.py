@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from temporalex_django.authoring import binding
+from temporalex_django.authoring import backend
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.errors import AlreadyRunning, NotConfigured, UnknownWorkflow
 from temporalex_django.graph.contracts import OPEN, Runner, Storage, Timer
@@ -27,12 +27,12 @@ from temporalex_django.graph.standalone.memory import MemoryStorage
 from temporalex_django.graph.steps import StepRef
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.facade import Startable
+    from temporalex_django.authoring.start_api import Startable
 
 
 def lookup(name: str | None = None) -> Engine:
     """The running engine of that name; without one the only engine that runs. Raises ``EngineNotFound``."""
-    return cast("Engine", binding.engine(name))
+    return cast("Engine", backend.engine(name))
 
 
 class Engine:
@@ -61,17 +61,17 @@ class Engine:
 
     def start(self) -> Self:
         """Register it, and go on with what its storage has open. Raises ``NotConfigured`` when its name is taken."""
-        binding.register(self.name, self)
+        backend.register(self.name, self)
         try:
             self.runner.recover()
         except BaseException:
-            binding.deregister(self.name, self)
+            backend.deregister(self.name, self)
             raise
         return self
 
     def stop(self) -> None:
         """Deregister it, then let the steps that run come to their end."""
-        binding.deregister(self.name, self)
+        backend.deregister(self.name, self)
         self.runner.stop()
 
     def __enter__(self) -> Self:

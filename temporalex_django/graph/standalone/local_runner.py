@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+from temporalex_django.authoring.authorization import matches_candidate, split_decider
+from temporalex_django.authoring.authorization import sender_key as key_of_user
 from temporalex_django.authoring.definition import DURATIONS
-from temporalex_django.authoring.people import answers_to, decider
-from temporalex_django.authoring.people import key_of as key_of_user
 from temporalex_django.authoring.unique import check_id
 from temporalex_django.core import four_eyes, payloads
 from temporalex_django.core.durations import wait_seconds
@@ -171,7 +171,7 @@ class LocalRunner:
 
         Raises ``ActionNotPermitted`` when it is not a user with the role of the step, or groups cannot be known.
         """
-        user, name = decider(by)
+        user, name = split_decider(by)
         who = str(user) if user is not None else name
         request = requested(event, step=step, data=data, by=who, key=key_of_user(user))
         request["data"] = payloads.to_plain(data, label=f"the data of resume({event!r})")
@@ -180,7 +180,7 @@ class LocalRunner:
             found = engine.resumed_by(progress.instance, request["event"], request["step"])
             what = f"{id}: {request['by'] or 'nobody'} may not decide {name_of(found)}"
             if (asking := asking_of(found)) is not None:
-                if asking.candidates and not any(answers_to(user, word) for word in asking.candidates):
+                if asking.candidates and not any(matches_candidate(user, word) for word in asking.candidates):
                     raise ActionNotPermitted(f"{what}: it takes {roles_text(asking.candidates)} of a user (by=user)")
                 if asking.four_eyes:
                     started = {"started_by": progress.instance.started_by}
@@ -190,7 +190,7 @@ class LocalRunner:
                     payloads.convert(data, asking.form.type, label=f"the data of resume({event!r})")
             if (declared := declared_of(found, request["event"])) is not None:
                 wanted = declared.permission
-                if wanted is not None and user is not None and not answers_to(user, f"perm:{wanted}"):
+                if wanted is not None and user is not None and not matches_candidate(user, f"perm:{wanted}"):
                     raise ActionNotPermitted(f"{what}: {event!r} takes the permission {wanted}")
                 judged(declared, request["data"], progress.instance.context)
             progress.fold([resumption(progress.instance, {**request, "step": key_of(found)})], now)

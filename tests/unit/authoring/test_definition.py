@@ -6,7 +6,7 @@ import pytest
 
 from temporalex_django import Ok, Workflow, api, errors, query, update
 from temporalex_django.authoring import workflow
-from temporalex_django.authoring.definition import distance
+from temporalex_django.authoring.definition import edit_distance
 from tests.support.runs import flow
 
 
@@ -111,4 +111,4 @@ def test_handlers_that_cannot_take_args_and_state_are_refused_together(env):
     [("", "ab", 2), ("run", "run", 0), ("rnu", "run", 1), ("task", "tags", 2), ("kitten", "sitting", 3)],
 )
 def test_distance_counts_typing_errors(a, b, expected):
-    assert distance(a, b) == distance(b, a) == expected
+    assert edit_distance(a, b) == edit_distance(b, a) == expected

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from temporalex_django import NoReply, Ok, Reply, Stop, Workflow, api, signal, update
-from temporalex_django.authoring.messages import DeclaredMessage, declared
+from temporalex_django.authoring.declared_messages import DeclaredMessage, messages_of
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Many(Workflow):
 
 
 def test_what_the_source_says_plainly_is_known() -> None:
-    found = declared(Many)
+    found = messages_of(Many)
 
     assert found["update", "put"] == DeclaredMessage(kind="update", name="put", args_type=Item, about="Put it in.")
     assert {(kind, name): m.args_type for (kind, name), m in found.items()} == {
@@ -98,7 +98,7 @@ def test_a_class_without_source_has_no_messages() -> None:
     scope: dict[str, Any] = {"Workflow": Workflow, "api": api, "__name__": "nowhere"}
     exec(text, scope)
 
-    assert declared(scope["Typed"]) == {}
+    assert messages_of(scope["Typed"]) == {}
 
 
 @pytest.mark.parametrize("annotation", ["undefined", "5", "list[undefined]", "1 | 2", "(lambda: int)()"])
@@ -115,4 +115,4 @@ def test_nonsense_in_annotations_is_any(annotation: str, tmp_path: Any, monkeypa
     )
     odd = __import__(name).Odd
 
-    assert declared(odd)["update", "odd"].args_type in (Any, 5)
+    assert messages_of(odd)["update", "odd"].args_type in (Any, 5)

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from temporalex_django.authoring import binding, listing
+from temporalex_django.authoring import backend, listing
 from temporalex_django.core.names import key_text
 from temporalex_django.errors import InvalidId, NotCancellable, WorkflowClosed
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.people import Person
+    from temporalex_django.authoring.authorization import Person
     from temporalex_django.authoring.unique import Unique
     from temporalex_django.authoring.workflow import Workflow
 
 _UNSET: Any = object()
 
 
-class _Facade:
+class _ConditionalMethod:
     """A class method that only fitting classes have; versions of a dispatcher have none of them.
 
     ``needs`` says what: nothing, or a scope in which a value means ``one`` run.
@@ -39,18 +39,18 @@ class _Facade:
 
     def __get__(self, instance: object, owner: type[Startable]) -> Callable[..., Any]:
         unique = owner.unique
-        lacks = self._needs == "one" and (unique is None or unique.scope == "none")
-        if lacks or owner.dispatched_by is not None:
-            raise AttributeError(_absent(owner, self._name))
+        is_unavailable = self._needs == "one" and (unique is None or unique.scope == "none")
+        if is_unavailable or owner.dispatched_by is not None:
+            raise AttributeError(_missing_message(owner, self._name))
         return MethodType(self._fn, owner)
 
 
-def _absent(owner: type[Startable], name: str) -> str:
+def _missing_message(owner: type[Startable], name: str) -> str:
     if owner.dispatched_by is not None:
         return f"{owner.__name__} is a version of {owner.dispatched_by.__name__}: use {owner.dispatched_by.__name__}.{name}"
     if owner.unique is None:
-        hint = f": use {owner.__name__}.handle(id)" if name in ("get", "aget") else ""
-        return f"{owner.__name__} has no `unique`, so it has no {name!r}{hint}"
+        advice = f": use {owner.__name__}.handle(id)" if name in ("get", "aget") else ""
+        return f"{owner.__name__} has no `unique`, so it has no {name!r}{advice}"
     return f"{owner.__name__} has scope 'none': several runs share a value, so it has no {name!r}"
 
 
@@ -85,8 +85,8 @@ class Startable:
         return cls.resolve_version(version, **options)[1]
 
     def _start(
-        cls: Any,  # noqa: N805 - bound to the class by _Facade
-        *given: Any,
+        cls: Any,  # noqa: N805 - bound to the class by _ConditionalMethod
+        *positional: Any,
         args: Any = _UNSET,
         id: str | None = None,
         value: str | None = None,
@@ -110,10 +110,10 @@ class Startable:
         ``temporalex_django.start_instance``. Locks nothing that exists. Raises ``AlreadyRunning``, ``InvalidId``,
         ``UnknownVersion``, ``PayloadError``; nothing is written then.
         """
-        concrete = cls.choose(version, options)
-        value, args = business(concrete, given, args=args, id=id, value=value)
-        return binding.backend(concrete).start(
-            concrete,
+        workflow_class = cls.choose(version, options)
+        value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
+        return backend.backend(workflow_class).start(
+            workflow_class,
             args,
             id=id,
             value=value,
@@ -126,7 +126,7 @@ class Startable:
 
     async def _astart(
         cls: Any,  # noqa: N805 - as above
-        *given: Any,
+        *positional: Any,
         args: Any = _UNSET,
         id: str | None = None,
         value: str | None = None,
@@ -139,10 +139,10 @@ class Startable:
         **options: Any,
     ) -> Any:
         """``start`` for async code."""
-        concrete = cls.choose(version, options)
-        value, args = business(concrete, given, args=args, id=id, value=value)
-        return await binding.backend(concrete).astart(
-            concrete,
+        workflow_class = cls.choose(version, options)
+        value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
+        return await backend.backend(workflow_class).astart(
+            workflow_class,
             args,
             id=id,
             value=value,
@@ -153,8 +153,8 @@ class Startable:
             by=by,
         )
 
-    start: ClassVar[Any] = _Facade(_start, needs="nothing")
-    astart: ClassVar[Any] = _Facade(_astart, needs="nothing")
+    start: ClassVar[Any] = _ConditionalMethod(_start, needs="nothing")
+    astart: ClassVar[Any] = _ConditionalMethod(_astart, needs="nothing")
 
     def _resume(
         cls: Any,  # noqa: N805
@@ -188,11 +188,11 @@ class Startable:
 
         With scope ``version`` several may be open: then ``version`` says which (``UnknownVersion`` without it).
         """
-        return binding.backend(cls).get(cls, _id(cls, value), version=version)
+        return backend.backend(cls).get(cls, _id_for_value(cls, value), version=version)
 
     async def _aget(cls: Any, value: str, *, version: int | None = None) -> Any:  # noqa: N805
         """``get`` for async code."""
-        return await binding.backend(cls).aget(cls, _id(cls, value), version=version)
+        return await backend.backend(cls).aget(cls, _id_for_value(cls, value), version=version)
 
     def _list(cls: Any, *, by: Person | None = None, **filters: Any) -> Iterator[Any]:  # noqa: N805
         """Handles of the newest runs of this class, of all versions, those that were started last first.
@@ -210,11 +210,11 @@ class Startable:
         only runs that there are for him. Raises ``TypeError`` for other filters, ``ValueError`` for what one cannot be,
         ``InvalidId``, ``ActionNotPermitted``.
         """
-        return binding.backend(cls).list(cls, listing.checked(cls, filters), by=by)
+        return backend.backend(cls).list(cls, listing.check_filters(cls, filters), by=by)
 
     async def _alist(cls: Any, *, by: Person | None = None, **filters: Any) -> Sequence[Any]:  # noqa: N805
         """``list`` for async code; a list."""
-        return await binding.backend(cls).alist(cls, listing.checked(cls, filters), by=by)
+        return await backend.backend(cls).alist(cls, listing.check_filters(cls, filters), by=by)
 
     def _cancel(
         cls: Any,  # noqa: N805
@@ -248,38 +248,38 @@ class Startable:
         except WorkflowClosed as exc:
             raise NotCancellable(exc.message) from None
 
-    resume: ClassVar[Any] = _Facade(_resume)
-    aresume: ClassVar[Any] = _Facade(_aresume)
-    get: ClassVar[Any] = _Facade(_get)
-    aget: ClassVar[Any] = _Facade(_aget)
-    cancel: ClassVar[Any] = _Facade(_cancel)
-    acancel: ClassVar[Any] = _Facade(_acancel)
-    list: ClassVar[Any] = _Facade(_list, needs="nothing")
-    alist: ClassVar[Any] = _Facade(_alist, needs="nothing")
+    resume: ClassVar[Any] = _ConditionalMethod(_resume)
+    aresume: ClassVar[Any] = _ConditionalMethod(_aresume)
+    get: ClassVar[Any] = _ConditionalMethod(_get)
+    aget: ClassVar[Any] = _ConditionalMethod(_aget)
+    cancel: ClassVar[Any] = _ConditionalMethod(_cancel)
+    acancel: ClassVar[Any] = _ConditionalMethod(_acancel)
+    list: ClassVar[Any] = _ConditionalMethod(_list, needs="nothing")
+    alist: ClassVar[Any] = _ConditionalMethod(_alist, needs="nothing")
 
 
 #: Names of the facade: an attribute of a workflow class would hide it.
-FACADE = frozenset(
+START_API = frozenset(
     {"start", "astart", "resume", "aresume", "get", "aget", "list", "alist", "cancel", "acancel", "choose"}
 )
 
 
-def business(
-    cls: type[Workflow], given: tuple[Any, ...], *, args: Any, id: str | None, value: str | None
+def parse_start_arguments(
+    cls: type[Workflow], positional: tuple[Any, ...], *, args: Any, id: str | None, value: str | None
 ) -> tuple[str | None, Any]:
     """Value and arguments of a call of ``start``. Raises ``InvalidId``, ``TypeError``."""
     if cls.unique is not None and value is None and id is None:
-        if not given:
+        if not positional:
             raise InvalidId(f"{cls.name} has `unique`: start it with a value, start(value, args)")
-        value, *rest = given
+        value, *rest = positional
     else:
-        rest = [*given]
+        rest = [*positional]
     if len(rest) > 1 or (rest and args is not _UNSET):
         form = "start(value, args)" if cls.unique is not None else "start(args, id=...)"
         raise TypeError(f"{cls.name}.start takes {form}")
     return key_text(value), rest[0] if rest else None if args is _UNSET else args
 
 
-def _id(cls: type[Startable], value: str) -> str:
+def _id_for_value(cls: type[Startable], value: str) -> str:
     assert cls.unique is not None
     return cls.unique.id_for(key_text(value))

@@ -11,9 +11,9 @@ from typing import Any, Protocol, cast
 from temporalex_django.core.senders import Sender
 from temporalex_django.errors import ActionNotPermitted
 
-_LONGEST = 200
+_MAX_LENGTH = 200
 APP = "temporalex_django"
-_WORDS = frozenset({"user", "group", "perm"})
+_CANDIDATE_KINDS = frozenset({"user", "group", "perm"})
 
 
 class Person(Protocol):
@@ -22,7 +22,7 @@ class Person(Protocol):
     def has_perm(self, perm: str, /) -> bool: ...
 
 
-def person(by: object) -> Person | None:
+def check_person(by: object) -> Person | None:
     """Who is named. Raises ``ActionNotPermitted`` for a name, or whatever else cannot be asked for permissions."""
     if by is None or (callable(getattr(by, "has_perm", None)) and not isinstance(by, type)):
         return cast("Person | None", by)
@@ -32,62 +32,67 @@ def person(by: object) -> Person | None:
     )
 
 
-def decider(by: object) -> tuple[Person | None, str | None]:
+def split_decider(by: object) -> tuple[Person | None, str | None]:
     """Who decides a step: a user, or somebody who is known by name alone, which is noted and has no role."""
-    return (None, by) if isinstance(by, str) else (person(by), None)
+    return (None, by) if isinstance(by, str) else (check_person(by), None)
 
 
-def sender(by: Person | None) -> Sender | None:
+def sender_of(by: Person | None) -> Sender | None:
     """What travels with a message of that person; None for code."""
     if by is None:
         return None
     key = getattr(by, "pk", None)
-    named = getattr(by, "get_username", None)
-    name = str(named() if callable(named) else getattr(by, "username", None) or getattr(by, "name", None) or "")
+    get_username = getattr(by, "get_username", None)
+    name = str(
+        get_username() if callable(get_username) else getattr(by, "username", None) or getattr(by, "name", None) or ""
+    )
     if key is None and not hasattr(by, "pk"):  # no model: its name is all there is to know it by
         key = name or type(by).__name__
-    return Sender("" if key is None else str(key)[:_LONGEST], name[:_LONGEST])
+    return Sender("" if key is None else str(key)[:_MAX_LENGTH], name[:_MAX_LENGTH])
 
 
-def key_of(by: Person | None) -> str:
+def sender_key(by: Person | None) -> str:
     """What he is told from others by: see ``Sender``."""
-    found = sender(by)
-    return "" if found is None else found.key
+    identity = sender_of(by)
+    return "" if identity is None else identity.key
 
 
-def permits(user: Person, permission: str) -> bool:
+def has_permission(user: Person, permission: str) -> bool:
     """Whether an active user has a permission (``app.codename``)."""
-    return bool(_stands(user) and user.has_perm(permission))
+    return bool(_is_active(user) and user.has_perm(permission))
 
 
-def holds(user: Person | None, role: str) -> bool:
+def has_role(user: Person | None, role: str) -> bool:
     """Whether an active user has the permission (``app.codename``), or is in the group of that name.
 
     ``groups`` of a user who is not Django's are their names. Raises ``ActionNotPermitted`` where groups cannot be
     known.
     """
-    return answers_to(user, word_of(role))
+    return matches_candidate(user, candidate_of_role(role))
 
 
-def word_of(role: str) -> str:
-    """The word for who has a role, see ``answers_to``."""
+def candidate_of_role(role: str) -> str:
+    """The word for who has a role, see ``matches_candidate``."""
     return f"perm:{role}" if "." in role else f"group:{role}"
 
 
-def answers_to(
-    user: Person | None, word: str, *, permits: Callable[[Person, str], bool] = lambda user, name: user.has_perm(name)
+def matches_candidate(
+    user: Person | None,
+    candidate: str,
+    *,
+    permits: Callable[[Person, str], bool] = lambda user, name: user.has_perm(name),
 ) -> bool:
     """Whether an active user is meant by a word: ``user:<username>``, ``group:<name>`` or ``perm:<app.codename>``.
 
     A superuser is in each group. ``permits`` says who has a permission. Raises ``ActionNotPermitted`` where groups
     cannot be known.
     """
-    if user is None or not _stands(user):
+    if user is None or not _is_active(user):
         return False
-    kind, _, name = word.partition(":")
+    kind, _, name = candidate.partition(":")
     if kind == "user":
-        known = sender(user)
-        return known is not None and known.name == name
+        identity = sender_of(user)
+        return identity is not None and identity.name == name
     if getattr(user, "is_superuser", False):
         return True
     if kind == "perm":
@@ -101,37 +106,37 @@ def answers_to(
     return bool(groups.filter(name=name).exists()) if hasattr(groups, "filter") else name in groups
 
 
-def judged(user: Person, permission: str, *, permits: Callable[[Person, str], bool]) -> bool:
-    """Whether he has a permission of a handler, or is meant by a word (see ``answers_to``)."""
-    if permission.partition(":")[0] in _WORDS:
-        return answers_to(user, permission, permits=permits)
+def is_authorized(user: Person, permission: str, *, permits: Callable[[Person, str], bool]) -> bool:
+    """Whether he has a permission of a handler, or is meant by a word (see ``matches_candidate``)."""
+    if permission.partition(":")[0] in _CANDIDATE_KINDS:
+        return matches_candidate(user, permission, permits=permits)
     return permits(user, permission)
 
 
-def require(by: object, operation: str, *, what: str) -> Person | None:
+def require_operation(by: object, operation: str, *, action: str) -> Person | None:
     """Who is named, if he has the permission to do that with runs (``view``, ``cancel`` …).
 
     Raises ``ActionNotPermitted``.
     """
-    return require_permission(by, f"{operation}_instance", what=f"{what} runs")
+    return require_permission(by, f"{operation}_instance", action=f"{action} runs")
 
 
-def require_permission(by: object, code: str, *, what: str) -> Person | None:
+def require_permission(by: object, codename: str, *, action: str) -> Person | None:
     """The same by the code name of the permission. Raises ``ActionNotPermitted``."""
-    user = person(by)
-    wanted = f"{APP}.{code}"
-    if user is not None and not permits(user, wanted):
-        raise ActionNotPermitted(f"{user} may not {what}: that takes the permission {wanted}")
+    user = check_person(by)
+    permission = f"{APP}.{codename}"
+    if user is not None and not has_permission(user, permission):
+        raise ActionNotPermitted(f"{user} may not {action}: that takes the permission {permission}")
     return user
 
 
 def require_start(by: object, workflow: Any) -> None:
     """Raises ``ActionNotPermitted`` for who may not start runs, or not those of this class."""
-    user, wanted = require(by, "start", what="start"), workflow.start_permission
-    if user is not None and wanted is not None and not permits(user, wanted):
-        raise ActionNotPermitted(f"{user} may not start {workflow.name}: that takes the permission {wanted}")
+    user, permission = require_operation(by, "start", action="start"), workflow.start_permission
+    if user is not None and permission is not None and not has_permission(user, permission):
+        raise ActionNotPermitted(f"{user} may not start {workflow.name}: that takes the permission {permission}")
 
 
-def _stands(user: Person) -> bool:
+def _is_active(user: Person) -> bool:
     """Active, and stored where it is a model."""
     return bool(getattr(user, "is_active", True)) and getattr(user, "pk", user) is not None

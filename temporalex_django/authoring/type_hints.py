@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
-from temporalex_django.authoring.people import Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.core.results import ContinueAsNew, Err, Ok
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class StartOptions(ValueOptions, total=False):
     value: str | None
 
 
-class Runs(Protocol[A_contra, R_co]):
+class TypedWorkflow(Protocol[A_contra, R_co]):
     """A workflow whose ``run`` takes A and promises ``Ok[R]``; without annotations both are Any."""
 
     async def run(self, args: A_contra, /) -> Ok[R_co] | Err[Any] | ContinueAsNew: ...

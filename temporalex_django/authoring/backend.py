@@ -16,15 +16,15 @@ from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.errors import EngineNotFound, NotConfigured
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.facade import Startable
-    from temporalex_django.authoring.people import Person
+    from temporalex_django.authoring.authorization import Person
+    from temporalex_django.authoring.start_api import Startable
     from temporalex_django.authoring.workflow import Workflow
 
 #: Activities that a description has.
 MOST_ACTIVITIES = 100
 
 
-def _accepts() -> dict[str, list[str]]:
+def _empty_accepts() -> dict[str, list[str]]:
     return {"signals": [], "updates": []}
 
 
@@ -100,7 +100,7 @@ class Description:
     blocked: dict[str, Any] | None = None
     paused: dict[str, Any] | None = None
     waiting_for: list[str] = field(default_factory=list)
-    accepts: dict[str, list[str]] = field(default_factory=_accepts)
+    accepts: dict[str, list[str]] = field(default_factory=_empty_accepts)
     started_at: datetime | None = None
     closed_at: datetime | None = None
     activities: list[OpenActivity] = field(default_factory=list)
@@ -219,10 +219,10 @@ def backend(cls: Any = None) -> Backend:
         return engine(named).backend
     if _backend is None and _engines:
         return engine().backend
-    return bound()
+    return bound_backend()
 
 
-def bound() -> BoundBackend:
+def bound_backend() -> BoundBackend:
     """What the application is wired to. Raises ``NotConfigured``."""
     if _backend is not None:
         return _backend()
@@ -235,46 +235,46 @@ def bound() -> BoundBackend:
 # -- engines that stand alone ------------------------------------------------------------------------------------------
 
 
-class Running(Protocol):
+class StandaloneEngine(Protocol):
     """An engine that stands alone, as far as is to be known here."""
 
     @property
     def backend(self) -> Backend: ...
 
 
-_engines: dict[str, Running] = {}
+_engines: dict[str, StandaloneEngine] = {}
 _lock = threading.Lock()
 
 
-def register(name: str, running: Running) -> None:
+def register(name: str, standalone_engine: StandaloneEngine) -> None:
     """Make an engine known. Raises ``NotConfigured`` for a name that is taken."""
     with _lock:
         if name in _engines:
             raise NotConfigured(f"an engine {name!r} is running already: stop it, or take another name")
-        _engines[name] = running
+        _engines[name] = standalone_engine
 
 
-def deregister(name: str, running: Running) -> None:
+def deregister(name: str, standalone_engine: StandaloneEngine) -> None:
     """It has stopped."""
     with _lock:
-        if _engines.get(name) is running:
+        if _engines.get(name) is standalone_engine:
             del _engines[name]
 
 
-def engine(name: str | None = None) -> Running:
+def engine(name: str | None = None) -> StandaloneEngine:
     """The engine of that name; without one the only one there is. Raises ``EngineNotFound``, with advice."""
     with _lock:
-        running = dict(_engines)
-    if name is not None and name in running:
-        return running[name]
-    names = ", ".join(repr(one) for one in sorted(running)) or "none"
+        engines = dict(_engines)
+    if name is not None and name in engines:
+        return engines[name]
+    names = ", ".join(repr(engine_name) for engine_name in sorted(engines)) or "none"
     if name is not None:
         raise EngineNotFound(
             f"no engine {name!r} is running (running: {names}): start it with Engine({name!r}).start()"
         )
-    if len(running) == 1:
-        return next(iter(running.values()))
-    if running:
+    if len(engines) == 1:
+        return next(iter(engines.values()))
+    if engines:
         raise EngineNotFound(
             f"several engines are running ({names}): name the one that is meant, as lookup(name) or engine = name in the workflow"
         )
